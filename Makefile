@@ -10,8 +10,8 @@ SHELL       := bash
 export CGO_ENABLED = 1
 
 # The modules that go.work joins, and all their packages.
-MODULES  = . bench examples/analytics gateway weirgrpc weirredis
-PACKAGES = ./... ./bench/... ./examples/analytics/... ./gateway/... ./weirgrpc/... ./weirredis/...
+MODULES  = . bench examples/analytics gateway weirgrpc weirpgx weirredis
+PACKAGES = ./... ./bench/... ./examples/analytics/... ./gateway/... ./weirgrpc/... ./weirpgx/... ./weirredis/...
 
 CACHE       := .cache
 STATICCHECK := $(CACHE)/bin/staticcheck
@@ -67,7 +67,7 @@ test-unit: need-go
 # processes most of the time, so they run side by side.
 .PHONY: test-integration
 test-integration: need-go parts
-	go test -tags integration -count=1 -p 3 -parallel 8 -timeout 30m ./gateway/integration/ ./weirredis/ ./examples/analytics/
+	go test -tags integration -count=1 -p 3 -parallel 8 -timeout 30m ./gateway/integration/ ./weirpgx/ ./weirredis/ ./examples/analytics/
 
 .PHONY: test-redis
 test-redis: need-go ## the tests of the store alone; make test-redis WEIR_REDIS_SERVER=/path/to/redis-server: against that one

@@ -96,7 +96,7 @@ func (g *guard) admit(ctx context.Context, c Call, maxWait time.Duration) (*use,
 	if g.gate == nil {
 		return u, nil
 	}
-	w := weir.Work{Op: c.Method, Write: isWrite(c), Exempt: c.Method == methodPing}
+	w := weir.Work{Op: c.Method, Write: IsWrite(c), Exempt: c.Method == methodPing}
 	if g.work != nil {
 		w = g.described(ctx, c, w)
 	}

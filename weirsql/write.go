@@ -25,8 +25,9 @@ type Call struct {
 	Options *sql.TxOptions
 }
 
-// isWrite reports whether a call may change something.
-func isWrite(c Call) bool {
+// IsWrite reports whether a call may change something. In doubt it may: see [DB] for what a query must look like
+// to be a read.
+func IsWrite(c Call) bool {
 	switch c.Method {
 	case methodPing:
 		return false

@@ -22,7 +22,7 @@ func TestIsWrite(t *testing.T) {
 		{Call{Method: "?"}, true},
 	}
 	for _, tt := range tests {
-		if got := isWrite(tt.call); got != tt.want {
+		if got := IsWrite(tt.call); got != tt.want {
 			t.Errorf("%+v: %v, want %v", tt.call, got, tt.want)
 		}
 	}

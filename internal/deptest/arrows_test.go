@@ -54,6 +54,7 @@ var moduleArrows = map[string][]string{
 	"examples/analytics": {"", "control", "keyed", "limit", "weirgrpc", "internal/chart", "internal/freeport", "internal/hist", "internal/loadgen", "internal/postgres", "internal/process"},
 	"gateway":            {"", "control", "policy", "quota", "signal", "sim", "weirgrpc", "weirhttp", "weirredis", "internal/loadgen", "internal/fault", "internal/jsontree", "internal/setting"},
 	"weirgrpc":           {"", "policy", "throttle", "weirhttp", "internal/yield"},
+	"weirpgx":            {"", "control", "limit", "signal", "weirsql"},
 	"weirredis":          {"quota", "internal/fault"},
 }
 

@@ -58,7 +58,7 @@ func inGate(function string) bool {
 	if !ok {
 		return false
 	}
-	for _, gate := range [...]string{".", "/internal/gate.", "/limit.(*Limiter)", "/keyed.(*Pools)", "/keyed.(*Adaptive)", "/policy.(*Gate)", "/weirsql.(*DB)", "/weirsql.(*Stmt)", "/weirsql.(*guard)"} {
+	for _, gate := range [...]string{".", "/internal/gate.", "/limit.(*Limiter)", "/keyed.(*Pools)", "/keyed.(*Adaptive)", "/policy.(*Gate)", "/weirpgx.(*Pool)", "/weirsql.(*DB)", "/weirsql.(*Stmt)", "/weirsql.(*guard)"} {
 		if strings.HasPrefix(name, gate) {
 			return true
 		}

@@ -1,0 +1,358 @@
+package weirpgx
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/limit"
+	"github.com/weir-go/weir/weirsql"
+)
+
+// Pool is a pgxpool.Pool behind a gate. It is safe for concurrent use.
+type Pool struct {
+	pool *pgxpool.Pool
+	gate weir.Gate
+	own  *limit.Limiter // what Open made, closed with the pool
+	work func(ctx context.Context, sql string, w *weir.Work)
+	log  *slog.Logger
+
+	warned atomic.Bool // that somebody had to wait in the pool
+}
+
+// Option changes what [New] and [Open] do by default.
+type Option func(*Pool)
+
+// WithWork lets fn say more about a piece of work before the gate is asked: who asks, how important
+// it is, what it costs, whether it writes or is exempt. Op is set to the method in lower case, such
+// as "query", and Write as the package's documentation says. sql is the statement; it is empty for a
+// transaction, a connection, a batch and a copy.
+func WithWork(fn func(ctx context.Context, sql string, w *weir.Work)) Option {
+	return func(p *Pool) { p.work = fn }
+}
+
+// WithLogger sets where a Pool says, once, that somebody had to wait for a connection. Default
+// slog.Default().
+func WithLogger(log *slog.Logger) Option { return func(p *Pool) { p.log = log } }
+
+// New puts a gate before a pool that exists. Closing it closes the pool, not the gate. The gate
+// should not admit more than the pool has connections. The pool's configuration should have gone
+// through [CancelRequests].
+func New(pool *pgxpool.Pool, gate weir.Gate, opts ...Option) *Pool {
+	p := &Pool{pool: pool, gate: gate, log: slog.Default()}
+	for _, o := range opts {
+		o(p)
+	}
+	return p
+}
+
+// DefaultExempt is how many connections [Open] sets aside for exempt work, if the pool is large
+// enough: no more than a quarter of it.
+const DefaultExempt = 8
+
+// Open makes a pool of connections and the limiter before it, and fits each to the other. cfg comes from
+// pgxpool.ParseConfig; it is copied, and what is changed in the copy is what [CancelRequests] changes.
+//
+// The limiter never admits more than there are connections. gate.Exempt connections are for exempt
+// work; 0 means [DefaultExempt], or a quarter of the pool if that is less, and with a negative value
+// there are none. The rest is the ceiling of the default controller. A gate.Limit above it is an
+// error. A gate.Controller must have a maximum that fits.
+//
+// Close closes both. As with pgxpool, a server that cannot be reached is no error of Open.
+func Open(ctx context.Context, cfg *pgxpool.Config, gate limit.Config, opts ...Option) (*Pool, error) {
+	if cfg == nil || cfg.ConnConfig == nil {
+		return nil, errors.New("weirpgx: the configuration is not one of pgxpool.ParseConfig")
+	}
+	if err := fit(&gate, int64(cfg.MaxConns)); err != nil {
+		return nil, err
+	}
+	limiter, err := limit.New(gate)
+	if err != nil {
+		return nil, err
+	}
+	cfg = cfg.Copy()
+	CancelRequests(cfg)
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		limiter.Close()
+		return nil, err
+	}
+	p := New(pool, limiter, opts...)
+	p.own = limiter
+	return p, nil
+}
+
+// fit makes the limiter one for so many connections.
+func fit(gate *limit.Config, conns int64) error {
+	if gate.Exempt == 0 {
+		if gate.Exempt = min(DefaultExempt, conns/4); gate.Exempt == 0 {
+			gate.Exempt = -1
+		}
+	}
+	places := conns - max(0, gate.Exempt)
+	switch {
+	case places < 1:
+		return fmt.Errorf("weirpgx: gate %q: of %d connections %d are for exempt work, so there is none left; set MaxConns (pool_max_conns) to at least %d", gate.Name, conns, gate.Exempt, gate.Exempt+1)
+	case gate.Limit > places:
+		return fmt.Errorf("weirpgx: gate %q: a limit of %d, and %d of %d connections are for exempt work; set MaxConns (pool_max_conns) to at least %d", gate.Name, gate.Limit, max(0, gate.Exempt), conns, gate.Limit+max(0, gate.Exempt))
+	case gate.Limit == 0 && gate.Controller == nil:
+		belief, err := control.NewBelief(control.BeliefConfig{Min: min(2, places), Max: places})
+		if err != nil {
+			return err
+		}
+		gate.Controller = belief
+	}
+	return nil
+}
+
+// CancelPatience is how long a server may take to stop a statement whose context has ended. After
+// that its connection is closed, and its slot is free.
+const CancelPatience = 5 * time.Second
+
+// CancelRequests makes the pool's connections ask the server to stop when a context ends, and wait until it
+// has. See the package's documentation for why. [Open] does so by itself.
+func CancelRequests(cfg *pgxpool.Config) {
+	cfg.ConnConfig.BuildContextWatcherHandler = func(c *pgconn.PgConn) ctxwatch.Handler {
+		return &pgconn.CancelRequestContextWatcherHandler{Conn: c, DeadlineDelay: CancelPatience}
+	}
+}
+
+// Close closes the gate, if [Open] has made it, and then the pool. It returns when all connections
+// have come back.
+func (p *Pool) Close() {
+	if p.own != nil {
+		p.own.Close()
+	}
+	p.pool.Close()
+}
+
+// Gate returns the gate. That of [Open] is a *limit.Limiter.
+func (p *Pool) Gate() weir.Gate { return p.gate }
+
+// Unguarded returns the pool behind the gate: for its Stat, Config and Reset. Statements on it ask nobody.
+func (p *Pool) Unguarded() *pgxpool.Pool { return p.pool }
+
+// use is one piece of work. It holds a permit until its connection is back.
+type use struct {
+	permit weir.Permit
+	ctx    context.Context
+}
+
+// sample tells the gate that the first row is there.
+func (u *use) sample() { u.permit.Sample(weir.OK) }
+
+// end gives the permit back. The first end counts.
+func (u *use) end(err error) { u.permit.Done(weirsql.Classify(u.ctx, err)) }
+
+// abandon gives the permit back without a word about the database.
+func (u *use) abandon() { u.permit.Done(weir.NoSample) }
+
+// abandonUnless is for calls that hand the permit over and may panic before.
+func (u *use) abandonUnless(handedOver *bool) {
+	if !*handedOver {
+		u.abandon()
+	}
+}
+
+// admit asks the gate. Nothing is held while it waits. The caller owes the use an
+// end, also if it panics.
+func (p *Pool) admit(ctx context.Context, op, sql string, write bool) (*use, error) {
+	w := weir.Work{Op: op, Write: write}
+	if p.work != nil {
+		p.work(ctx, sql, &w)
+	}
+	return p.ask(ctx, w)
+}
+
+func (p *Pool) ask(ctx context.Context, w weir.Work) (*use, error) {
+	permit, err := p.gate.Admit(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	p.watch(w.Op)
+	return &use{permit, ctx}, nil
+}
+
+// watch says once that the pool has no connection for work that was admitted.
+func (p *Pool) watch(op string) {
+	if p.warned.Load() {
+		return
+	}
+	if s := p.pool.Stat(); s.AcquiredConns() >= s.MaxConns() && p.warned.CompareAndSwap(false, true) {
+		p.log.Warn("weirpgx: the gate admits more than the pool has connections, so work waits in the pool, in no order; "+
+			"lower the limit or raise MaxConns", "op", op, "max_conns", s.MaxConns())
+	}
+}
+
+// Exec is pgxpool.Pool.Exec behind the gate. A refusal is a *weir.Rejection.
+func (p *Pool) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
+	u, err := p.admit(ctx, "exec", sql, true)
+	if err != nil {
+		return tag, err
+	}
+	defer u.abandon()
+	tag, err = p.pool.Exec(ctx, sql, args...)
+	u.end(err)
+	return tag, err
+}
+
+// Query is pgxpool.Pool.Query behind the gate. Close the rows, or read them to their end. A refusal is
+// a *weir.Rejection, here and in the rows.
+func (p *Pool) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	u, err := p.admit(ctx, "query", sql, isWrite(sql))
+	if err != nil {
+		return failedRows{err}, err
+	}
+	handedOver := false
+	defer u.abandonUnless(&handedOver)
+	inner, err := p.pool.Query(ctx, sql, args...)
+	handedOver = true
+	if err != nil {
+		u.end(err)
+		return inner, err
+	}
+	return &rows{Rows: inner, account: u}, nil
+}
+
+// QueryRow is pgxpool.Pool.QueryRow behind the gate. Scan returns what went wrong, such as a
+// refusal.
+func (p *Pool) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	u, err := p.admit(ctx, "query", sql, isWrite(sql))
+	if err != nil {
+		return failedRow{err}
+	}
+	handedOver := false
+	defer u.abandonUnless(&handedOver)
+	inner := p.pool.QueryRow(ctx, sql, args...)
+	handedOver = true
+	return &row{inner, u}
+}
+
+// SendBatch is pgxpool.Pool.SendBatch behind the gate. A batch is one piece of work. It counts as a write if one
+// of its statements does. Close the results; a refusal is in them.
+func (p *Pool) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	write := false
+	for _, q := range b.QueuedQueries {
+		write = write || isWrite(q.SQL)
+	}
+	u, err := p.admit(ctx, "batch", "", write)
+	if err != nil {
+		return pgx.FailedBatchResults(b, err)
+	}
+	handedOver := false
+	defer u.abandonUnless(&handedOver)
+	inner := p.pool.SendBatch(ctx, b)
+	handedOver = true
+	r := &batchResults{BatchResults: inner, account: u}
+	if began := inner.Tx(); began != nil {
+		r.tx = newTx(began, u)
+		r.account = statement{r.tx.fate, ctx}
+	}
+	return r
+}
+
+// CopyFrom is pgxpool.Pool.CopyFrom behind the gate. A copy is one piece of work.
+func (p *Pool) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, src pgx.CopyFromSource) (n int64, err error) {
+	u, err := p.admit(ctx, "copy", "", true)
+	if err != nil {
+		return 0, err
+	}
+	defer u.abandon()
+	n, err = p.pool.CopyFrom(ctx, table, columns, src)
+	if src.Err() == nil { // else the caller broke off, which the server calls cancelled
+		u.end(err)
+	}
+	return n, err
+}
+
+// Ping is pgxpool.Pool.Ping as exempt work, for health checks: it waits behind nobody.
+func (p *Pool) Ping(ctx context.Context) error {
+	u, err := p.ask(ctx, weir.Work{Op: "ping", Exempt: true})
+	if err != nil {
+		return err
+	}
+	defer u.abandon()
+	err = p.pool.Ping(ctx)
+	u.end(err)
+	return err
+}
+
+// Acquire is pgxpool.Pool.Acquire behind the gate. Release the connection.
+func (p *Pool) Acquire(ctx context.Context) (*Conn, error) {
+	u, err := p.admit(ctx, "acquire", "", true)
+	if err != nil {
+		return nil, err
+	}
+	handedOver := false
+	defer u.abandonUnless(&handedOver)
+	c, err := p.pool.Acquire(ctx)
+	handedOver = true
+	if err != nil {
+		u.end(err)
+		return nil, err
+	}
+	return &Conn{c, u}, nil
+}
+
+// InConn acquires a connection, calls fn, and releases the connection. The context of fn carries the
+// slot.
+func (p *Pool) InConn(ctx context.Context, fn func(ctx context.Context, c *pgxpool.Conn) error) error {
+	c, err := p.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Release()
+	return fn(weir.WithPermit(ctx, p.gate, c.use.permit), c.Conn)
+}
+
+// Begin is pgxpool.Pool.Begin behind the gate: BeginTx with the default options.
+func (p *Pool) Begin(ctx context.Context) (pgx.Tx, error) { return p.BeginTx(ctx, pgx.TxOptions{}) }
+
+// BeginTx is pgxpool.Pool.BeginTx behind the gate. A transaction holds one slot until Commit or
+// Rollback. A query on the Pool inside it takes a second one, and a second connection: see [Pool.InTx].
+func (p *Pool) BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error) {
+	t, err := p.begin(ctx, opts)
+	if err != nil {
+		return nil, err // not a nil *tx
+	}
+	return t, nil
+}
+
+func (p *Pool) begin(ctx context.Context, opts pgx.TxOptions) (*tx, error) {
+	u, err := p.admit(ctx, "begin", "", opts.AccessMode != pgx.ReadOnly)
+	if err != nil {
+		return nil, err
+	}
+	handedOver := false
+	defer u.abandonUnless(&handedOver)
+	inner, err := p.pool.BeginTx(ctx, opts)
+	handedOver = true
+	if err != nil {
+		u.end(err)
+		return nil, err
+	}
+	return newTx(inner, u), nil
+}
+
+// InTx begins a transaction, calls fn, and commits. If fn returns an error or panics, it rolls back.
+// The context of fn carries the slot, so that a call on the same gate takes no second one.
+func (p *Pool) InTx(ctx context.Context, opts pgx.TxOptions, fn func(ctx context.Context, tx pgx.Tx) error) error {
+	return pgx.BeginTxFunc(ctx, p, opts, func(t pgx.Tx) error {
+		return fn(weir.WithPermit(ctx, p.gate, t.(*tx).use.permit), t)
+	})
+}
+
+// isWrite reports whether a statement may change something.
+func isWrite(sql string) bool {
+	return weirsql.IsWrite(weirsql.Call{Method: "query", Query: sql})
+}

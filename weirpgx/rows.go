@@ -1,0 +1,122 @@
+package weirpgx
+
+import (
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// account is who has to hear of a statement: the use that it is, or the transaction that it is in.
+type account interface {
+	sample()       // the first row is there
+	end(err error) // it is over, and the connection free; later ends do nothing
+	abandon()      // it is over by a panic; after an end, nothing
+}
+
+// rows tells when the first row is there, and when the connection is back.
+type rows struct {
+	pgx.Rows
+	account      account
+	begun, ended bool
+}
+
+// Next implements [pgx.Rows].
+func (r *rows) Next() bool {
+	if !r.Rows.Next() {
+		r.end()
+		return false
+	}
+	if !r.begun {
+		r.begun = true
+		r.account.sample()
+	}
+	return true
+}
+
+// Scan implements [pgx.Rows]. The rows are closed if it fails.
+func (r *rows) Scan(dest ...any) error {
+	err := r.Rows.Scan(dest...)
+	if err != nil {
+		r.end()
+	}
+	return err
+}
+
+// Values implements [pgx.Rows]. The rows are closed if it fails.
+func (r *rows) Values() ([]any, error) {
+	values, err := r.Rows.Values()
+	if err != nil {
+		r.end()
+	}
+	return values, err
+}
+
+// Close implements [pgx.Rows].
+func (r *rows) Close() {
+	defer r.account.abandon()
+	r.Rows.Close()
+	r.end()
+}
+
+func (r *rows) end() {
+	if !r.ended {
+		r.ended = true
+		r.account.end(r.Rows.Err())
+	}
+}
+
+// row is a query that returns one row. Its connection is back when Scan returns.
+type row struct {
+	pgx.Row
+	account account
+}
+
+// Scan implements [pgx.Row].
+func (r *row) Scan(dest ...any) error {
+	defer r.account.abandon()
+	err := r.Row.Scan(dest...)
+	r.account.end(err)
+	return err
+}
+
+// failedRows are the rows of a query that was refused.
+type failedRows struct{ err error }
+
+func (failedRows) Close()                                       {}
+func (r failedRows) Err() error                                 { return r.err }
+func (failedRows) CommandTag() pgconn.CommandTag                { return pgconn.CommandTag{} }
+func (failedRows) FieldDescriptions() []pgconn.FieldDescription { return nil }
+func (failedRows) Next() bool                                   { return false }
+func (r failedRows) Scan(...any) error                          { return r.err }
+func (r failedRows) Values() ([]any, error)                     { return nil, r.err }
+func (failedRows) RawValues() [][]byte                          { return nil }
+func (failedRows) Conn() *pgx.Conn                              { return nil }
+func (failedRows) TypeMap() *pgtype.Map                         { return nil }
+
+// failedRow is the row of a query that was refused.
+type failedRow struct{ err error }
+
+func (r failedRow) Scan(...any) error { return r.err }
+
+// batchResults ends the use of a batch, unless the batch has begun a transaction: then that does.
+type batchResults struct {
+	pgx.BatchResults
+	account account
+	tx      *tx
+}
+
+// Close implements [pgx.BatchResults].
+func (b *batchResults) Close() error {
+	defer b.account.abandon()
+	err := b.BatchResults.Close()
+	b.account.end(err)
+	return err
+}
+
+// Tx implements [pgx.BatchResults].
+func (b *batchResults) Tx() pgx.Tx {
+	if b.tx == nil {
+		return nil
+	}
+	return b.tx
+}

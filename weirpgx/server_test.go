@@ -1,0 +1,717 @@
+//go:build integration
+
+package weirpgx
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/freeport"
+	"github.com/weir-go/weir/internal/postgres"
+	"github.com/weir-go/weir/limit"
+	"github.com/weir-go/weir/signal"
+)
+
+// server is one PostgreSQL for all tests; a cluster takes a second or two to make.
+var server *postgres.Server
+
+func TestMain(m *testing.M) {
+	os.Exit(withServer(m))
+}
+
+func withServer(m *testing.M) int {
+	program, err := postgres.Find()
+	if err != nil && os.Getenv("CI") == "" {
+		fmt.Println("skipped:", err)
+		return 0
+	}
+	ports := freeport.Range{First: 22_000, Size: 500}
+	server, err = postgres.Start(context.Background(), postgres.Config{Program: program, Ports: &ports, Settings: []string{"max_connections=400"}})
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	code := m.Run()
+	if err := server.Stop(); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	return code
+}
+
+func config(t *testing.T, conns int) *pgxpool.Config {
+	t.Helper()
+	cfg, err := pgxpool.ParseConfig(fmt.Sprintf("%s&pool_max_conns=%d", server.URL, conns))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+func open(t *testing.T, cfg *pgxpool.Config, gate limit.Config, opts ...Option) *Pool {
+	t.Helper()
+	p, err := Open(t.Context(), cfg, gate, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// table makes a table that is gone after the test.
+func table(t *testing.T, name string) {
+	t.Helper()
+	c, err := pgx.Connect(t.Context(), server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(context.WithoutCancel(t.Context()))
+	if _, err := c.Exec(t.Context(), fmt.Sprintf(`drop table if exists %s; create table %s (id int primary key, v int, unique (v) deferrable initially deferred)`, name, name)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func inFlight(p *Pool) int64 { return p.Gate().(weir.Snapshotter).Snapshot().InFlight }
+
+// eventually waits for what must happen, however slow the machine is.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for begun := time.Now(); !ok(); runtime.Gosched() {
+		if time.Since(begun) > time.Minute {
+			t.Fatalf("it did not happen within a minute: %s", what)
+		}
+	}
+}
+
+// stopped is a context that ends once a statement has begun to work.
+func stopped(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, 20*time.Millisecond)
+}
+
+// stream sends some rows, which fill the server's buffer, and then no more.
+const stream = "select repeat('x', 9000), case when i > 10 then pg_sleep(600) end from generate_series(1, 20) i"
+
+// badScan is a destination that no value fits.
+type badScan struct{}
+
+type panicScan struct{}
+
+func (panicScan) Scan(any) error { panic("scan") }
+
+// Whatever way a use ends, its slot is free then, and its connection comes back or is closed. The
+// limit is 1 and nobody may wait, so a slot that is left also fails all that follow.
+func TestEveryEndFreesItsSlot(t *testing.T) {
+	table(t, "ends")
+	outcomes := make(chan weir.Outcome, 100)
+	p := open(t, config(t, 4), limit.Config{Name: "db", Limit: 1, Queue: limit.Queue{Len: -1}, Hooks: weir.Hooks{
+		Done: func(_ string, o weir.Outcome, _ time.Duration) { outcomes <- o },
+	}})
+	held := func(t *testing.T) {
+		t.Helper()
+		if n := inFlight(p); n != 1 {
+			t.Errorf("%d slots are taken meanwhile, want 1", n)
+		}
+	}
+	begin := func(t *testing.T, ctx context.Context) pgx.Tx {
+		t.Helper()
+		tx, err := p.Begin(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held(t)
+		return tx
+	}
+	query := func(t *testing.T, ctx context.Context, sql string) pgx.Rows {
+		t.Helper()
+		rows, err := p.Query(ctx, sql)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held(t)
+		return rows
+	}
+	const endless, conflict = "select pg_sleep(600)", `do $$ begin raise sqlstate '40001'; end $$`
+	tests := []struct {
+		name string
+		use  func(t *testing.T, ctx context.Context) error
+		fail bool
+		want weir.Outcome
+	}{
+		{"exec", func(_ *testing.T, ctx context.Context) error { _, err := p.Exec(ctx, "select 1"); return err }, false, weir.OK},
+		{"exec, syntax error", func(_ *testing.T, ctx context.Context) error { _, err := p.Exec(ctx, "selec 1"); return err }, true, weir.OK},
+		{"exec, conflict", func(_ *testing.T, ctx context.Context) error { _, err := p.Exec(ctx, conflict); return err }, true, weir.Failed},
+		{"exec, context ends", func(_ *testing.T, ctx context.Context) error {
+			ctx, cancel := stopped(ctx)
+			defer cancel()
+			_, err := p.Exec(ctx, endless)
+			return err
+		}, true, weir.Overload},
+		{"exec, caller leaves", func(_ *testing.T, ctx context.Context) error {
+			ctx, cancel := context.WithCancel(ctx)
+			defer time.AfterFunc(20*time.Millisecond, cancel).Stop()
+			_, err := p.Exec(ctx, endless)
+			return err
+		}, true, weir.Abandoned},
+		{"exec, time-out of the statement", func(_ *testing.T, ctx context.Context) error {
+			_, err := p.Exec(ctx, "set statement_timeout = 10; "+endless, pgx.QueryExecModeSimpleProtocol)
+			return err
+		}, true, weir.Overload},
+		{"exec, connection killed", func(_ *testing.T, ctx context.Context) error {
+			_, err := p.Exec(ctx, "select pg_terminate_backend(pg_backend_pid())")
+			return err
+		}, true, weir.Failed},
+		{"rows read to the end", func(t *testing.T, ctx context.Context) error {
+			rows := query(t, ctx, "select generate_series(1, 3)")
+			for rows.Next() {
+				held(t)
+			}
+			return rows.Err()
+		}, false, weir.OK},
+		{"rows closed early", func(t *testing.T, ctx context.Context) error {
+			rows := query(t, ctx, "select generate_series(1, 1000)")
+			rows.Next()
+			rows.Close()
+			rows.Close()
+			return rows.Err()
+		}, false, weir.OK},
+		{"rows closed unread", func(t *testing.T, ctx context.Context) error {
+			rows := query(t, ctx, "select generate_series(1, 1000)")
+			rows.Close()
+			return rows.Err()
+		}, false, weir.OK},
+		{"no rows", func(t *testing.T, ctx context.Context) error {
+			rows := query(t, ctx, "select 1 where false")
+			rows.Next()
+			return rows.Err()
+		}, false, weir.OK},
+		{"rows, scan fails", func(t *testing.T, ctx context.Context) error {
+			rows := query(t, ctx, "select 1")
+			rows.Next()
+			held(t)
+			return rows.Scan(&badScan{})
+		}, true, weir.OK}, // sampled with the first row
+		{"rows, scan panics", func(t *testing.T, ctx context.Context) (err error) {
+			rows := query(t, ctx, "select 1")
+			defer rows.Close()
+			defer func() { err = fmt.Errorf("%v", recover()) }()
+			rows.Next()
+			return rows.Scan(&panicScan{})
+		}, true, weir.OK},
+		{"rows collected", func(t *testing.T, ctx context.Context) error {
+			rows, _ := p.Query(ctx, "select generate_series(1, 3)")
+			_, err := pgx.CollectRows(rows, pgx.RowTo[int])
+			return err
+		}, false, weir.OK},
+		{"rows, syntax error", func(t *testing.T, ctx context.Context) error { _, err := p.Query(ctx, "selec 1"); return err }, true, weir.OK},
+		{"rows, conflict before the first", func(t *testing.T, ctx context.Context) error {
+			rows, err := p.Query(ctx, conflict)
+			rows.Next()
+			return errors.Join(err, rows.Err())
+		}, true, weir.Failed},
+		{"rows, failure after the first", func(t *testing.T, ctx context.Context) error {
+			rows := query(t, ctx, "select 1 / (2000 - i) from generate_series(1, 4000) i")
+			for rows.Next() {
+				held(t)
+			}
+			return rows.Err()
+		}, true, weir.OK}, // sampled with the first row
+		{"rows open when the context ends", func(t *testing.T, ctx context.Context) error {
+			ctx, cancel := stopped(ctx)
+			defer cancel()
+			rows := query(t, ctx, stream)
+			for rows.Next() {
+			}
+			return rows.Err()
+		}, true, weir.OK}, // sampled with the first row
+		{"a row", func(t *testing.T, ctx context.Context) error {
+			row := p.QueryRow(ctx, "select 1")
+			held(t)
+			return row.Scan(new(int))
+		}, false, weir.OK},
+		{"a row that is not there", func(t *testing.T, ctx context.Context) error {
+			return p.QueryRow(ctx, "select 1 where false").Scan(new(int))
+		}, true, weir.OK},
+		{"a row, scan fails", func(t *testing.T, ctx context.Context) error {
+			return p.QueryRow(ctx, "select 'x'").Scan(new(int))
+		}, true, weir.Failed},
+		{"a row, scan panics", func(t *testing.T, ctx context.Context) (err error) {
+			defer func() { err = fmt.Errorf("%v", recover()) }()
+			return p.QueryRow(ctx, "select 1").Scan(&panicScan{})
+		}, true, weir.NoSample},
+		{"a row, context ends", func(t *testing.T, ctx context.Context) error {
+			ctx, cancel := stopped(ctx)
+			defer cancel()
+			return p.QueryRow(ctx, endless).Scan(nil)
+		}, true, weir.Overload},
+		{"batch", func(t *testing.T, ctx context.Context) error {
+			b := &pgx.Batch{}
+			b.Queue("select 1")
+			b.Queue("select 2").QueryRow(func(r pgx.Row) error { return r.Scan(new(int)) })
+			r := p.SendBatch(ctx, b)
+			held(t)
+			if _, err := r.Exec(); err != nil {
+				return err
+			}
+			held(t)
+			return errors.Join(r.Close(), r.Close())
+		}, false, weir.OK},
+		{"batch, conflict", func(t *testing.T, ctx context.Context) error {
+			b := &pgx.Batch{}
+			b.Queue("select 1")
+			b.Queue(conflict)
+			return p.SendBatch(ctx, b).Close()
+		}, true, weir.Failed},
+		{"batch, context ends", func(t *testing.T, ctx context.Context) error {
+			ctx, cancel := stopped(ctx)
+			defer cancel()
+			b := &pgx.Batch{}
+			b.Queue(endless)
+			return p.SendBatch(ctx, b).Close()
+		}, true, weir.Overload},
+		{"batch that begins a transaction", func(t *testing.T, ctx context.Context) error {
+			b := &pgx.Batch{}
+			b.BeginTx(pgx.TxOptions{})
+			b.Queue("select 1")
+			r := p.SendBatch(ctx, b)
+			err := r.Close()
+			held(t)
+			return errors.Join(err, r.Tx().Commit(ctx))
+		}, false, weir.OK},
+		{"batch that begins a transaction, conflict", func(t *testing.T, ctx context.Context) error {
+			b := &pgx.Batch{}
+			b.BeginTx(pgx.TxOptions{})
+			b.Queue(conflict)
+			r := p.SendBatch(ctx, b)
+			err := r.Close()
+			held(t)
+			return errors.Join(err, r.Tx().Rollback(ctx))
+		}, true, weir.Failed},
+		{"copy", func(t *testing.T, ctx context.Context) error {
+			_, err := p.CopyFrom(ctx, pgx.Identifier{"ends"}, []string{"id", "v"}, pgx.CopyFromRows([][]any{{1, 1}, {2, 2}}))
+			return err
+		}, false, weir.OK},
+		{"copy, key exists", func(t *testing.T, ctx context.Context) error {
+			_, err := p.CopyFrom(ctx, pgx.Identifier{"ends"}, []string{"id", "v"}, pgx.CopyFromRows([][]any{{1, 1}}))
+			return err
+		}, true, weir.OK},
+		{"copy, source fails", func(t *testing.T, ctx context.Context) error { // which the server calls cancelled, 57014
+			_, err := p.CopyFrom(ctx, pgx.Identifier{"ends"}, []string{"id"}, pgx.CopyFromFunc(func() ([]any, error) { return nil, io.EOF }))
+			return err
+		}, true, weir.NoSample},
+		{"commit", func(t *testing.T, ctx context.Context) error {
+			tx := begin(t, ctx)
+			_, err := tx.Exec(ctx, "select 1")
+			held(t)
+			return errors.Join(err, tx.Commit(ctx))
+		}, false, weir.OK},
+		{"rollback", func(t *testing.T, ctx context.Context) error { return begin(t, ctx).Rollback(ctx) }, false, weir.OK},
+		{"rollback, after a conflict", func(t *testing.T, ctx context.Context) error {
+			tx := begin(t, ctx)
+			_, err := tx.Exec(ctx, conflict)
+			return errors.Join(err, tx.Rollback(ctx))
+		}, true, weir.Failed},
+		{"rollback, after a conflict in rows", func(t *testing.T, ctx context.Context) error {
+			tx := begin(t, ctx)
+			err := tx.QueryRow(ctx, conflict).Scan(nil)
+			return errors.Join(err, tx.Rollback(ctx))
+		}, true, weir.Failed},
+		{"rollback, after a plain no and what follows it", func(t *testing.T, ctx context.Context) error {
+			tx := begin(t, ctx)
+			_, _ = tx.Exec(ctx, "select 1 / 0")
+			_, err := tx.Exec(ctx, "select 1") // in a failed transaction
+			return errors.Join(err, tx.Rollback(ctx))
+		}, true, weir.OK},
+		{"commit of what a statement has broken", func(t *testing.T, ctx context.Context) error {
+			tx := begin(t, ctx)
+			_, _ = tx.Exec(ctx, "select 1 / 0")
+			return tx.Commit(ctx)
+		}, true, weir.Failed},
+		{"commit, key exists", func(t *testing.T, ctx context.Context) error {
+			tx := begin(t, ctx)
+			if _, err := tx.Exec(ctx, "insert into ends values (10, 1)"); err != nil {
+				return err
+			}
+			return tx.Commit(ctx)
+		}, true, weir.OK},
+		{"commit, after a savepoint that was rolled back", func(t *testing.T, ctx context.Context) error {
+			tx := begin(t, ctx)
+			sp, err := tx.Begin(ctx)
+			if err != nil {
+				return err
+			}
+			_, _ = sp.Exec(ctx, conflict)
+			held(t)
+			err = sp.Rollback(ctx)
+			held(t)
+			return errors.Join(err, tx.Commit(ctx))
+		}, false, weir.OK},
+		{"rollback, with a context that has ended", func(t *testing.T, ctx context.Context) error {
+			ended, cancel := context.WithCancel(ctx)
+			tx := begin(t, ended)
+			cancel()
+			return tx.Rollback(ended)
+		}, true, weir.Abandoned},
+		{"rollback, connection killed", func(t *testing.T, ctx context.Context) error {
+			tx := begin(t, ctx)
+			_, err := tx.Exec(ctx, "select pg_terminate_backend(pg_backend_pid())")
+			return errors.Join(err, tx.Rollback(ctx))
+		}, true, weir.Failed},
+		{"begin, with a context that has ended", func(_ *testing.T, ctx context.Context) error {
+			ended, cancel := context.WithCancel(ctx)
+			cancel()
+			_, err := p.Begin(ended)
+			return err
+		}, true, weir.NoSample}, // never admitted
+		{"a transaction used by two", func(t *testing.T, ctx context.Context) error {
+			tx := begin(t, ctx)
+			var both sync.WaitGroup
+			for range 2 {
+				both.Go(func() { _, _ = tx.Exec(ctx, "select 1") }) // one finds the connection busy, or none does
+			}
+			both.Wait()
+			_ = tx.Rollback(ctx)
+			return nil
+		}, false, weir.NoSample}, // depends on who was first
+		{"in a transaction", func(t *testing.T, ctx context.Context) error {
+			return p.InTx(ctx, pgx.TxOptions{}, func(ctx context.Context, tx pgx.Tx) error {
+				held(t)
+				_, err := p.Exec(ctx, "select 1") // on the same slot
+				return err
+			})
+		}, false, weir.OK},
+		{"in a transaction, the function fails", func(t *testing.T, ctx context.Context) error {
+			return p.InTx(ctx, pgx.TxOptions{}, func(context.Context, pgx.Tx) error { return io.EOF })
+		}, true, weir.OK},
+		{"in a transaction, the function panics", func(t *testing.T, ctx context.Context) (err error) {
+			defer func() { err = fmt.Errorf("%v", recover()) }()
+			return p.InTx(ctx, pgx.TxOptions{}, func(context.Context, pgx.Tx) error { panic("fn") })
+		}, true, weir.OK},
+		{"with a connection", func(t *testing.T, ctx context.Context) error {
+			return p.InConn(ctx, func(ctx context.Context, c *pgxpool.Conn) error {
+				held(t)
+				_, err1 := c.Exec(ctx, "select 1")
+				_, err2 := p.Exec(ctx, "select 1") // on the same slot
+				return errors.Join(err1, err2)
+			})
+		}, false, weir.NoSample},
+		{"released twice, in a transaction", func(t *testing.T, ctx context.Context) error {
+			c, err := p.Acquire(ctx)
+			if err != nil {
+				return err
+			}
+			held(t)
+			_, err = c.Begin(ctx)
+			c.Release()
+			c.Release()
+			return err
+		}, false, weir.NoSample},
+		{"taken out of the pool", func(t *testing.T, ctx context.Context) error {
+			c, err := p.Acquire(ctx)
+			if err != nil {
+				return err
+			}
+			return c.Hijack().Close(ctx)
+		}, false, weir.NoSample},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			for len(outcomes) > 0 {
+				<-outcomes
+			}
+			err := tt.use(t, t.Context())
+			if (err != nil) != tt.fail {
+				t.Errorf("it ended with %v", err)
+			}
+			if n := inFlight(p); n != 0 {
+				t.Fatalf("%d slots are left", n)
+			}
+			var got weir.Outcome
+			for len(outcomes) > 0 {
+				got = <-outcomes
+			}
+			if got != tt.want && tt.name != "a transaction used by two" {
+				t.Errorf("the outcome is %v, want %v", got, tt.want)
+			}
+			eventually(t, "no connection is in use", func() bool { return p.Unguarded().Stat().AcquiredConns() == 0 })
+		})
+	}
+}
+
+// Whoever waits in the gate holds no connection, and goes on when the slot is free.
+func TestWaitersHoldNoConnection(t *testing.T) {
+	p := open(t, config(t, 8), limit.Config{Limit: 1, Queue: limit.Queue{MaxWait: time.Minute}})
+	tx, err := p.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var waiters sync.WaitGroup
+	for range 5 {
+		waiters.Go(func() {
+			if _, err := p.Exec(t.Context(), "select 1"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	eventually(t, "five wait", func() bool { return p.Gate().(*limit.Limiter).Snapshot().Waiting == 5 })
+	if n := p.Unguarded().Stat().AcquiredConns(); n != 1 {
+		t.Errorf("%d connections are in use, want that of the transaction", n)
+	}
+	if err := p.Ping(t.Context()); err != nil { // exempt
+		t.Error(err)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Error(err)
+	}
+	waiters.Wait()
+}
+
+// A caller that reads rows slowly holds its slot, but the sample is there with the first row.
+func TestSampleWithTheFirstRow(t *testing.T) {
+	p := open(t, config(t, 4), limit.Config{}) // a fixed limit takes no samples
+	count := func() weir.Snapshot { return p.Gate().(*limit.Limiter).Snapshot() }
+	rows, err := p.Query(t.Context(), "select generate_series(1, 3)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	if n := count().Outcomes[weir.OK]; n != 0 {
+		t.Errorf("%d samples before the first row", n)
+	}
+	rows.Next()
+	if s := count(); s.Outcomes[weir.OK] != 1 || s.InFlight != 1 {
+		t.Errorf("with the first row: %v, %d slots taken", s.Outcomes, s.InFlight)
+	}
+	for rows.Next() {
+	}
+	if s := count(); s.Outcomes[weir.OK] != 1 || s.InFlight != 0 {
+		t.Errorf("at the end: %v, %d slots taken", s.Outcomes, s.InFlight)
+	}
+}
+
+// A transaction's context that is used after its end is a context like any other.
+func TestContextAfterItsTransaction(t *testing.T) {
+	p := open(t, config(t, 8), limit.Config{Limit: 1, Queue: limit.Queue{Len: -1}})
+	var kept context.Context
+	if err := p.InTx(t.Context(), pgx.TxOptions{}, func(ctx context.Context, _ pgx.Tx) error { kept = ctx; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := p.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context())
+	if _, err := p.Exec(kept, "select 1"); weir.AsRejection(err) == nil {
+		t.Errorf("beyond the limit it ended with %v", err)
+	}
+}
+
+// Rows that nobody closes are found, and named by where their slot was taken.
+func TestLeaks(t *testing.T) {
+	found := make(chan string, 1)
+	gate := weir.Must(limit.New(limit.Config{Name: "db", Limit: 1, FindLeaks: true, Hooks: weir.Hooks{Leaked: func(_, site string) { found <- site }}}))
+	defer gate.Close()
+	pool, err := pgxpool.NewWithConfig(t.Context(), config(t, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	forget(t, New(pool, gate)) // the pool is not closed: it would wait for the connection
+	for {
+		runtime.GC()
+		select {
+		case site := <-found:
+			if !strings.Contains(site, "weirpgx.forget ") {
+				t.Errorf("leaked at %s", site)
+			}
+			return
+		default:
+		}
+	}
+}
+
+//go:noinline
+func forget(t *testing.T, p *Pool) {
+	if _, err := p.Query(t.Context(), "select 1"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// counted are what users have set on a pool. It stays theirs.
+type counted struct{ prepared, released, traced, acquired atomic.Int64 }
+
+func (c *counted) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	c.traced.Add(1)
+	return ctx
+}
+func (*counted) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (c *counted) TraceAcquireStart(ctx context.Context, _ *pgxpool.Pool, _ pgxpool.TraceAcquireStartData) context.Context {
+	c.acquired.Add(1)
+	return ctx
+}
+func (*counted) TraceAcquireEnd(context.Context, *pgxpool.Pool, pgxpool.TraceAcquireEndData) {}
+
+func TestHooksStayTheUsers(t *testing.T) {
+	var c counted
+	cfg := config(t, 4)
+	cfg.ConnConfig.Tracer = &c
+	cfg.PrepareConn = func(context.Context, *pgx.Conn) (bool, error) { c.prepared.Add(1); return true, nil }
+	cfg.AfterRelease = func(*pgx.Conn) bool { c.released.Add(1); return true }
+	p := open(t, cfg, limit.Config{Limit: 1})
+	for range 3 {
+		if _, err := p.Exec(t.Context(), "select 1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "three connections are released", func() bool { return c.released.Load() == 3 })
+	if c.prepared.Load() != 3 || c.traced.Load() != 3 || c.acquired.Load() != 3 {
+		t.Errorf("%d prepared, %d traced, %d acquired, want 3 each", c.prepared.Load(), c.traced.Load(), c.acquired.Load())
+	}
+}
+
+// A gate that admits more than the pool has is told about once, and the signal sees who waits.
+func TestPoolTooSmall(t *testing.T) {
+	var out bytes.Buffer
+	gate := weir.Must(limit.New(limit.Config{Limit: 8}))
+	defer gate.Close()
+	pool, err := pgxpool.NewWithConfig(t.Context(), config(t, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wait := PoolWait(pool, time.Nanosecond)
+	p := New(pool, gate, WithLogger(slog.New(slog.NewTextHandler(&out, nil))))
+	defer p.Close()
+	tx, err := p.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := wait.Read(t.Context()); err != nil && !errors.Is(err, signal.ErrNoValue) { // the first connection was made
+		t.Error(err)
+	}
+	var waiters sync.WaitGroup
+	for range 3 {
+		waiters.Go(func() {
+			if _, err := p.Exec(t.Context(), "select 1"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	eventually(t, "three are admitted", func() bool { return gate.Snapshot().InFlight == 4 })
+	eventually(t, "somebody waits in the pool", func() bool { return p.warned.Load() })
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Error(err)
+	}
+	waiters.Wait()
+	if n := strings.Count(out.String(), "more than the pool has connections"); n != 1 {
+		t.Errorf("it was told %d times:\n%s", n, &out)
+	}
+	if v, err := wait.Read(t.Context()); err != nil || v <= 1 {
+		t.Errorf("the signal reads %v, %v", v, err)
+	}
+	if v, err := wait.Read(t.Context()); !errors.Is(err, signal.ErrNoValue) {
+		t.Errorf("without anybody who waited it reads %v, %v", v, err)
+	}
+}
+
+// A server that restarts fails what is under way, and nothing after that.
+func TestRestart(t *testing.T) {
+	p := open(t, config(t, 4), limit.Config{Limit: 2, Queue: limit.Queue{Len: -1}})
+	tx, err := p.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := p.Query(t.Context(), stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for rows.Next() {
+	}
+	var failed *pgconn.PgError
+	if err := rows.Err(); !errors.As(err, &failed) {
+		t.Errorf("the rows ended with %v", err)
+	}
+	if err := tx.Commit(t.Context()); err == nil {
+		t.Error("a transaction outlived its server")
+	}
+	if n := inFlight(p); n != 0 {
+		t.Errorf("%d slots are left", n)
+	}
+	p.Unguarded().Reset() // connections of before the restart
+	if _, err := p.Exec(t.Context(), "select 1"); err != nil {
+		t.Error(err)
+	}
+}
+
+// Under a storm of time-outs the server never works on more than there are slots, though it takes
+// a while to stop.
+func TestCancelStorm(t *testing.T) {
+	const slots, clients, each = 8, 24, 2
+	const statement = `/* storm */ do $$ begin
+		perform pg_sleep(600);
+	exception when query_canceled then
+		perform pg_sleep(0.2);
+	end $$`
+	p := open(t, config(t, 4*slots), limit.Config{Limit: slots, Queue: limit.Queue{MaxWait: time.Minute, Order: limit.FIFO}})
+	watcher, err := pgx.Connect(t.Context(), server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watcher.Close(context.WithoutCancel(t.Context()))
+	var storm sync.WaitGroup
+	for range clients {
+		storm.Go(func() {
+			for range each {
+				u, err := p.ask(t.Context(), weir.Work{}) // the wait is not part of the time-out
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				ctx, cancel := context.WithTimeout(weir.WithPermit(t.Context(), p.gate, u.permit), 50*time.Millisecond)
+				_, err = p.Exec(ctx, statement)
+				cancel()
+				u.end(err)
+			}
+		})
+	}
+	over := make(chan struct{})
+	go func() { storm.Wait(); close(over) }()
+	most := 0
+	again := time.NewTicker(5 * time.Millisecond)
+	defer again.Stop()
+	for running := true; running; {
+		select {
+		case <-over:
+			running = false
+		case <-again.C:
+		}
+		var n int
+		if err := watcher.QueryRow(t.Context(), `select count(*) from pg_stat_activity where state = 'active' and query like '/* storm */%'`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		most = max(most, n)
+	}
+	if most == 0 || most > slots+1 {
+		t.Errorf("%d statements at work at a time with %d slots", most, slots)
+	}
+	if n := inFlight(p); n != 0 {
+		t.Errorf("%d slots are left", n)
+	}
+	t.Logf("at most %d at work; %d connections were made", most, p.Unguarded().Stat().NewConnsCount())
+}

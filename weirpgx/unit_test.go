@@ -1,0 +1,302 @@
+package weirpgx
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/limit"
+	"github.com/weir-go/weir/signal"
+)
+
+// What generated code and libraries want of a pool of pgx.
+var _ interface {
+	Exec(context.Context, string, ...any) (pgconn.CommandTag, error)
+	Query(context.Context, string, ...any) (pgx.Rows, error)
+	QueryRow(context.Context, string, ...any) pgx.Row
+	CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, src pgx.CopyFromSource) (int64, error)
+	SendBatch(context.Context, *pgx.Batch) pgx.BatchResults
+	Begin(context.Context) (pgx.Tx, error)
+	BeginTx(context.Context, pgx.TxOptions) (pgx.Tx, error)
+	Ping(context.Context) error
+	Close()
+} = (*Pool)(nil)
+
+// nowhere is a configuration of a server that is not there.
+func nowhere(t *testing.T, conns string) *pgxpool.Config {
+	t.Helper()
+	cfg, err := pgxpool.ParseConfig("postgres://nobody@127.0.0.1:1/none?sslmode=disable&pool_max_conns=" + conns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// Pool and limiter fit each other: the limiter never asks for more connections than there are.
+func TestFit(t *testing.T) {
+	for _, tt := range []struct {
+		name          string
+		gate          limit.Config
+		conns         int64
+		exempt, limit int64 // limit: the ceiling where nothing is fixed, else the limit
+		err           string
+	}{
+		{"a pool of 64", limit.Config{}, 64, 8, 56, ""},
+		{"pgx's default", limit.Config{}, 4, 1, 3, ""},
+		{"two connections", limit.Config{}, 2, -1, 2, ""},
+		{"one connection", limit.Config{}, 1, -1, 1, ""},
+		{"exempt places of one's own", limit.Config{Exempt: 2}, 10, 2, 8, ""},
+		{"no exempt places", limit.Config{Exempt: -1}, 10, -1, 10, ""},
+		{"fixed", limit.Config{Limit: 8}, 10, 2, 8, ""},
+		{"none left", limit.Config{Name: "db", Exempt: 8}, 8, 0, 0, `gate "db": of 8 connections 8 are for exempt work, so there is none left; set MaxConns (pool_max_conns) to at least 9`},
+		{"fixed above", limit.Config{Name: "db", Limit: 9}, 10, 0, 0, `gate "db": a limit of 9, and 2 of 10 connections are for exempt work; set MaxConns (pool_max_conns) to at least 11`},
+	} {
+		gate := tt.gate
+		err := fit(&gate, tt.conns)
+		if tt.err != "" {
+			if err == nil || !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("%s: %v, want %q", tt.name, err, tt.err)
+			}
+			continue
+		}
+		if err != nil || gate.Exempt != tt.exempt {
+			t.Errorf("%s: %d exempt, %v", tt.name, gate.Exempt, err)
+			continue
+		}
+		if gate.Controller == nil {
+			if gate.Limit != tt.limit {
+				t.Errorf("%s: a limit of %d, want %d", tt.name, gate.Limit, tt.limit)
+			}
+			continue
+		}
+		l, err := limit.New(gate)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range []int64{tt.limit, tt.limit + 1} { // the controller takes it from there
+			l.Restore(control.State{Limit: float64(n)})
+			if got := l.Snapshot().Limit; got > tt.limit {
+				t.Errorf("%s: a limit of %d with a ceiling of %d", tt.name, got, tt.limit)
+			}
+		}
+		l.Close()
+	}
+}
+
+func TestOpenFaults(t *testing.T) {
+	for _, cfg := range []*pgxpool.Config{nil, {}} {
+		if _, err := Open(t.Context(), cfg, limit.Config{}); err == nil || !strings.Contains(err.Error(), "pgxpool.ParseConfig") {
+			t.Errorf("%v", err)
+		}
+	}
+	if _, err := Open(t.Context(), nowhere(t, "4"), limit.Config{Limit: -1}); err == nil {
+		t.Error("a limit below 0")
+	}
+}
+
+// ways are all calls that ask the gate. Each returns the error of its end.
+var ways = map[string]func(context.Context, *Pool) error{
+	"exec": func(ctx context.Context, p *Pool) error { _, err := p.Exec(ctx, "select 1"); return err },
+	"query": func(ctx context.Context, p *Pool) error {
+		rows, err := p.Query(ctx, "select 1")
+		for rows.Next() {
+			return errors.New("a row")
+		}
+		if rows.Err() != err || rows.Scan() == nil || rows.CommandTag() != (pgconn.CommandTag{}) || rows.FieldDescriptions() != nil || rows.RawValues() != nil || rows.Conn() != nil || rows.TypeMap() != nil {
+			return errors.New("rows of a query that failed")
+		}
+		if _, again := rows.Values(); again != err {
+			return again
+		}
+		rows.Close()
+		return err
+	},
+	"collect": func(ctx context.Context, p *Pool) error {
+		rows, _ := p.Query(ctx, "select 1")
+		_, err := pgx.CollectRows(rows, pgx.RowTo[int])
+		return err
+	},
+	"query row": func(ctx context.Context, p *Pool) error { return p.QueryRow(ctx, "select 1").Scan(nil) },
+	"batch": func(ctx context.Context, p *Pool) error {
+		b := &pgx.Batch{}
+		b.Queue("select 1")
+		r := p.SendBatch(ctx, b)
+		if r.Tx() != nil {
+			return errors.New("a transaction that was not asked for")
+		}
+		return r.Close()
+	},
+	"batch in a transaction": func(ctx context.Context, p *Pool) error {
+		b := &pgx.Batch{}
+		b.BeginTx(pgx.TxOptions{})
+		r := p.SendBatch(ctx, b)
+		err := r.Close()
+		if again := r.Tx().Rollback(ctx); !errors.Is(again, pgx.ErrTxClosed) {
+			return again
+		}
+		return err
+	},
+	"copy": func(ctx context.Context, p *Pool) error {
+		_, err := p.CopyFrom(ctx, pgx.Identifier{"t"}, []string{"a"}, pgx.CopyFromRows([][]any{{1}}))
+		return err
+	},
+	"begin": func(ctx context.Context, p *Pool) error {
+		t, err := p.Begin(ctx)
+		if t != nil {
+			return errors.New("a transaction")
+		}
+		return err
+	},
+	"in a transaction": func(ctx context.Context, p *Pool) error {
+		return p.InTx(ctx, pgx.TxOptions{}, func(context.Context, pgx.Tx) error { return errors.New("it ran") })
+	},
+	"acquire": func(ctx context.Context, p *Pool) error {
+		c, err := p.Acquire(ctx)
+		if c != nil {
+			return errors.New("a connection")
+		}
+		return err
+	},
+	"with a connection": func(ctx context.Context, p *Pool) error {
+		return p.InConn(ctx, func(context.Context, *pgxpool.Conn) error { return errors.New("it ran") })
+	},
+	"ping": func(ctx context.Context, p *Pool) error { return p.Ping(ctx) },
+}
+
+// What is refused is a Rejection, by every way in, and asks no connection of the pool.
+func TestRefusals(t *testing.T) {
+	gate := weir.Must(limit.New(limit.Config{Name: "db", Limit: 1}))
+	p, err := Open(t.Context(), nowhere(t, "4"), limit.Config{Limit: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	p = New(p.Unguarded(), gate)
+	gate.Close()
+	for name, way := range ways {
+		if r := weir.AsRejection(way(t.Context(), p)); r == nil || r.Reason != weir.ReasonDraining {
+			t.Errorf("%s: %v, want a rejection for draining", name, r)
+		}
+	}
+	if n := p.Unguarded().Stat().NewConnsCount(); n != 0 {
+		t.Errorf("%d connections were tried", n)
+	}
+}
+
+// A server that is not there fails each call, and every slot comes back.
+func TestNoServer(t *testing.T) {
+	p, err := Open(t.Context(), nowhere(t, "4"), limit.Config{Limit: 1, Queue: limit.Queue{Len: -1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	for name, way := range ways {
+		var failed *pgconn.ConnectError
+		if err := way(t.Context(), p); !errors.As(err, &failed) {
+			t.Errorf("%s: %v, want that the server cannot be reached", name, err)
+		}
+		if s := p.Gate().(*limit.Limiter).Snapshot(); s.InFlight != 0 || s.Exempt != 0 {
+			t.Errorf("%s: %d slots are left, %d exempt", name, s.InFlight, s.Exempt)
+		}
+	}
+}
+
+// A call that panics before it has a connection leaves no slot behind.
+func TestPanics(t *testing.T) {
+	cfg := nowhere(t, "64")
+	cfg.ConnConfig.Tracer = panicking{}
+	p, err := Open(t.Context(), cfg, limit.Config{Limit: 1, Queue: limit.Queue{Len: -1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	for name, way := range ways {
+		func() {
+			defer func() {
+				if got := recover(); got != "tracer" {
+					t.Errorf("%s: it panicked with %v", name, got)
+				}
+			}()
+			_ = way(t.Context(), p)
+		}()
+		if s := p.Gate().(*limit.Limiter).Snapshot(); s.InFlight != 0 || s.Exempt != 0 {
+			t.Errorf("%s: %d slots are left, %d exempt", name, s.InFlight, s.Exempt)
+		}
+	}
+}
+
+// panicking is a tracer of pgxpool.
+type panicking struct{}
+
+func (panicking) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+func (panicking) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (panicking) TraceAcquireStart(context.Context, *pgxpool.Pool, pgxpool.TraceAcquireStartData) context.Context {
+	panic("tracer")
+}
+func (panicking) TraceAcquireEnd(context.Context, *pgxpool.Pool, pgxpool.TraceAcquireEndData) {}
+
+// A statement says who asks, before the gate does.
+func TestWork(t *testing.T) {
+	var asked []weir.Work
+	gate := gateFunc(func(w weir.Work) error {
+		asked = append(asked, w)
+		return &weir.Rejection{Gate: "db", Reason: weir.ReasonLimit}
+	})
+	cfg := nowhere(t, "4")
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := New(pool, gate, WithWork(func(_ context.Context, sql string, w *weir.Work) { w.Tenant = sql }))
+	defer p.Close()
+	ctx := t.Context()
+	_, _ = p.Query(ctx, "select 1")
+	_ = p.QueryRow(ctx, "insert into t values (1) returning id")
+	_, _ = p.Exec(ctx, "select 2")
+	_, _ = p.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
+	_, _ = p.Begin(ctx)
+	_ = p.Ping(ctx)
+	want := []weir.Work{
+		{Op: "query", Tenant: "select 1"},
+		{Op: "query", Tenant: "insert into t values (1) returning id", Write: true},
+		{Op: "exec", Tenant: "select 2", Write: true},
+		{Op: "begin"},
+		{Op: "begin", Write: true},
+		{Op: "ping", Exempt: true},
+	}
+	if len(asked) != len(want) {
+		t.Fatalf("%v", asked)
+	}
+	for i, w := range asked {
+		if w != want[i] {
+			t.Errorf("%d: %+v, want %+v", i, w, want[i])
+		}
+	}
+}
+
+type gateFunc func(weir.Work) error
+
+func (g gateFunc) Admit(_ context.Context, w weir.Work) (weir.Permit, error) {
+	return weir.Permit{}, g(w)
+}
+
+// Without anybody who waited, the signal has no value.
+func TestPoolWaitUnknown(t *testing.T) {
+	pool, err := pgxpool.NewWithConfig(t.Context(), nowhere(t, "4"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	if v, err := PoolWait(pool, 0).Read(t.Context()); !errors.Is(err, signal.ErrNoValue) {
+		t.Errorf("%v, %v", v, err)
+	}
+}
