@@ -23,7 +23,7 @@ BIN         := bin/weir
 # What `make run` passes to the binary: the demo, unless ARGS says otherwise.
 ARGS ?= demo
 
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+VERSION ?= $(shell git describe --tags --match 'v[0-9]*' --always --dirty 2>/dev/null || echo devel)
 
 FUZZTIME  ?= 30s
 BENCHARGS ?=
@@ -193,6 +193,10 @@ dist: need-go $(NFPM) ## build what is published into dist/: binaries, .deb, .rp
 .PHONY: test-dist
 test-dist: need-go $(NFPM) ## build dist/ twice, compare, and hold the sizes; as root on Debian: install the .deb and run the image
 	@scripts/test-dist
+
+.PHONY: test-release
+test-release: need-go ## prepare a release from what is committed, and go install the gateway from it
+	@scripts/test-release
 
 SITE := $(CACHE)/site
 
