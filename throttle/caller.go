@@ -19,8 +19,8 @@ import (
 //
 //	the call → retry → budget → throttle or breaker → the client's own limit → an attempt
 //
-// So each attempt counts where it is sent, a retry is charged before its back-off, and what the own
-// limit refuses is no sign of the target.
+// So each attempt counts where it is sent, and a retry is charged before its back-off. What the own
+// limit refuses says nothing about the target.
 type Caller struct {
 	cfg    CallerConfig
 	front  gate.Front

@@ -90,8 +90,8 @@ type BreakerConfig struct {
 	// Open is how long the breaker refuses everything before it lets probes through. From 1 ms
 	// to 1 h, default 5 s. It is also how long a probe may take. After that its place is another's.
 	Open time.Duration `default:"5s" min:"1ms" max:"1h"`
-	// Probes is how many probes may be under way at a time, and how many have to succeed in a row
-	// for the breaker to close. From 1 to 1,000, default 3.
+	// Probes is how many probes may be under way at a time. The breaker closes when as many have
+	// succeeded in a row. From 1 to 1,000, default 3.
 	Probes int `default:"3" min:"1" max:"1000"`
 
 	// Hooks are called as things happen: Admitted, Rejected, Done, and LimitChanged when the state

@@ -73,10 +73,11 @@ func (w *window) count(class int) (requests, accepts float64) {
 }
 
 // share is the probability that work of a class is refused here. The whole window says it. Its newest
-// tenth does if that says less, and the server has lately accepted half of Padding in a row. After an outage
-// the whole window is full of the throttle's own refusals, and what is sent grows by the factor e only
-// every half window. By the tenth it grows as much in a tenth of that time. A server that refuses half
-// of what it is sent seldom accepts four in a row, so it notices nothing of this rule
+// tenth does if that says less, and the server has lately accepted half of Padding in a row.
+//
+// After an outage the whole window is full of the throttle's own refusals. By the window, what is sent
+// grows by the factor e every half window; by the tenth it does so ten times as fast. A server that
+// refuses half of what it is sent seldom accepts four in a row, so it notices nothing of this rule
 // (TestSendsKTimesWhatIsTaken, TestRecoversFromAnOutage).
 func (c *core) share(class int) float64 {
 	share := c.shareBy(&c.window, class, c.padding)

@@ -1,5 +1,5 @@
-// Command envoy runs weir as the external processor of an Envoy, and beside it a processor that does
-// nothing:
+// Command envoy runs weir as the external processor of an Envoy. Beside it runs a processor that does
+// nothing.
 //
 //	make build && go run ./bench/envoy
 //

@@ -129,11 +129,11 @@ func (p *plan) hold(ctx context.Context, name string) (float64, error) {
 	if err := openStreams(ctx, client, 10); err != nil { // what the first need is no matter of the others
 		return 0, err
 	}
-	before := resident(process.Cmd.Process.Pid)
+	before := resident(process.Pid())
 	if err := openStreams(ctx, client, p.held); err != nil {
 		return 0, err
 	}
-	after := resident(process.Cmd.Process.Pid)
+	after := resident(process.Pid())
 	if before == 0 || after <= before {
 		return 0, fmt.Errorf("the memory of a process cannot be read here: %d bytes before, %d after", before, after)
 	}

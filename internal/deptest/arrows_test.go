@@ -50,7 +50,7 @@ var arrows = map[string][]string{
 // library. The limiter is not among what the binary may: its gates come out of
 // a policy, never wired by hand.
 var moduleArrows = map[string][]string{
-	"bench":              {"", "slot", "control", "limit", "policy", "quota", "signal", "sim", "weirhttp", "weirredis", "internal/chart", "internal/freeport", "internal/hist", "internal/loadgen", "internal/station"},
+	"bench":              {"", "slot", "control", "limit", "policy", "quota", "signal", "sim", "weirhttp", "weirredis", "internal/chart", "internal/freeport", "internal/hist", "internal/loadgen", "internal/process", "internal/station"},
 	"examples/analytics": {"", "control", "keyed", "limit", "weirgrpc", "internal/chart", "internal/freeport", "internal/hist", "internal/loadgen", "internal/postgres", "internal/process"},
 	"gateway":            {"", "control", "policy", "quota", "signal", "sim", "weirgrpc", "weirhttp", "weirredis", "internal/loadgen", "internal/fault", "internal/jsontree", "internal/setting"},
 	"weirgrpc":           {"", "policy", "throttle", "weirhttp", "internal/yield"},

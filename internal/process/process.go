@@ -31,10 +31,14 @@ type Process struct {
 const Within = 2 * time.Minute
 
 // Start starts a server. It runs in a process group of its own, so that Ctrl-C reaches only the
-// program that started it, which stops its servers in order. What it prints is kept for errors.
+// program that started it, which stops its servers in order. What it prints is kept for errors, but
+// for its standard output if cmd says where that goes.
 func Start(name string, cmd *exec.Cmd) (*Process, error) {
 	p := &Process{End: syscall.SIGTERM, name: name, cmd: cmd, ended: make(chan struct{})}
-	cmd.Stdout, cmd.Stderr = &p.said, &p.said
+	cmd.Stderr = &p.said
+	if cmd.Stdout == nil {
+		cmd.Stdout = &p.said
+	}
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
@@ -88,6 +92,9 @@ func (p *Process) Until(ctx context.Context, what string, ready func() bool) err
 	}
 	return nil
 }
+
+// Said is the last that the process printed, ready to be appended to an error.
+func (p *Process) Said() string { return p.said.String() }
 
 // Alive is an error if the process has ended. It says what the process printed last.
 func (p *Process) Alive() error {

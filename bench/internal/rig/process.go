@@ -3,35 +3,23 @@
 package rig
 
 import (
-	"bytes"
 	"context"
-	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
-	"syscall"
 	"time"
 
 	"github.com/weir-go/weir/internal/freeport"
+	"github.com/weir-go/weir/internal/process"
 )
 
 // Process is a program that was started.
-type Process struct {
-	Cmd  *exec.Cmd
-	said tail
-}
+type Process struct{ *process.Process }
 
-// Start starts a program. What it says on its standard error, and on its standard
-// output unless that goes elsewhere, is kept for errors.
+// Start starts a program: see [process.Start].
 func Start(cmd *exec.Cmd) (*Process, error) {
-	p := &Process{Cmd: cmd}
-	cmd.Stderr = &p.said
-	if cmd.Stdout == nil {
-		cmd.Stdout = &p.said
-	}
-	return p, cmd.Start()
+	p, err := process.Start(filepath.Base(cmd.Path), cmd)
+	return &Process{p}, err
 }
 
 // StartWeir starts the gateway's binary on one processor, and returns when it accepts
@@ -61,19 +49,7 @@ func StartListening(ctx context.Context, addr, program string, args ...string) (
 	if err != nil {
 		return nil, err
 	}
-	if err := p.listening(ctx, addr); err != nil {
-		p.Stop()
-		return nil, fmt.Errorf("%s: %w", cmd, err)
-	}
-	return p, nil
-}
-
-// Stop ends the process: by SIGTERM, and by SIGKILL if it does not heed that.
-func (p *Process) Stop() {
-	_ = p.Cmd.Process.Signal(syscall.SIGTERM) // it may have ended by itself
-	kill := time.AfterFunc(5*time.Second, func() { _ = p.Cmd.Process.Kill() })
-	defer kill.Stop()
-	_ = p.Cmd.Wait() // whatever it says, the measurement is over
+	return p, p.Listening(ctx, addr)
 }
 
 // Usage is what the kernel says about a process.
@@ -83,56 +59,7 @@ type Usage struct {
 }
 
 // Usage is what the process has used so far.
-func (p *Process) Usage() Usage { return usageOf(p.Cmd.Process.Pid) }
-
-// Said is the last that the process said, ready to be appended to an error.
-func (p *Process) Said() string { return p.said.String() }
-
-// listening returns when the process accepts connections at addr.
-func (p *Process) listening(ctx context.Context, addr string) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	again := time.NewTicker(10 * time.Millisecond)
-	defer again.Stop()
-	for {
-		c, err := net.Dial("tcp", addr)
-		if err == nil {
-			return c.Close()
-		}
-		select {
-		case <-again.C:
-		case <-ctx.Done():
-			return fmt.Errorf("does not listen at %s: %w%s", addr, err, p.Said())
-		}
-	}
-}
+func (p *Process) Usage() Usage { return usageOf(p.Pid()) }
 
 // Ports are those of the servers that a benchmark starts.
 var Ports = freeport.Range{First: 15_000, Size: 4_000}
-
-// tail keeps the last few hundred bytes that a process said.
-type tail struct {
-	mu  sync.Mutex
-	buf []byte
-}
-
-const tailLen = 2048
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.buf = append(t.buf, p...)
-	if extra := len(t.buf) - tailLen; extra > 0 {
-		t.buf = append(t.buf[:0], t.buf[extra:]...)
-	}
-	return len(p), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if said := bytes.TrimSpace(t.buf); len(said) > 0 {
-		return "; it said:\n" + string(said)
-	}
-	return ""
-}

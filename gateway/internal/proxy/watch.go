@@ -125,8 +125,8 @@ func (x *exchange) resume() {
 	}
 }
 
-// work returns how long the upstream has worked on the request, as far as one can know, and how long
-// it has waited for the client meanwhile. The exchange's mutex is held.
+// work returns how long the upstream has worked on the request, as far as one can know. waited is how
+// long it has waited for the client meanwhile. The exchange's mutex is held.
 func (x *exchange) work(now time.Duration) (worked, waited time.Duration) {
 	waited = x.waitedFor
 	if x.paused {
