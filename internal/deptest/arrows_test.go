@@ -32,6 +32,7 @@ var arrows = map[string][]string{
 	"internal/freeport": {},
 	"internal/hist":     {},
 	"internal/loadgen":  {"internal/hist"},
+	"internal/kafka":    {"internal/freeport", "internal/process"},
 	"internal/postgres": {"internal/freeport", "internal/process"},
 	"internal/process":  {},
 	"internal/station":  {},

@@ -1,0 +1,226 @@
+//go:build unix
+
+// Package kafka starts an Apache Kafka of its own: for tests, benchmarks and examples. It is one
+// process, broker and controller (KRaft), with a folder of its own and free ports of the loopback
+// address. It keeps one copy of everything.
+package kafka
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weir-go/weir/internal/freeport"
+	"github.com/weir-go/weir/internal/process"
+)
+
+// Config says which broker to start.
+type Config struct {
+	// Jars is the folder with Kafka's jars. make parts fills .cache/kafka.
+	Jars string
+	// Ports are those to choose from. Processes that run side by side use different ranges.
+	Ports *freeport.Range
+	// Users, if there are any, may log in at Server.SASL with SASL/PLAIN: names and passwords, of
+	// letters and digits. They have no rights but those that ACLs give them. Clients of Server.Addr,
+	// who do not log in, may do everything.
+	Users map[string]string
+	// Settings are name=value, after those that every such broker has. It makes no topics by itself.
+	Settings []string
+}
+
+// Server is a broker that was started.
+type Server struct {
+	// Addr is where clients connect, host:port. No password, no TLS.
+	Addr string
+	// SASL is where Config.Users log in; empty without any.
+	SASL string
+
+	cfg     Config
+	folder  string
+	process *process.Process
+}
+
+// Find returns the folder with the jars that make parts has fetched. It looks for .cache/kafka in the
+// folder where the program runs and in those around it.
+func Find() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		jars := filepath.Join(dir, ".cache", "kafka")
+		if found, _ := filepath.Glob(filepath.Join(jars, "kafka_*.jar")); len(found) > 0 {
+			return jars, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", errors.New("there is no Kafka in .cache/kafka: make parts fetches it, with Java 17 and Maven")
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+// Start starts a broker and returns when it is in its own answer about who the brokers are. The broker
+// outlives ctx.
+func Start(ctx context.Context, cfg Config) (s *Server, err error) {
+	s = &Server{cfg: cfg}
+	if s.folder, err = os.MkdirTemp("", "weir-kafka-"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Stop())
+			s = nil
+		}
+	}()
+	if err := s.configure(); err != nil {
+		return nil, err
+	}
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // it never fails
+	if out, err := s.Tool(ctx, "kafka.tools.StorageTool", "format", "-t", base64.RawURLEncoding.EncodeToString(id[:]), "-c", s.file()); err != nil {
+		return nil, fmt.Errorf("%w\n%s", err, out)
+	}
+	return s, s.launch(ctx)
+}
+
+// configure finds the ports, and writes the broker's file.
+func (s *Server) configure() error {
+	var addrs [3]string
+	for i := range addrs {
+		var err error
+		if addrs[i], err = s.cfg.Ports.Addr(); err != nil {
+			return err
+		}
+	}
+	s.Addr = addrs[0]
+	listeners := "PLAIN://" + s.Addr
+	lines := []string{
+		"process.roles=broker,controller",
+		"node.id=1",
+		"controller.quorum.voters=1@" + addrs[1],
+		"controller.listener.names=CONTROLLER",
+		"inter.broker.listener.name=PLAIN",
+		"log.dirs=" + filepath.Join(s.folder, "data"),
+		"auto.create.topics.enable=false",
+		"offsets.topic.num.partitions=1", "offsets.topic.replication.factor=1",
+		"transaction.state.log.num.partitions=1", "transaction.state.log.replication.factor=1", "transaction.state.log.min.isr=1",
+		"group.initial.rebalance.delay.ms=0",
+		"log.cleaner.enable=false",
+	}
+	if len(s.cfg.Users) > 0 {
+		s.SASL = addrs[2]
+		listeners += ",SASL://" + s.SASL
+		var users strings.Builder
+		for name, password := range s.cfg.Users {
+			fmt.Fprintf(&users, " user_%s=\"%s\"", name, password)
+		}
+		lines = append(lines,
+			"sasl.enabled.mechanisms=PLAIN",
+			"listener.name.sasl.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required"+users.String()+";",
+			"authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+			"super.users=User:ANONYMOUS")
+	}
+	lines = append(lines,
+		"listeners="+listeners+",CONTROLLER://"+addrs[1],
+		"advertised.listeners="+listeners,
+		"listener.security.protocol.map=PLAIN:PLAINTEXT,SASL:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT")
+	lines = append(lines, s.cfg.Settings...)
+	return os.WriteFile(s.file(), []byte(strings.Join(lines, "\n")+"\n"), 0o600)
+}
+
+func (s *Server) file() string { return filepath.Join(s.folder, "server.properties") }
+
+// java is a command with a class of the jars. It warns of nothing, and starts fast rather than runs fast.
+func (s *Server) java(ctx context.Context, heap, class string, args ...string) *exec.Cmd {
+	all := slices.Concat([]string{"-cp", filepath.Join(s.cfg.Jars, "*"), "-Xmx" + heap, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+		"-Dorg.slf4j.simpleLogger.defaultLogLevel=error", class}, args)
+	cmd := exec.CommandContext(ctx, "java", all...)
+	cmd.Dir = s.folder
+	return cmd
+}
+
+func (s *Server) launch(ctx context.Context) error {
+	// Not by the context: Stop ends it, after whoever uses it.
+	p, err := process.Start("Kafka", s.java(context.WithoutCancel(ctx), "512m", "kafka.Kafka", s.file()))
+	if err != nil {
+		return err
+	}
+	s.process = p
+	return p.Until(ctx, "name itself as a broker at "+s.Addr, func() bool {
+		n, err := brokers(s.Addr)
+		return err == nil && n > 0
+	})
+}
+
+// Tool runs one of Kafka's own tools, such as org.apache.kafka.tools.TopicCommand, and returns what it
+// prints.
+func (s *Server) Tool(ctx context.Context, class string, args ...string) (string, error) {
+	cmd := s.java(ctx, "256m", class, args...)
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		return string(out), fmt.Errorf("%s %s: %w: %s", class, strings.Join(args, " "), err, bytes.TrimSpace(said.Bytes()))
+	}
+	return string(out), nil
+}
+
+// Pid is the identifier of the broker's process.
+func (s *Server) Pid() int { return s.process.Pid() }
+
+// Alive is an error if the broker has ended.
+func (s *Server) Alive() error { return s.process.Alive() }
+
+// Restart ends the broker, and starts it anew with the same addresses and data.
+func (s *Server) Restart(ctx context.Context) error {
+	s.process.Stop()
+	return s.launch(ctx)
+}
+
+// Stop ends the broker, and removes its folder.
+func (s *Server) Stop() error {
+	s.process.Stop()
+	return os.RemoveAll(s.folder)
+}
+
+// brokers asks the broker at addr how many brokers there are: Metadata, version 4, about no topic.
+func brokers(addr string) (int, error) {
+	c, err := net.DialTimeout("tcp", addr, time.Second)
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		return 0, err
+	}
+	const correlation = 7
+	ask := binary.BigEndian.AppendUint16(nil, 3) // Metadata
+	ask = binary.BigEndian.AppendUint16(ask, 4)
+	ask = binary.BigEndian.AppendUint32(ask, correlation)
+	ask = binary.BigEndian.AppendUint16(ask, 0) // the client has no name
+	ask = binary.BigEndian.AppendUint32(ask, 0) // no topic
+	ask = append(ask, 0)                        // and none is to be made
+	if _, err := c.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(ask))), ask...)); err != nil {
+		return 0, err
+	}
+	var head [16]byte // size, correlation, throttled for, brokers
+	if _, err := io.ReadFull(c, head[:]); err != nil {
+		return 0, err
+	}
+	if got := binary.BigEndian.Uint32(head[4:]); got != correlation {
+		return 0, fmt.Errorf("an answer to request %d, not %d", got, correlation)
+	}
+	return int(int32(binary.BigEndian.Uint32(head[12:]))), nil
+}
