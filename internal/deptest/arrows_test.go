@@ -28,6 +28,7 @@ var arrows = map[string][]string{
 	"weirhttp":          {"", "throttle", "internal/yield"},
 	"weirsql":           {"", "control", "limit", "signal", "internal/fault"},
 	"weirtest":          {"quota"},
+	"examples/textbook": {"", "limit", "quota", "shed", "throttle", "weirhttp"},
 	"internal/chart":    {},
 	"internal/freeport": {},
 	"internal/hist":     {},
