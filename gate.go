@@ -109,6 +109,8 @@ type Snapshot struct {
 	Signal      string `json:"signal,omitempty"`
 	// Estimate is what the controller believes of the backend, nil if nothing.
 	Estimate *Estimate `json:"estimate,omitempty"`
+	// Probes is what the controller has tried, nil if it is no control.Probe.
+	Probes *Probes `json:"probes,omitempty"`
 	// Faults counts decisions of the controller that made no sense and were not
 	// carried out.
 	Faults uint64 `json:"faults,omitempty"`
@@ -136,6 +138,24 @@ type Estimate struct {
 	High float64 `json:"high"`
 	// Loss is the part of throughput, from 0 to 1, that the limit in force is expected to lose.
 	Loss float64 `json:"loss"`
+}
+
+// Probes is what a control.Probe has tried: see control.Probes.
+type Probes struct {
+	// Up and Down are the probes that have ended, UpKept and DownKept those that finished more
+	// than the size before. A part of their step is kept.
+	Up       uint64 `json:"up"`
+	UpKept   uint64 `json:"up_kept"`
+	Down     uint64 `json:"down"`
+	DownKept uint64 `json:"down_kept"`
+	// Nudged counts the pools that a probe moved by one, because rounding would have left them.
+	Nudged uint64 `json:"nudged"`
+	// Stable is the size between probes, of both pools together. It has a fraction.
+	Stable float64 `json:"stable"`
+	// Throughput is what was finished in a second before the last probe, and Probed in the last
+	// probe that has ended.
+	Throughput float64 `json:"throughput"`
+	Probed     float64 `json:"probed"`
 }
 
 // Hooks are called by gates as things happen. Each may be nil. They run on the

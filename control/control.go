@@ -100,6 +100,22 @@ type Decision struct {
 	// Estimate is what the controller believes of the backend. The zero value means that it
 	// believes nothing yet, or never does.
 	Estimate Estimate
+	// Probes is what the controller has tried so far. The zero value means that it is no [Probe].
+	Probes Probes
+}
+
+// Probes is what a [Probe] has tried so far. The counts begin with the controller.
+type Probes struct {
+	// Up and Down are the probes that have ended, UpKept and DownKept those that finished more
+	// than the size before. A part of their step is kept.
+	Up, UpKept, Down, DownKept uint64
+	// Nudged counts the pools that a probe moved by one, because rounding would have left them.
+	Nudged uint64
+	// Stable is the size between probes, of both pools together. It has a fraction.
+	Stable float64
+	// Throughput is what was finished in a second in the last stable tick before a probe, and
+	// Probed in the last probe that has ended.
+	Throughput, Probed float64
 }
 
 // Estimate is what [Belief] believes of the backend.

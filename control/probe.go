@@ -143,7 +143,7 @@ func (r probeRead) Start() Decision {
 	p := r.pair
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return Decision{Limit: p.pools.sizes.read, Next: p.pools.cfg.Interval, Reason: "initial"}
+	return Decision{Limit: p.pools.sizes.read, Next: p.pools.cfg.Interval, Reason: "initial", Probes: p.pools.probes()}
 }
 
 func (r probeRead) Update(w *Window) Decision {
@@ -152,7 +152,7 @@ func (r probeRead) Update(w *Window) Decision {
 	defer p.mu.Unlock()
 	sizes := p.pools.tick(w.Elapsed, use(w), p.pending)
 	p.pending = poolUse{peak: p.pending.used, used: p.pending.used}
-	return Decision{Limit: sizes.read, Next: p.pools.cfg.Interval, Reason: p.pools.reason()}
+	return Decision{Limit: sizes.read, Next: p.pools.cfg.Interval, Reason: p.pools.reason(), Probes: p.pools.probes()}
 }
 
 // Save implements [Saver].
@@ -182,7 +182,7 @@ func (r probeWrite) Start() Decision {
 	p := r.pair
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return Decision{Limit: p.pools.sizes.write, Next: r.next(), Reason: "initial"}
+	return Decision{Limit: p.pools.sizes.write, Next: r.next(), Reason: "initial", Probes: p.pools.probes()}
 }
 
 func (r probeWrite) Update(w *Window) Decision {
@@ -192,7 +192,7 @@ func (r probeWrite) Update(w *Window) Decision {
 	p.pending.finished += max(0, w.OK)
 	p.pending.peak = max(p.pending.peak, w.MaxInFlight)
 	p.pending.used = w.InFlight
-	return Decision{Limit: p.pools.sizes.write, Next: r.next(), Reason: p.pools.reason()}
+	return Decision{Limit: p.pools.sizes.write, Next: r.next(), Reason: p.pools.reason(), Probes: p.pools.probes()}
 }
 
 // next is how often the write gate reports.
@@ -211,6 +211,7 @@ type probePools struct {
 	baseline  float64 // throughput, finished per µs
 	peak      poolSizes
 	unmetered int64 // finished in ticks of no length
+	tried     Probes
 }
 
 // probeState says what the next tick judges.
@@ -274,6 +275,7 @@ func (p *probePools) tick(elapsed time.Duration, read, write poolUse) poolSizes 
 // Min was in use.
 func (p *probePools) probe(throughput float64) {
 	p.baseline = throughput
+	p.tried.Throughput = perSecond(throughput)
 	low, high := p.cfg.Min, p.cfg.Max
 	exhausted := func(size, peak int64) bool { return size < high && peak >= size }
 	switch {
@@ -289,8 +291,11 @@ func (p *probePools) probe(throughput float64) {
 	// A pool that rounding would leave as it is moves by one. Otherwise small
 	// pools could never move. No pool moves past its bounds.
 	nudge := func(size *int64, was int64) {
-		if *size == was {
-			*size = min(max(was+int64(p.state), low), high)
+		if *size != was {
+			return
+		}
+		if *size = min(max(was+int64(p.state), low), high); *size != was {
+			p.tried.Nudged++
 		}
 	}
 	nudge(&p.sizes.read, was.read)
@@ -302,7 +307,10 @@ func (p *probePools) probe(throughput float64) {
 // conclude ends a probe. It has succeeded if throughput has become strictly
 // greater; then its size goes into the moving average.
 func (p *probePools) conclude(throughput float64) {
-	if throughput > p.baseline {
+	kept := throughput > p.baseline
+	p.tried.count(p.state, kept)
+	p.tried.Probed = perSecond(throughput)
+	if kept {
 		p.baseline = throughput
 		weight := p.cfg.Weight
 		p.stable = product(float64(p.sizes.total()), weight) + product(p.stable, 1-weight)
@@ -310,6 +318,27 @@ func (p *probePools) conclude(throughput float64) {
 	p.state = probeStable
 	p.sizes = p.sized(1)
 }
+
+// count counts a probe that has ended.
+func (t *Probes) count(direction probeState, kept bool) {
+	all, ok := &t.Up, &t.UpKept
+	if direction == probeDown {
+		all, ok = &t.Down, &t.DownKept
+	}
+	if *all++; kept {
+		*ok++
+	}
+}
+
+// probes is what has been tried, and the size between probes.
+func (p *probePools) probes() Probes {
+	t := p.tried
+	t.Stable = p.stable
+	return t
+}
+
+// perSecond converts what was finished in a microsecond.
+func perSecond(throughput float64) float64 { return throughput * 1e6 }
 
 // sized shares k times the stable size among the pools. A half is rounded away
 // from zero.

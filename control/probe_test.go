@@ -114,6 +114,45 @@ func TestProbePeak(t *testing.T) {
 	}
 }
 
+// What was tried is counted: each probe when it has ended, by whether it finished more.
+func TestProbesAreCounted(t *testing.T) {
+	p := pair(t, ProbeConfig{Initial: 8}).pools
+	for _, k := range []tick{
+		{},                                   // only starts the account
+		{thr: 1, read: 4}, {thr: 2, read: 5}, // up by one each, and kept
+		{thr: 2, read: 5}, {thr: 2, read: 5}, // up, and undone
+		{thr: 3, read: 5}, {thr: 4, read: 6}, {thr: 4, read: 5}, {thr: 5, read: 6},
+	} {
+		p.tick(time.Millisecond, poolUse{finished: k.thr, peak: k.read}, poolUse{peak: k.write})
+	}
+	want := Probes{Up: 4, UpKept: 3, Nudged: 2, Stable: p.stable, Throughput: 4000, Probed: 5000}
+	if got := p.probes(); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	q, err := NewProbe(ProbeConfig{Initial: 64})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := q.Start().Probes; got != (Probes{Stable: 64}) {
+		t.Errorf("at the start: %+v", got)
+	}
+	few := func(ok int64) *Window {
+		return &Window{Elapsed: 100 * time.Millisecond, OK: ok, MaxInFlight: 10, InFlight: 10}
+	}
+	var got Probes
+	for _, ok := range []int64{0, 10, 20, 10, 10} { // down, and kept; down, and undone
+		got = q.Update(few(ok)).Probes
+	}
+	got.Stable = math.Round(got.Stable*1000) / 1000
+	if want := (Probes{Down: 2, DownKept: 1, Stable: 62.8, Throughput: 100, Probed: 100}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	w := pair(t, ProbeConfig{Initial: 64}).Write()
+	if d, u := w.Start(), w.Update(few(1)); d.Probes.Stable != 64 || u.Probes.Stable != 64 {
+		t.Errorf("of the writes: %+v, %+v", d.Probes, u.Probes)
+	}
+}
+
 func TestProbeTickOfNoLength(t *testing.T) {
 	p := pair(t, ProbeConfig{Initial: 64}).pools
 	tick := func(elapsed time.Duration, done int64) {

@@ -177,7 +177,7 @@ func (l *Limiter) apply(now time.Duration, d control.Decision, first func(*gate.
 	}
 	c := gate.Change{From: l.limit, To: gate.ClampLimit(d.Limit), Reason: d.Reason}
 	first(&c)
-	l.estimate = d.Estimate
+	l.estimate, l.probes = d.Estimate, d.Probes
 	if l.signal != d.Signal {
 		l.signal, l.reason, l.refusalsStale = d.Signal, d.Reason, true
 	}

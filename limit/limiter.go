@@ -33,6 +33,7 @@ type Limiter struct {
 	controlledBy  string           // name of the controller; changed with both locks held
 	reason        string           // of the last decision
 	estimate      control.Estimate // of the last decision
+	probes        control.Probes   // of the last decision
 	signal        string           // that binds the limit
 	fixed         bool             // nothing but a person moves the limit
 	median        time.Duration    // service time in the last window
@@ -495,6 +496,10 @@ func (l *Limiter) Snapshot() weir.Snapshot {
 	if l.estimate.Shape != "" {
 		e := weir.Estimate(l.estimate)
 		s.Estimate = &e
+	}
+	if l.probes.Stable > 0 {
+		p := weir.Probes(l.probes)
+		s.Probes = &p
 	}
 	s.Admitted = l.countAdmitted()
 	s.Exempt, s.ExemptAdmitted = l.exempt.Read()

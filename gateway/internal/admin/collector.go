@@ -240,6 +240,9 @@ func gate(f figures, g *policy.Gate) {
 	if s.Estimate != nil {
 		estimate(f, s.Estimate)
 	}
+	if s.Probes != nil {
+		probes(f, s.Probes)
+	}
 	for _, signal := range g.Signals() {
 		gauge(f.of("signal", signal), "weir_gate_bound_by_signal", "1 for the signal that bounds the limit of a gate now, 0 for its other signals.", oneIf(s.Signal == signal))
 	}
@@ -262,6 +265,9 @@ func gate(f figures, g *policy.Gate) {
 		gauge(f, "weir_part_waiting", "Reads, or writes, in the wait room now.", s.Waiting)
 		counter(f, "weir_part_admitted_total", "Reads, or writes, admitted.", s.Admitted)
 	}
+	if read := g.Parts()["read"]; read.Probes != nil { // both parts are one probe
+		probes(f, read.Probes)
+	}
 }
 
 // estimate sends what the controller of a gate believes of the backend.
@@ -271,6 +277,19 @@ func estimate(f figures, e *weir.Estimate) {
 	gauge(f, "weir_gate_best_limit_high", "Upper end of that interval.", e.High)
 	gauge(f, "weir_gate_expected_loss_ratio", "Part of the backend's throughput, 0 to 1, that the limit now is expected to lose because the best one is not known.", e.Loss)
 	current(f, "weir_gate_shape", "1 for the likeliest shape of how much slower work becomes with concurrency, 0 for the others.", "shape", control.Shapes(), e.Shape)
+}
+
+// probes sends what a gate's controller has tried.
+func probes(f figures, p *weir.Probes) {
+	const help = "Probes of the controller probe that have ended, by direction and by whether a part of the step was kept."
+	for direction, n := range map[string][2]uint64{"up": {p.Up, p.UpKept}, "down": {p.Down, p.DownKept}} {
+		f := f.of("direction", direction)
+		counts(f, "weir_gate_probes_total", help, "result", map[string]uint64{"kept": n[1], "undone": n[0] - n[1]})
+	}
+	counter(f, "weir_gate_probe_nudges_total", "Pools that a probe moved by one slot, because rounding would have left them.", p.Nudged)
+	gauge(f, "weir_gate_probe_stable_limit", "Size between two probes, of both pools together.", p.Stable)
+	gauge(f.of("at", "stable"), "weir_gate_probe_throughput", "Requests a second that were finished before the last probe, and in it.", p.Throughput)
+	gauge(f.of("at", "probe"), "weir_gate_probe_throughput", "Requests a second that were finished before the last probe, and in it.", p.Probed)
 }
 
 // keys shows the pools of a gate with a limit for each key. By name it shows two sets of keys; each

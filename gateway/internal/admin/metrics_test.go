@@ -181,6 +181,43 @@ func TestEstimateMetrics(t *testing.T) {
 	})
 }
 
+// What a gate's probes have tried has series, also where reads and writes have a pool each.
+func TestProbeMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		probe := func(readWrite bool) policy.GateSpec {
+			return policy.GateSpec{Limit: &policy.LimitSpec{Controller: "probe", Min: 2, Max: 100, Probe: policy.ProbeSpec{ReadWrite: readWrite}}}
+		}
+		p := compiled(t, map[string]policy.GateSpec{"one": probe(false), "pair": probe(true), "fixed": {Limit: &policy.LimitSpec{Limit: 4}}}, policy.Options{})
+		for _, name := range []string{"one", "pair"} {
+			for range 100 { // nothing is finished, so each probe is undone
+				_, _ = p.Gate(name).TryAdmit(weir.Work{})
+			}
+		}
+		time.Sleep(2 * time.Second)
+		m := NewMetrics(still{p}, "v0")
+		got := ask(m.Handler(), http.MethodGet, "/metrics").Body.String()
+		for _, gate := range []string{"one", "pair"} {
+			if strings.Contains(got, `weir_gate_probes_total{direction="up",gate="`+gate+`",result="undone"} 0`) {
+				t.Errorf("%s: no probe has ended", gate)
+			}
+			has(t, m,
+				`weir_gate_probes_total{direction="up",gate="`+gate+`",result="kept"} 0`,
+				`weir_gate_probes_total{direction="down",gate="`+gate+`",result="undone"} 0`,
+				`weir_gate_probe_throughput{at="stable",gate="`+gate+`"} 0`,
+				`weir_gate_probe_throughput{at="probe",gate="`+gate+`"} 0`,
+			)
+			for _, name := range []string{"weir_gate_probe_nudges_total", "weir_gate_probe_stable_limit"} {
+				if strings.Count(got, "\n"+name+`{gate="`+gate+`"} `) != 1 {
+					t.Errorf("%s: %s is not there once", gate, name)
+				}
+			}
+		}
+		if strings.Contains(got, `weir_gate_probe_stable_limit{gate="fixed"}`) {
+			t.Error("a fixed limit probes")
+		}
+	})
+}
+
 // pressed is a source of one reading, for a policy that polls nothing.
 type pressed struct{}
 

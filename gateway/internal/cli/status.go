@@ -138,7 +138,7 @@ func printStatus(out io.Writer, s *gatewayStatus, top int) error {
 	}
 	fmt.Fprintf(out, "%s, %d requests in progress\n", state, s.InFlight)
 	p := newPage(out)
-	for _, rows := range []func(*page, *gateStatus){rowOfGate, rowOfEstimate, rowOfQuota, rowsOfRefusals, rowOfWouldRefuse, rowByClass, rowExempt, rowsOfParts, rowOfPools} {
+	for _, rows := range []func(*page, *gateStatus){rowOfGate, rowOfEstimate, rowsOfProbes, rowOfQuota, rowsOfRefusals, rowOfWouldRefuse, rowByClass, rowExempt, rowsOfParts, rowOfPools} {
 		for i := range s.Gates {
 			rows(p, &s.Gates[i])
 		}
@@ -193,6 +193,19 @@ func rowOfEstimate(p *page, g *gateStatus) {
 		p.row("BELIEF OF|SHAPE|SIZE|BEST LIMIT|95% FROM|TO|EXPECTED LOSS", g.Name, printable(e.Shape),
 			fmt.Sprintf("%.3g", e.Size), fmt.Sprintf("%.3g", e.Best), fmt.Sprintf("%.3g", e.Low), fmt.Sprintf("%.3g", e.High), fmt.Sprintf("%.1f%%", 100*e.Loss))
 	}
+}
+
+// rowsOfProbes writes what the controller of a gate has tried. Both parts of a gate are one probe.
+func rowsOfProbes(p *page, g *gateStatus) {
+	probes := g.Probes
+	if probes == nil {
+		probes = g.Parts["read"].Probes
+	}
+	if probes == nil {
+		return
+	}
+	p.row("PROBES OF|UP|KEPT|DOWN|KEPT|NUDGED|STABLE AT|FINISHED A SECOND|IN THE PROBE", g.Name, probes.Up, probes.UpKept,
+		probes.Down, probes.DownKept, probes.Nudged, fmt.Sprintf("%.1f", probes.Stable), fmt.Sprintf("%.0f", probes.Throughput), fmt.Sprintf("%.0f", probes.Probed))
 }
 
 func rowOfQuota(p *page, g *gateStatus) {

@@ -64,6 +64,18 @@ func TestStatusOfParts(t *testing.T) {
 	}
 }
 
+// The probes of a gate have a line, where it has one pool and where it has two.
+func TestStatusOfProbes(t *testing.T) {
+	const probes = `"probes": {"up": 5, "up_kept": 4, "down": 3, "down_kept": 2, "nudged": 1, "stable": 12.34, "throughput": 1234.5, "probed": 1300}`
+	for _, gate := range []string{`"name": "db", ` + probes, `"name": "db", "parts": {"read": {` + probes + `}}`} {
+		admin := answering(t, http.StatusOK, `{"gates": [{`+gate+`}]}`)
+		out, _, err := run(NewRootCommand("test"), "", "status", "--admin", admin)
+		if want := "IN THE PROBE db 5 4 3 2 1 12.3 1234 1300"; err != nil || !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
+			t.Errorf("%v\n%s", err, out)
+		}
+	}
+}
+
 // A newer gateway has words of its own for reasons, outcomes and priorities.
 func TestStatusOfNewerGateway(t *testing.T) {
 	counts := `"waiting": 3, "waiting_by_class": {"high": 2, "urgent": 1}, "rejected": {"quota": 4, "canceled": 1, "moon": 5}, "outcomes": {"ok": 1, "odd": 2}`
