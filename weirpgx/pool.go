@@ -354,5 +354,5 @@ func (p *Pool) InTx(ctx context.Context, opts pgx.TxOptions, fn func(ctx context
 
 // isWrite reports whether a statement may change something.
 func isWrite(sql string) bool {
-	return weirsql.IsWrite(weirsql.Call{Method: "query", Query: sql})
+	return weirsql.IsWrite(sql)
 }

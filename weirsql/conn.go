@@ -182,7 +182,7 @@ func (c *dbConn) enter(ctx context.Context, method, query string) (u *use, mine 
 	if u := useIn(ctx, c.guard); u != nil {
 		return u, false, nil
 	}
-	u, err = c.guard.admit(ctx, Call{Method: method, Query: query}, weir.NoWait)
+	u, err = c.guard.admit(ctx, call{method: method, query: query}, weir.NoWait)
 	if err != nil {
 		return nil, false, err
 	}

@@ -1,6 +1,6 @@
 // Package weirsql puts a weir gate in front of a database, above its pool of connections.
 //
-//	db, err := weirsql.Open(connector, weirsql.Config{MaxOpenConns: 64})
+//	db, err := weirsql.Open(connector, 64, limit.Config{Name: "db"})
 //
 // connector is the driver's: for instance that of pgx's stdlib.GetConnector, or of pq.NewConnector. A [DB] has
 // the methods of [database/sql.DB] and returns the standard types, so that generated code and mappers take
@@ -70,9 +70,8 @@ import (
 // use.
 //
 // The Work of a call has the method as its Op, and says whether it is a write. All of exec, conn and begin is,
-// but for transactions with ReadOnly. A query is none if its text begins with SELECT or its like, and has
-// no word such as INSERT or FOR, and no function but well-known ones. In doubt it is a write. A ping is
-// exempt. [WithWork] can change all of it.
+// but for transactions with ReadOnly. Of a query [IsWrite] says it. A ping is exempt. [WithWork] can change
+// all of it.
 //
 // One gate for reads and writes is the rule. Two that find their limits by themselves take from each other:
 // part them only with control.ProbePair, or fixed limits.
@@ -88,7 +87,7 @@ type DB struct {
 	// Of Open.
 	mu      sync.Mutex
 	limiter *limit.Limiter // nil: the gate is the user's
-	config  Config
+	config  limit.Config
 }
 
 // New returns a DB with a gate of your own. Its pool has the settings of [database/sql.OpenDB]: set MaxOpenConns
@@ -98,21 +97,21 @@ func New(c driver.Connector, g weir.Gate, opts ...Option) *DB {
 	return &DB{pool: sql.OpenDB(&connector{c, guard}), guard: guard}
 }
 
-// Pool returns the pool below the gate, for code that wants a [database/sql.DB]. Whoever uses it has a
+// Unguarded returns the pool below the gate, for code that wants a [database/sql.DB]. Whoever uses it has a
 // connection before the gate is asked, so is refused and never waits.
-func (db *DB) Pool() *sql.DB { return db.pool }
+func (db *DB) Unguarded() *sql.DB { return db.pool }
 
 // Gate returns the gate. After [Open] it is a *limit.Limiter.
 func (db *DB) Gate() weir.Gate { return db.guard.gate }
 
-func (db *DB) admit(ctx context.Context, c Call) (*use, error) {
+func (db *DB) admit(ctx context.Context, c call) (*use, error) {
 	db.look()
 	return db.guard.admit(ctx, c, 0)
 }
 
 // ExecContext is that of [database/sql.DB], through the gate.
 func (db *DB) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	u, err := db.admit(ctx, Call{Method: methodExec, Query: query})
+	u, err := db.admit(ctx, call{method: methodExec, query: query})
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +128,7 @@ func (db *DB) Exec(query string, args ...any) (sql.Result, error) {
 
 // QueryContext is that of [database/sql.DB], through the gate.
 func (db *DB) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	u, err := db.admit(ctx, Call{Method: methodQuery, Query: query})
+	u, err := db.admit(ctx, call{method: methodQuery, query: query})
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +148,7 @@ func (db *DB) Query(query string, args ...any) (*sql.Rows, error) {
 
 // QueryRowContext is that of [database/sql.DB], through the gate. A refusal comes from Scan.
 func (db *DB) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	u, err := db.admit(ctx, Call{Method: methodQuery, Query: query})
+	u, err := db.admit(ctx, call{method: methodQuery, query: query})
 	if err != nil {
 		return db.pool.QueryRowContext(refused{ctx, err}, query, args...)
 	}
@@ -187,7 +186,7 @@ func (r refused) Err() error { return r.err }
 // BeginTx is that of [database/sql.DB], through the gate. The transaction holds its permit to its end. A query
 // on the DB meanwhile takes a second one: see [DB.InTx].
 func (db *DB) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error) {
-	u, err := db.admit(ctx, Call{Method: methodBegin, Options: opts})
+	u, err := db.admit(ctx, call{method: methodBegin, opts: opts})
 	if err != nil {
 		return nil, err
 	}
@@ -213,7 +212,7 @@ func (db *DB) Begin() (*sql.Tx, error) { return db.BeginTx(context.Background(),
 // The context of fn carries the permit. So a call through the same gate takes no second one, such as a
 // query on the DB. It does take a second connection, so prefer tx.
 func (db *DB) InTx(ctx context.Context, opts *sql.TxOptions, fn func(ctx context.Context, tx *sql.Tx) error) error {
-	u, err := db.admit(ctx, Call{Method: methodBegin, Options: opts})
+	u, err := db.admit(ctx, call{method: methodBegin, opts: opts})
 	if err != nil {
 		return err
 	}
@@ -235,7 +234,7 @@ func (db *DB) InTx(ctx context.Context, opts *sql.TxOptions, fn func(ctx context
 // Conn is that of [database/sql.DB], through the gate. It holds its permit until it is closed. ctx bounds the
 // wait only.
 func (db *DB) Conn(ctx context.Context) (*sql.Conn, error) {
-	u, err := db.admit(ctx, Call{Method: methodConn})
+	u, err := db.admit(ctx, call{method: methodConn})
 	if err != nil {
 		return nil, err
 	}
@@ -262,7 +261,7 @@ func (db *DB) Conn(ctx context.Context) (*sql.Conn, error) {
 // PrepareContext is that of [database/sql.DB], through the gate. What it returns is refused rather than made to
 // wait: see [DB.Stmt].
 func (db *DB) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
-	u, err := db.admit(ctx, Call{Method: methodPrepare, Query: query})
+	u, err := db.admit(ctx, call{method: methodPrepare, query: query})
 	if err != nil {
 		return nil, err
 	}
@@ -282,7 +281,7 @@ func (db *DB) Prepare(query string) (*sql.Stmt, error) {
 
 // PingContext is that of [database/sql.DB], through the gate as exempt work.
 func (db *DB) PingContext(ctx context.Context) error {
-	u, err := db.admit(ctx, Call{Method: methodPing})
+	u, err := db.admit(ctx, call{method: methodPing})
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -386,16 +385,16 @@ func TestEnds(t *testing.T) {
 			}
 		}, "[no_sample ok]"},
 		{"pool below", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
-			_, err := db.Pool().ExecContext(ctx, "x")
+			_, err := db.Unguarded().ExecContext(ctx, "x")
 			check(t, err)
-			tx, err := db.Pool().BeginTx(ctx, nil)
+			tx, err := db.Unguarded().BeginTx(ctx, nil)
 			check(t, err)
 			_, err = tx.ExecContext(ctx, "x")
 			check(t, err)
 			check(t, tx.Rollback())
-			check(t, db.Pool().PingContext(ctx))
+			check(t, db.Unguarded().PingContext(ctx))
 			s.on("exec", dies)
-			_, _ = db.Pool().ExecContext(ctx, "x")
+			_, _ = db.Unguarded().ExecContext(ctx, "x")
 		}, "[ok ok failed failed failed]"},
 		{"panic in exec", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
 			s.on("exec", panics)
@@ -405,7 +404,7 @@ func TestEnds(t *testing.T) {
 		}, "[no_sample]"},
 		{"panic in exec below the pool", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
 			s.on("exec", panics)
-			if recovered(func() { _, _ = db.Pool().ExecContext(ctx, "x") }) == nil {
+			if recovered(func() { _, _ = db.Unguarded().ExecContext(ctx, "x") }) == nil {
 				t.Error("no panic")
 			}
 		}, "[no_sample]"},
@@ -514,7 +513,7 @@ func TestEnds(t *testing.T) {
 func TestPanicInQuery(t *testing.T) {
 	for name, query := range map[string]func(*DB) (*sql.Rows, error){
 		"above": func(db *DB) (*sql.Rows, error) { return db.Query("SELECT 1") },
-		"below": func(db *DB) (*sql.Rows, error) { return db.Pool().Query("SELECT 1") },
+		"below": func(db *DB) (*sql.Rows, error) { return db.Unguarded().Query("SELECT 1") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -605,8 +604,8 @@ func TestWhoWaits(t *testing.T) {
 			"exec":  func() error { _, err := bare.Exec(); return err },
 			"query": func() error { _, err := bare.Query(); return err },
 			"row":   func() error { var a int; return bare.QueryRow().Scan(&a) },
-			"pool":  func() error { _, err := db.Pool().Exec("x"); return err },
-			"begin": func() error { _, err := db.Pool().Begin(); return err },
+			"pool":  func() error { _, err := db.Unguarded().Exec("x"); return err },
+			"begin": func() error { _, err := db.Unguarded().Begin(); return err },
 		} {
 			if r := weir.AsRejection(call()); r == nil || r.Reason != weir.ReasonLimit {
 				t.Errorf("%s below the pool is not refused: %v", name, r)
@@ -647,8 +646,8 @@ func TestRefusals(t *testing.T) {
 			"stmt row":   func() error { return guarded.QueryRow().Scan(&a) },
 			"bare exec":  func() error { _, err := bare.Exec(); return err },
 			"bare query": func() error { _, err := bare.Query(); return err },
-			"pool":       func() error { _, err := db.Pool().Query("SELECT 1"); return err },
-			"pool begin": func() error { _, err := db.Pool().Begin(); return err },
+			"pool":       func() error { _, err := db.Unguarded().Query("SELECT 1"); return err },
+			"pool begin": func() error { _, err := db.Unguarded().Begin(); return err },
 		}
 		for name, call := range above {
 			s.calls()
@@ -676,12 +675,7 @@ func TestRefusals(t *testing.T) {
 
 // What a gate is told of a call.
 func TestWork(t *testing.T) {
-	name := WithWork(func(ctx context.Context, c Call, w *weir.Work) {
-		w.Tenant = c.Query
-		if c.Options != nil {
-			w.User = fmt.Sprint(c.Options.ReadOnly)
-		}
-	})
+	name := WithWork(func(_ context.Context, query string, w *weir.Work) { w.Tenant = query })
 	inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
 		_, _ = db.Exec("a")
 		_ = db.QueryRow("SELECT 1").Scan(new(int))
@@ -689,12 +683,12 @@ func TestWork(t *testing.T) {
 		tx, err := db.BeginTx(t.Context(), &sql.TxOptions{ReadOnly: true})
 		check(t, err)
 		check(t, tx.Rollback())
-		_, _ = db.Pool().Exec("b")
+		_, _ = db.Unguarded().Exec("b")
 		want := []weir.Work{
 			{Op: "exec", Tenant: "a", Write: true},
 			{Op: "query", Tenant: "SELECT 1"},
 			{Op: "ping", Exempt: true},
-			{Op: "begin", User: "true"},
+			{Op: "begin"},
 			{Op: "exec", Tenant: "b", Write: true, MaxWait: weir.NoWait},
 		}
 		for i, w := range want {

@@ -5,8 +5,76 @@ import (
 	"database/sql"
 	"fmt"
 
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/weirsql"
 )
+
+// The connector is the driver's, such as that of pgx's stdlib.GetConnector. 64 is what the database
+// allows this process.
+func Example() {
+	db, err := weirsql.Open(connector, 64, limit.Config{Name: "db"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer db.Close()
+
+	ctx := context.Background()
+	rows, err := db.QueryContext(ctx, "SELECT name FROM orders")
+	if r := weir.AsRejection(err); r != nil {
+		fmt.Println("come back after", r.RetryAfter)
+		return
+	}
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer rows.Close()
+	for rows.Next() {
+	}
+	fmt.Println(rows.Err(), db.Gate().(*limit.Limiter).Snapshot().InFlight)
+	// Output: <nil> 0
+}
+
+// A transaction takes one slot, and so does all that is called with its context.
+func ExampleDB_InTx() {
+	db := weirsql.New(connector, weir.Must(limit.New(limit.Config{Name: "db", Limit: 1})))
+	defer db.Close()
+
+	pay := func(ctx context.Context) error { // knows nothing of the transaction
+		_, err := db.ExecContext(ctx, "INSERT INTO log VALUES ('paid')")
+		return err
+	}
+	err := db.InTx(context.Background(), nil, func(ctx context.Context, tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = balance - 42"); err != nil {
+			return err
+		}
+		return pay(ctx)
+	})
+	fmt.Println(err)
+	// Output: <nil>
+}
+
+// Code that wants a *sql.DB can have one that refuses. It never waits, because it has a connection.
+func ExampleConnector() {
+	gate := weir.Must(limit.New(limit.Config{Name: "db", Limit: 1}))
+	defer gate.Close()
+	db := sql.OpenDB(weirsql.Connector(connector, gate))
+	defer db.Close()
+
+	tx, err := db.Begin()
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, err = db.Exec("DELETE FROM log")
+	fmt.Println(weir.AsRejection(err).Reason)
+	fmt.Println(tx.Rollback())
+	// Output:
+	// limit
+	// <nil>
+}
 
 // Wherever a permit is held by hand, Classify says what became of the work.
 func ExampleClassify() {

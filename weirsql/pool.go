@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -14,86 +15,79 @@ import (
 	"github.com/weir-go/weir/signal"
 )
 
-// Config configures [Open]. The zero value of a field means its default.
-type Config struct {
-	// MaxOpenConns is the most connections that this process may open. Take what the database allows, less
-	// what it keeps for its operators, and divide by the processes, those of a rolling update included.
-	// Default [DefaultMaxOpenConns].
-	MaxOpenConns int
-	// Gate is the gate. It may be left empty: the limit then finds itself, and never exceeds MaxOpenConns less
-	// Gate.Exempt. A Limit of your own must fit as well. A Controller of your own has its own bounds, so set
-	// its Max. Gate.Exempt is [DefaultExempt] if it is 0.
-	Gate limit.Config
-}
-
-const (
-	// DefaultMaxOpenConns is the size of a pool where nothing is said. One process fits into what
-	// PostgreSQL allows without settings, which is 97.
-	DefaultMaxOpenConns = 64
-	// DefaultExempt is how many of the connections are for exempt work, such as pings.
-	DefaultExempt = 8
-)
+// DefaultExempt is how many connections [Open] sets aside for exempt work, such as pings, if the pool is large
+// enough: no more than a quarter of it.
+const DefaultExempt = 8
 
 // Open returns a DB whose pool and gate are made for each other, or an error that names every setting out of
 // range. Close it when it is no longer needed.
 //
+// maxConns is the most connections that this process may open, at least 1. Take what the database allows,
+// less what it keeps for its operators, and divide by the processes, those of a rolling update included.
+//
+// gate may have no more than a name: the limit then finds itself. gate.Exempt connections are for exempt work;
+// 0 means [DefaultExempt], or a quarter of the pool if that is less, and with a negative value there are
+// none. The rest is the most that the limit may be. A gate.Limit above it is an error. A
+// gate.Controller has bounds of its own: set its Max to fit.
+//
 // MaxIdleConns is MaxOpenConns: a connection that is closed after each use costs more than most statements.
 // Idle connections go by SetConnMaxIdleTime.
-func Open(c driver.Connector, cfg Config, opts ...Option) (*DB, error) {
-	full, err := cfg.complete()
+func Open(c driver.Connector, maxConns int, gate limit.Config, opts ...Option) (*DB, error) {
+	fitting, err := fit(maxConns, gate)
 	if err != nil {
 		return nil, err
 	}
-	l, err := limit.New(full.Gate)
+	l, err := limit.New(fitting)
 	if err != nil {
 		return nil, err
 	}
-	if full.Gate.FindLeaks {
+	if gate.FindLeaks {
 		opts = append(opts, WithFindLeaks())
 	}
 	db := New(c, l, opts...)
-	db.limiter, db.config = l, cfg
-	db.setPool(full.MaxOpenConns)
+	db.limiter, db.config = l, gate
+	db.setPool(maxConns)
 	return db, nil
 }
 
-// complete returns cfg with all defaults, or an error that names every setting out of range.
-func (cfg Config) complete() (Config, error) {
-	if cfg.MaxOpenConns == 0 {
-		cfg.MaxOpenConns = DefaultMaxOpenConns
+// fit returns the configuration of a gate for a pool of so many connections.
+func fit(maxConns int, gate limit.Config) (limit.Config, error) {
+	if maxConns < 1 {
+		return gate, fmt.Errorf("weirsql: a pool of %d connections; open at least 1", maxConns)
 	}
-	if cfg.Gate.Exempt == 0 {
-		cfg.Gate.Exempt = min(DefaultExempt, int64(max(cfg.MaxOpenConns-1, 0)))
-	}
-	if cfg.Gate.Exempt == 0 {
-		cfg.Gate.Exempt = -1 // a single connection has no place for exempt work
-	}
-	places := int64(cfg.MaxOpenConns) - max(cfg.Gate.Exempt, 0)
+	gate.Exempt = exempt(maxConns, gate)
+	places := int64(maxConns) - max(gate.Exempt, 0)
 	var f fault.List
-	f.Check(cfg.MaxOpenConns > 0, fault.Path{"MaxOpenConns"}, cfg.MaxOpenConns, "must be at least 1")
-	if cfg.MaxOpenConns > 0 {
-		f.Check(places > 0, fault.Path{"Gate", "Exempt"}, cfg.Gate.Exempt, "must be below MaxOpenConns, which is %d", cfg.MaxOpenConns)
-	}
-	if places > 0 {
-		f.Check(cfg.Gate.Limit <= places, fault.Path{"Gate", "Limit"}, cfg.Gate.Limit,
-			"must be at most MaxOpenConns less Gate.Exempt, which is %d", places)
-	}
+	f.Check(places > 0, fault.Path{"Exempt"}, gate.Exempt, "must be below the connections, which are %d", maxConns)
+	f.Check(places <= 0 || gate.Limit <= places, fault.Path{"Limit"}, gate.Limit,
+		"must be at most %d: there are %d connections, and %d of them are for exempt work", places, maxConns, maxConns-int(places))
 	if err := f.Err("weirsql"); err != nil {
-		return cfg, err
+		return gate, err
 	}
-	if cfg.Gate.Controller == nil && cfg.Gate.Limit == 0 {
+	if gate.Controller == nil && gate.Limit == 0 {
 		belief, err := control.NewBelief(control.BeliefConfig{Min: min(2, places), Max: places})
 		if err != nil {
-			return cfg, err
+			return gate, err
 		}
-		cfg.Gate.Controller = belief
+		gate.Controller = belief
 	}
-	return cfg, nil
+	return gate, nil
+}
+
+// exempt returns how many connections are for exempt work, or -1 for none.
+func exempt(maxConns int, gate limit.Config) int64 {
+	if gate.Exempt != 0 {
+		return gate.Exempt
+	}
+	if n := min(DefaultExempt, int64(maxConns)/4); n > 0 {
+		return n
+	}
+	return -1
 }
 
 // SetMaxOpenConns is that of [database/sql.DB]. After [Open] it sets MaxIdleConns too, and moves the bound of the
-// limit. What has been learned is kept. n is then at least 1, and a Limit or an Exempt of your own that does
-// not fit any more is lowered. Nothing in use is closed before it is given back.
+// limit. What has been learned is kept. n is then at least 1. A Limit or an Exempt of your own that does
+// not fit is lowered for as long. Nothing in use is closed before it is given back.
 func (db *DB) SetMaxOpenConns(n int) {
 	if db.limiter == nil {
 		db.pool.SetMaxOpenConns(n)
@@ -101,27 +95,17 @@ func (db *DB) SetMaxOpenConns(n int) {
 	}
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	cfg := db.config
-	cfg.MaxOpenConns = max(n, 1)
-	cfg.Gate.Exempt = min(cfg.Gate.Exempt, int64(cfg.MaxOpenConns-1))
-	if cfg.Gate.Limit > 0 {
-		cfg.Gate.Limit = max(1, min(cfg.Gate.Limit, int64(cfg.MaxOpenConns)-max(cfg.exempt(), 0)))
-	}
-	full, err := cfg.complete()
+	n = max(n, 1)
+	gate := db.config
+	gate.Exempt = min(exempt(n, gate), int64(n-1))
+	gate.Limit = min(gate.Limit, int64(n)-max(gate.Exempt, 0))
+	gate, err := fit(n, gate)
 	if err == nil {
-		err = db.limiter.Reconfigure(full.Gate)
+		err = db.limiter.Reconfigure(gate)
 	}
-	if err != nil {
-		return // the gate is closed
+	if err == nil { // or the gate is closed
+		db.setPool(n)
 	}
-	db.setPool(full.MaxOpenConns)
-}
-
-func (cfg Config) exempt() int64 {
-	if cfg.Gate.Exempt == 0 {
-		return min(DefaultExempt, int64(cfg.MaxOpenConns-1))
-	}
-	return cfg.Gate.Exempt
 }
 
 func (db *DB) setPool(n int) {

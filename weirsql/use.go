@@ -15,7 +15,7 @@ import (
 // guard is a gate and how to ask it. It never changes once built.
 type guard struct {
 	gate     weir.Gate
-	work     func(context.Context, Call, *weir.Work)
+	work     func(context.Context, string, *weir.Work)
 	classify func(context.Context, error) weir.Outcome
 	logger   *slog.Logger
 	share    float64                    // of the time left, for each statement; 0: no budgets
@@ -35,9 +35,10 @@ func newGuard(g weir.Gate, opts []Option) *guard {
 	return guard
 }
 
-// WithWork fills in who asks for what: tenant, user, priority, cost. Op is already the method, and Write
-// what the text says: see [DB]. A ping is Exempt. fn can change all of it.
-func WithWork(fn func(ctx context.Context, c Call, w *weir.Work)) Option {
+// WithWork fills in who asks for what: tenant, user, priority, cost. Op is already the method in lower case, such
+// as "query", and Write is set: see [DB]. A ping is Exempt. fn can change all of it. query is the
+// text; it is empty for a transaction, a conn and a ping.
+func WithWork(fn func(ctx context.Context, query string, w *weir.Work)) Option {
 	return func(g *guard) { g.work = fn }
 }
 
@@ -80,23 +81,23 @@ func WithHold(longest time.Duration) Option {
 
 // WithFindLeaks gives back the permits of rows and connections that are dropped without being closed, once
 // the garbage collector has found them. A gate that looks for leaks reports the call site, for instance one
-// with limit.Config.FindLeaks. The connection itself stays lost to the pool. A debug option: it costs some
-// hundred nanoseconds a query. What database/sql keeps is not found: transactions, and rows under a
+// with limit.Config.FindLeaks. The connection itself stays lost to the pool. A debug option: it costs a cleanup
+// for each query. What database/sql keeps is not found: transactions, rows of a [Stmt], and rows under a
 // context that can still end.
 func WithFindLeaks() Option {
 	return func(g *guard) { g.leaks = true }
 }
 
 // admit asks the gate for one use of the database.
-func (g *guard) admit(ctx context.Context, c Call, maxWait time.Duration) (*use, error) {
-	u := &use{Context: ctx, guard: g, method: c.Method}
+func (g *guard) admit(ctx context.Context, c call, maxWait time.Duration) (*use, error) {
+	u := &use{Context: ctx, guard: g, method: c.method}
 	if g.holds != nil {
 		u.began = time.Now()
 	}
 	if g.gate == nil {
 		return u, nil
 	}
-	w := weir.Work{Op: c.Method, Write: IsWrite(c), Exempt: c.Method == methodPing}
+	w := weir.Work{Op: c.method, Write: c.isWrite(), Exempt: c.method == methodPing}
 	if g.work != nil {
 		w = g.described(ctx, c, w)
 	}
@@ -112,8 +113,8 @@ func (g *guard) admit(ctx context.Context, c Call, maxWait time.Duration) (*use,
 }
 
 // described is a function of its own because its work escapes to the heap.
-func (g *guard) described(ctx context.Context, c Call, w weir.Work) weir.Work {
-	g.work(ctx, c, &w)
+func (g *guard) described(ctx context.Context, c call, w weir.Work) weir.Work {
+	g.work(ctx, c.query, &w)
 	return w
 }
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// The methods of a [Call].
+// The methods of a call, which are the Op of the work.
 const (
 	methodQuery   = "query"
 	methodExec    = "exec"
@@ -15,35 +15,35 @@ const (
 	methodPing    = "ping"
 )
 
-// Call is one call to a database, before it is made.
-type Call struct {
-	// Method is query, exec, prepare, begin, conn or ping. It is also the Op of the work.
-	Method string
-	// Query is the text of a query, exec or prepare.
-	Query string
-	// Options are those of a begin, nil if there are none.
-	Options *sql.TxOptions
+// call is one call to a database, before it is made.
+type call struct {
+	method string
+	query  string         // of a query, exec or prepare
+	opts   *sql.TxOptions // of a begin; may be nil
 }
 
-// IsWrite reports whether a call may change something. In doubt it may: see [DB] for what a query must look like
-// to be a read.
-func IsWrite(c Call) bool {
-	switch c.Method {
+// isWrite reports whether the call may change something.
+func (c *call) isWrite() bool {
+	switch c.method {
 	case methodPing:
 		return false
 	case methodBegin:
-		return c.Options == nil || !c.Options.ReadOnly
+		return c.opts == nil || !c.opts.ReadOnly
 	case methodQuery, methodPrepare:
-		return !onlyReads(c.Query)
+		return IsWrite(c.query)
 	}
 	return true
 }
 
+// IsWrite reports whether a query may change something, by its text, in any database. It is a read if it begins
+// with SELECT or its like, and has no word such as INSERT or FOR, and no function but well-known ones. It is
+// no parser: in doubt, and if the text is longer than 16 KiB, it is a write.
+func IsWrite(query string) bool { return !onlyReads(query) }
+
 // longestScan bounds the text that is looked at, in bytes. What is longer counts as a write.
 const longestScan = 16 << 10
 
-// onlyReads reports whether a statement surely changes nothing, in any database. It is no parser: what it
-// does not know, such as a function, counts as a write.
+// onlyReads reports whether a query surely changes nothing.
 func onlyReads(query string) bool {
 	if len(query) > longestScan {
 		return false

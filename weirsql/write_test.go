@@ -8,21 +8,21 @@ import (
 
 func TestIsWrite(t *testing.T) {
 	tests := []struct {
-		call Call
+		call call
 		want bool
 	}{
-		{Call{Method: methodPing}, false},
-		{Call{Method: methodConn}, true},
-		{Call{Method: methodBegin}, true},
-		{Call{Method: methodBegin, Options: &sql.TxOptions{}}, true},
-		{Call{Method: methodBegin, Options: &sql.TxOptions{ReadOnly: true}}, false},
-		{Call{Method: methodExec, Query: "SELECT 1"}, true},
-		{Call{Method: methodPrepare, Query: "SELECT 1"}, false},
-		{Call{Method: methodQuery, Query: "INSERT INTO t VALUES (1) RETURNING id"}, true},
-		{Call{Method: "?"}, true},
+		{call{method: methodPing}, false},
+		{call{method: methodConn}, true},
+		{call{method: methodBegin}, true},
+		{call{method: methodBegin, opts: &sql.TxOptions{}}, true},
+		{call{method: methodBegin, opts: &sql.TxOptions{ReadOnly: true}}, false},
+		{call{method: methodExec, query: "SELECT 1"}, true},
+		{call{method: methodPrepare, query: "SELECT 1"}, false},
+		{call{method: methodQuery, query: "INSERT INTO t VALUES (1) RETURNING id"}, true},
+		{call{method: "?"}, true},
 	}
 	for _, tt := range tests {
-		if got := IsWrite(tt.call); got != tt.want {
+		if got := tt.call.isWrite(); got != tt.want {
 			t.Errorf("%+v: %v, want %v", tt.call, got, tt.want)
 		}
 	}

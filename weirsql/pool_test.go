@@ -1,0 +1,288 @@
+package weirsql
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"log/slog"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/limit"
+	"github.com/weir-go/weir/signal"
+)
+
+// The limit and the places for exempt work fit into the pool.
+func TestOpen(t *testing.T) {
+	tests := []struct {
+		conns               int
+		gate                limit.Config
+		limit, most, exempt int64 // most: what the controller may set, 0 if it is fixed
+	}{
+		{64, limit.Config{}, 20, 56, 8},
+		{20, limit.Config{}, 15, 15, 5},
+		{3, limit.Config{}, 3, 3, 0},
+		{1, limit.Config{}, 1, 1, 0},
+		{20, limit.Config{Exempt: 2}, 18, 18, 2},
+		{2, limit.Config{Exempt: 1}, 1, 1, 1},
+		{20, limit.Config{Exempt: -1}, 20, 20, 0},
+		{20, limit.Config{Limit: 15}, 15, 0, 5},
+		{20, limit.Config{Controller: control.Fixed(12)}, 12, 0, 5},
+	}
+	for _, tt := range tests {
+		synctest.Test(t, func(t *testing.T) {
+			s := &server{kind: modern}
+			db, err := Open(s, tt.conns, tt.gate)
+			check(t, err)
+			defer db.Close()
+			if n := db.Stats().MaxOpenConnections; n != tt.conns {
+				t.Errorf("%+v: a pool of %d", tt, n)
+			}
+			l := db.Gate().(*limit.Limiter)
+			if n := l.Snapshot().Limit; n != tt.limit {
+				t.Errorf("%+v: a limit of %d", tt, n)
+			}
+			fitting, err := fit(tt.conns, tt.gate)
+			check(t, err)
+			if n := max(fitting.Exempt, 0); n != tt.exempt {
+				t.Errorf("%+v: %d for exempt work", tt, n)
+			}
+			if tt.most > 0 {
+				fitting.Controller.(control.Saver).Restore(control.State{Limit: 1e6})
+				if n := fitting.Controller.Start().Limit; n != tt.most {
+					t.Errorf("%+v: the controller goes up to %d", tt, n)
+				}
+			}
+			var open []*sql.Conn // MaxIdleConns is MaxOpenConns
+			for range min(tt.limit, 4) {
+				c, err := db.Conn(t.Context())
+				check(t, err)
+				open = append(open, c)
+			}
+			for _, c := range open {
+				check(t, c.Close())
+			}
+			if n := db.Stats().Idle; n != len(open) {
+				t.Errorf("%+v: %d idle of %d", tt, n, len(open))
+			}
+		})
+	}
+}
+
+func TestOpenFaults(t *testing.T) {
+	for _, tt := range []struct {
+		conns int
+		gate  limit.Config
+		want  string
+	}{
+		{0, limit.Config{}, "weirsql: a pool of 0 connections; open at least 1"},
+		{-5, limit.Config{}, "a pool of -5 connections"},
+		{20, limit.Config{Exempt: 20}, "Exempt: 20 will not do; must be below the connections, which are 20"},
+		{20, limit.Config{Limit: 16}, "Limit: 16 will not do; must be at most 15: there are 20 connections, and 5 of them are for exempt work"},
+		{20, limit.Config{Queue: limit.Queue{Shares: map[weir.Priority]float64{0: 2}}}, "Queue.Shares"},
+	} {
+		if _, err := Open(&server{kind: modern}, tt.conns, tt.gate); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%v, want %s", err, tt.want)
+		}
+	}
+}
+
+// A pool that is made smaller than what is in use closes what comes back. The limit moves with it.
+func TestResize(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{kind: modern}
+		db, err := Open(s, 20, limit.Config{Limit: 12})
+		check(t, err)
+		defer db.Close()
+		var open []*sql.Rows
+		for range 12 {
+			rows, err := db.Query("SELECT 1")
+			check(t, err)
+			open = append(open, rows)
+		}
+		db.SetMaxOpenConns(5)
+		l := db.Gate().(*limit.Limiter)
+		if got := l.Snapshot(); got.Limit != 4 || got.InFlight != 12 {
+			t.Errorf("a limit of %d with %d in flight", got.Limit, got.InFlight)
+		}
+		for _, rows := range open {
+			check(t, rows.Close())
+		}
+		if n := db.Stats().OpenConnections; n > 5 {
+			t.Errorf("%d connections are open", n)
+		}
+		_, err = db.Exec("x")
+		check(t, err)
+		db.SetMaxOpenConns(-3)
+		if n := db.Stats().MaxOpenConnections; n != 1 {
+			t.Errorf("a pool of %d", n)
+		}
+		db.SetMaxOpenConns(30)
+		if n := l.Snapshot().Limit; n != 12 {
+			t.Errorf("a limit of %d again", n)
+		}
+		check(t, db.Close())
+		db.SetMaxOpenConns(40)
+		if n := db.Stats().MaxOpenConnections; n != 30 {
+			t.Errorf("a closed pool of %d", n)
+		}
+	})
+	db := New(&server{kind: modern}, nil)
+	defer db.Close()
+	db.SetMaxOpenConns(7)
+	if n := db.Stats().MaxOpenConnections; n != 7 {
+		t.Errorf("a pool of %d", n)
+	}
+}
+
+// Pings come through when all else has to wait, up to their places.
+func TestPingsWhileFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{kind: modern}
+		db, err := Open(s, 3, limit.Config{Exempt: 2})
+		check(t, err)
+		defer db.Close()
+		rows, err := db.Query("SELECT 1")
+		check(t, err)
+		s.on("ping", blocks)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		for range 2 {
+			go func() { done <- db.PingContext(ctx) }()
+		}
+		synctest.Wait()
+		if r := weir.AsRejection(db.Ping()); r == nil || r.Reason != weir.ReasonLimit {
+			t.Errorf("a third ping: %v", r)
+		}
+		if n := db.Stats().WaitCount; n != 0 {
+			t.Errorf("%d waited in the pool", n)
+		}
+		cancel()
+		for range 2 {
+			if err := <-done; !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}
+		check(t, rows.Close())
+	})
+}
+
+// One line says that work waits in the pool, and only if the wait is more than the moment in which a
+// permit is back before its connection.
+func TestPoolWaitIsLogged(t *testing.T) {
+	for name, tt := range map[string]struct {
+		wait time.Duration
+		want int
+	}{"long": {time.Second, 1}, "a moment": {10 * time.Microsecond, 0}} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			inBubble(t, modern, 100, func(t *testing.T, db *DB, g *fakeGate, s *server) {
+				db.SetMaxOpenConns(1)
+				for range 3 {
+					rows, err := db.Query("SELECT 1")
+					check(t, err)
+					go func() {
+						time.Sleep(tt.wait)
+						_ = rows.Close()
+					}()
+					for range lookEvery {
+						_, err := db.Exec("x")
+						check(t, err)
+					}
+					check(t, rows.Close())
+				}
+				if n := strings.Count(out.String(), "\n"); n != tt.want {
+					t.Errorf("%d lines: %s", n, &out)
+				}
+				if tt.want > 0 && !strings.Contains(out.String(), "max_open_conns=1 ") {
+					t.Errorf("no numbers: %s", &out)
+				}
+			}, WithLogger(slog.New(slog.NewTextHandler(&out, nil))))
+		})
+	}
+}
+
+// stats is a pool whose counters a test sets.
+type stats sql.DBStats
+
+func (s *stats) Stats() sql.DBStats { return sql.DBStats(*s) }
+
+func TestPoolWait(t *testing.T) {
+	pool := &stats{WaitCount: 100, WaitDuration: time.Hour}
+	s := PoolWait(pool, 20*time.Millisecond)
+	if s.Name() != "pool_wait" {
+		t.Error(s.Name())
+	}
+	for i, step := range []struct {
+		count    int64
+		duration time.Duration
+		want     float64 // -1: unknown
+	}{
+		{0, 0, -1},
+		{2, 20 * time.Millisecond, 0.5},
+		{0, 0, -1},
+		{3, 0, -1},                     // they still wait
+		{0, 180 * time.Millisecond, 3}, // and have waited
+		{0, 20 * time.Millisecond, 1},  // one that came before
+		{-1000, -time.Hour, -1},        // other counters
+		{1, 10 * time.Millisecond, 0.5},
+	} {
+		pool.WaitCount += step.count
+		pool.WaitDuration += step.duration
+		got, err := s.Read(t.Context())
+		if step.want < 0 {
+			if !errors.Is(err, signal.ErrNoValue) {
+				t.Errorf("%d: %v, %v; want no value", i, got, err)
+			}
+			continue
+		}
+		if err != nil || got != step.want {
+			t.Errorf("%d: %v, %v; want %v", i, got, err, step.want)
+		}
+	}
+	if _, err := PoolWait(pool, 0).Read(t.Context()); !errors.Is(err, signal.ErrNoValue) {
+		t.Error(err)
+	}
+}
+
+// Rows that nobody closes are found, named by who asked for them, and their permit is free again.
+func TestLeaks(t *testing.T) {
+	for name, drop := range map[string]func(t *testing.T, db *DB){
+		"rows": func(t *testing.T, db *DB) { _, err := db.Query("SELECT 1"); check(t, err) },
+		"row":  func(t *testing.T, db *DB) { db.QueryRow("SELECT 1") },
+		"conn": func(t *testing.T, db *DB) { _, err := db.Conn(context.Background()); check(t, err) },
+		"row of a statement": func(t *testing.T, db *DB) {
+			st, err := db.Stmt(t.Context(), "SELECT 1")
+			check(t, err)
+			st.QueryRow()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found := make(chan string, 1)
+			db, err := Open(&server{kind: modern}, 2, limit.Config{
+				Limit: 1, Exempt: 1, FindLeaks: true, Hooks: weir.Hooks{Leaked: func(_, site string) { found <- site }}})
+			check(t, err)
+			defer db.Close()
+			drop(t, db)
+			var site string
+			for site == "" {
+				runtime.GC()
+				select {
+				case site = <-found:
+				default:
+				}
+			}
+			if !strings.Contains(site, "TestLeaks") {
+				t.Errorf("named %s", site)
+			}
+			_, err = db.Exec("x") // on the other connection
+			check(t, err)
+		})
+	}
+}

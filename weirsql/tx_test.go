@@ -1,0 +1,307 @@
+package weirsql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+// told returns the statements that the driver was asked to carry out in transactions.
+func told(s *server) (texts []string) {
+	for _, call := range s.calls() {
+		for _, op := range []string{"exec", "preparectx", "prepare", "query"} {
+			if text, ok := strings.CutPrefix(call, "#1 "+op+" ["); ok {
+				text, _, _ = strings.Cut(text, " [")
+				texts = append(texts, strings.TrimSuffix(text, "]"))
+			}
+		}
+	}
+	return texts
+}
+
+// In a transaction the database hears before each statement how long that may take.
+func TestBudgetInTransaction(t *testing.T) {
+	for _, name := range []string{"modern", "prepare", "ancient"} {
+		inBubble(t, kinds[name], 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
+			tx, err := db.Begin()
+			check(t, err)
+			exec := func(left time.Duration, want ...string) {
+				t.Helper()
+				s.calls()
+				ctx := t.Context()
+				if left != 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, left)
+					defer cancel()
+				}
+				_, _ = tx.ExecContext(ctx, "x")
+				got := told(s)
+				if name != "modern" { // what is carried out was prepared before
+					slices.Sort(got)
+				}
+				if !slices.Equal(got, want) {
+					t.Errorf("%s, %v left: %q, want %q", name, left, got, want)
+				}
+			}
+			exec(0, "x")
+			exec(time.Second, "SET LOCAL statement_timeout TO 500", "x")
+			exec(time.Microsecond, "SET LOCAL statement_timeout TO 1", "x")
+			exec(0, "SET LOCAL statement_timeout TO DEFAULT", "x")
+			check(t, tx.Commit())
+			tx, err = db.Begin() // another one, where nothing was told
+			check(t, err)
+			exec(0, "x")
+			check(t, tx.Commit())
+		}, WithBudget(0.5, LocalTimeout))
+	}
+}
+
+// A prepared statement and a query in a transaction have budgets as well. A text that the database does not
+// take is the error of the statement.
+func TestBudgetOfStatements(t *testing.T) {
+	inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		tx, err := db.BeginTx(ctx, nil)
+		check(t, err)
+		st, err := tx.PrepareContext(ctx, "SELECT 1")
+		check(t, err)
+		s.calls()
+		_, err = st.ExecContext(ctx)
+		check(t, err)
+		check(t, st.QueryRowContext(ctx).Scan(new(int)))
+		check(t, tx.QueryRowContext(ctx, "SELECT 2").Scan(new(int)))
+		const set = "SET LOCAL statement_timeout TO 2500"
+		if got, want := told(s), []string{set, set, set, "SELECT 2"}; !slices.Equal(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+		s.on("exec", fails(stateError("42601")))
+		if _, err := tx.QueryContext(ctx, "SELECT 2"); !errors.Is(err, stateError("42601")) {
+			t.Error(err)
+		}
+		check(t, tx.Rollback())
+	}, WithBudget(0.25, LocalTimeout))
+}
+
+// Outside of transactions a budget is a deadline of the context, and never later than the caller's.
+func TestBudgetOutside(t *testing.T) {
+	for share, want := range map[float64]time.Duration{0.25: time.Second, 1: 4 * time.Second, 7: 4 * time.Second, -1: 4 * time.Second, 0: 4 * time.Second} {
+		inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
+			st, err := db.Stmt(t.Context(), "SELECT 1")
+			check(t, err)
+			s.on("", func(ctx context.Context, c *core) error {
+				if ctx.Done() == nil {
+					return nil
+				}
+				return blocks(ctx, c)
+			})
+			for name, call := range map[string]func(context.Context) error{
+				"exec":      func(ctx context.Context) error { _, err := db.ExecContext(ctx, "x"); return err },
+				"query":     func(ctx context.Context) error { _, err := db.QueryContext(ctx, "SELECT 1"); return err },
+				"row":       func(ctx context.Context) error { return db.QueryRowContext(ctx, "SELECT 1").Scan(new(int)) },
+				"stmt exec": func(ctx context.Context) error { _, err := st.ExecContext(ctx); return err },
+				"stmt row":  func(ctx context.Context) error { return st.QueryRowContext(ctx).Scan(new(int)) },
+			} {
+				ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+				began := time.Now()
+				if err := call(ctx); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("%s: %v", name, err)
+				}
+				if took := time.Since(began); took != want {
+					t.Errorf("a share of %v: %s was cut off after %v, want %v", share, name, took, want)
+				}
+				cancel()
+			}
+			s.on("", fails(nil))
+			check(t, st.Close())
+		}, WithBudget(share, LocalTimeout))
+	}
+}
+
+// Where the server works on after its client has left, the permit is held for the expected rest.
+func TestHold(t *testing.T) {
+	call := func(db *DB, ctx context.Context) error { _, err := db.ExecContext(ctx, "x"); return err }
+	inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
+		held := func(leave, want time.Duration) {
+			t.Helper()
+			s.on("exec", blocks)
+			ctx, cancel := context.WithTimeout(t.Context(), leave)
+			defer cancel()
+			if call(db, ctx) == nil {
+				t.Error("no error")
+			}
+			s.on("exec", fails(nil))
+			began := time.Now()
+			check(t, call(db, t.Context())) // waits for the slot
+			if took := time.Since(began); took != want {
+				t.Errorf("held for %v after %v, want %v", took, leave, want)
+			}
+		}
+		held(time.Second, time.Second) // nothing is known: as long again
+		s.on("exec", func(context.Context, *core) error { time.Sleep(2 * time.Second); return nil })
+		for range 200 {
+			check(t, call(db, t.Context()))
+		}
+		if d := 2*time.Second - time.Duration(db.guard.holds.mean.Load()); d < 0 || d > 50*time.Millisecond {
+			t.Errorf("the mean is off by %v", d)
+		}
+		db.guard.holds.mean.Store(int64(2 * time.Second))
+		held(time.Millisecond, 2*time.Second) // the mean
+		db.guard.holds.mean.Store(int64(2 * time.Second))
+		held(time.Minute, 5*time.Second) // no more than the longest
+	}, WithHold(5*time.Second))
+}
+
+// What has been answered is not held: an exec that is done, an idle transaction that was rolled back, a Conn
+// whose context bounded the wait.
+func TestHoldsNothingAnswered(t *testing.T) {
+	inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
+		free := func(name string) {
+			t.Helper()
+			synctest.Wait()
+			if g.held() != 0 {
+				t.Errorf("%s is held", name)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		s.on("exec", func(context.Context, *core) error { cancel(); return nil })
+		_, err := db.ExecContext(ctx, "x")
+		check(t, err)
+		free("an exec")
+		ctx, cancel = context.WithCancel(t.Context())
+		_, err = db.BeginTx(ctx, nil)
+		check(t, err)
+		cancel()
+		free("a transaction")
+		ctx, cancel = context.WithCancel(t.Context())
+		c, err := db.Conn(ctx)
+		check(t, err)
+		cancel()
+		check(t, c.Close())
+		free("a conn")
+	}, WithHold(time.Hour))
+}
+
+// Another classifier decides about outcomes, with the caller's own context.
+func TestWithClassify(t *testing.T) {
+	var mu sync.Mutex
+	var seen []error
+	inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
+		s.on("exec", fails(errBroken))
+		_, _ = db.Exec("x")
+		if got := g.outcomes(); got != "[abandoned]" || len(seen) != 1 || seen[0] != errBroken {
+			t.Errorf("%s of %v", got, seen)
+		}
+	}, WithClassify(func(ctx context.Context, err error) weir.Outcome {
+		mu.Lock()
+		defer mu.Unlock()
+		seen = append(seen, err)
+		return weir.Abandoned
+	}))
+}
+
+// A transaction that several goroutines use at once still has one permit.
+func TestTxOfSeveralGoroutines(t *testing.T) {
+	inBubble(t, modern, 2, func(t *testing.T, db *DB, g *fakeGate, s *server) {
+		tx, err := db.Begin()
+		check(t, err)
+		s.on("exec", fails(stateError("40001")))
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				switch i % 4 {
+				case 0, 1:
+					_, _ = tx.Exec("x")
+				case 2:
+					if rows, err := tx.Query("SELECT 1"); err == nil {
+						_ = rows.Close()
+					}
+				case 3:
+					_ = tx.Rollback()
+				}
+			})
+		}
+		wg.Wait()
+		if err := tx.Commit(); !errors.Is(err, sql.ErrTxDone) {
+			t.Error(err)
+		}
+		if g.admitted != 1 || g.held() != 0 {
+			t.Errorf("%d permits, %d held", g.admitted, g.held())
+		}
+	})
+}
+
+// A driver that blocks in Close, and one that ignores contexts, keep no permit that is over.
+func TestDriversThatBlock(t *testing.T) {
+	inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
+		release := make(chan struct{})
+		s.on("close", func(context.Context, *core) error { <-release; return nil })
+		rows, err := db.Query("SELECT 1")
+		check(t, err)
+		db.SetMaxIdleConns(-1)
+		closed := make(chan error)
+		go func() { closed <- rows.Close() }()
+		synctest.Wait()
+		if g.held() != 0 {
+			t.Error("a permit is held while a connection is closed")
+		}
+		close(release)
+		check(t, <-closed)
+
+		answers := make(chan struct{})
+		s.on("exec", func(context.Context, *core) error { <-answers; return nil })
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { _, err := db.ExecContext(ctx, "x"); done <- err }()
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		if g.held() != 1 {
+			t.Error("the permit is free while the driver works on")
+		}
+		close(answers)
+		check(t, <-done)
+	})
+}
+
+// A context that a use had is worth nothing after its end: the next call through it is asked like any other.
+func TestContextOfAnEndedUse(t *testing.T) {
+	inBubble(t, modern, 2, func(t *testing.T, db *DB, g *fakeGate, s *server) {
+		var kept context.Context
+		s.on("exec", func(ctx context.Context, _ *core) error { kept = ctx; return nil })
+		_, err := db.Exec("x")
+		check(t, err)
+		_, err = db.Unguarded().ExecContext(kept, "x")
+		check(t, err)
+		if g.admitted != 2 {
+			t.Errorf("%d permits", g.admitted)
+		}
+		other := New(&server{kind: modern}, newFakeGate(0))
+		defer other.Close()
+		s.on("exec", func(ctx context.Context, _ *core) error {
+			_, err := other.Unguarded().ExecContext(ctx, "x") // a driver that uses another DB
+			if weir.AsRejection(err) == nil {
+				t.Errorf("the permit of one DB opens another: %v", err)
+			}
+			return nil
+		})
+		_, err = db.Exec("x")
+		check(t, err)
+
+		var inner context.Context
+		check(t, db.InTx(t.Context(), nil, func(ctx context.Context, _ *sql.Tx) error { inner = ctx; return nil }))
+		_, err = db.ExecContext(inner, "x")
+		check(t, err)
+		if g.admitted != 5 {
+			t.Errorf("%d permits", g.admitted)
+		}
+	})
+}
