@@ -10,8 +10,8 @@ SHELL       := bash
 export CGO_ENABLED = 1
 
 # The modules that go.work joins, and all their packages.
-MODULES  = . bench examples/analytics gateway weirgrpc weirpgx weirredis
-PACKAGES = ./... ./bench/... ./examples/analytics/... ./gateway/... ./weirgrpc/... ./weirpgx/... ./weirredis/...
+MODULES  = . bench examples/analytics examples/execution gateway weirgrpc weirpgx weirredis
+PACKAGES = ./... ./bench/... ./examples/analytics/... ./examples/execution/... ./gateway/... ./weirgrpc/... ./weirpgx/... ./weirredis/...
 
 CACHE       := .cache
 STATICCHECK := $(CACHE)/bin/staticcheck
@@ -67,7 +67,7 @@ test-unit: need-go
 # processes most of the time, so they run side by side.
 .PHONY: test-integration
 test-integration: need-go parts
-	go test -tags integration -count=1 -p 3 -parallel 8 -timeout 30m ./gateway/integration/ ./weirpgx/ ./weirredis/ ./examples/analytics/
+	go test -tags integration -count=1 -p 3 -parallel 8 -timeout 30m ./gateway/integration/ ./weirpgx/ ./weirredis/ ./examples/analytics/ ./examples/execution/
 
 .PHONY: test-redis
 test-redis: need-go ## the tests of the store alone; make test-redis WEIR_REDIS_SERVER=/path/to/redis-server: against that one
@@ -172,6 +172,13 @@ ANALYTICSARGS ?=
 analytics: build parts ## an analytical service in a wave of heavy queries, ten minutes; ANALYTICSARGS="-plot /tmp/plots -runs nothing,gateway"
 	@go build -trimpath -o bin/analytics ./examples/analytics
 	@exec bin/analytics $(ANALYTICSARGS)
+
+EXECUTIONARGS ?= -plot bin/execution.svg
+
+.PHONY: execution
+execution: need-go parts ## a small database server with admission as in MongoDB, under three controllers, five minutes; EXECUTIONARGS="-serve 127.0.0.1:8017"
+	@go build -trimpath -o bin/execution ./examples/execution
+	@exec bin/execution $(EXECUTIONARGS)
 
 .PHONY: bench
 bench: build $(RATELIMIT) ## measure the gates beside their peers, as ratios in one run

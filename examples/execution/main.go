@@ -1,0 +1,111 @@
+// Command execution is a small database server over HTTP, with the two stages of admission that MongoDB
+// has: tickets at the ingress, and execution control before the storage, which is a PostgreSQL here.
+//
+//	make execution                                     all three controllers under one load, and a plot
+//	bin/execution -serve 127.0.0.1:8017                a server to play with
+//	curl -d id=7 127.0.0.1:8017/find                   a read
+//	curl -d ingressTickets=100 127.0.0.1:8017/setParameter
+//
+// A command says whether it is subject to admission. Most are. System commands are exempt, under a cap. An
+// operation holds one ticket of each stage for its life, and what it calls inside takes no
+// second one. -controller changes what sizes the execution tickets: a fixed number, throughput probing with
+// MongoDB's parameters, or weir's default.
+//
+// What MongoDB's own page about this says, and what is so, as MongoDB ships it and here:
+//
+//   - "min and max concurrency" are compared with the sum of the two pools. They bound each pool.
+//   - The initial concurrency is "of read and write transactions". It is the total of both.
+//   - Probing goes down if tickets are not exhausted and the size is above the minimum. It goes down if more
+//     than the minimum was in use: an idle pool stays as it is.
+//   - Only at the minimum nothing changes. Nothing changes whenever no pool was exhausted or used
+//     more than the minimum.
+//   - Sizes are products. They are rounded, and a pool that rounding leaves as it is moves by one, or
+//     pools of 4 could never move.
+//   - The states are kStable, kUp and KDown, and kDown two lines further.
+//   - "If there are no available tickets, the operation will be blocked." It is refused if too many wait
+//     already, or if it would wait too long. Both stages say how many, of how many, and when to
+//     come back.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	o := options{out: os.Stdout}
+	var names, serve string
+	flag.StringVar(&o.postgres, "postgres", ".cache/bin/postgres", "PostgreSQL's server; initdb is beside it")
+	flag.StringVar(&names, "controller", "", "what sizes the execution tickets: "+strings.Join(controllers, ", ")+"; default all, one after the other")
+	flag.Int64Var(&o.ingress, "ingress", defaultIngress, "tickets at the ingress; the command setParameter changes them")
+	flag.StringVar(&serve, "serve", "", "only serve, at this address, until interrupted")
+	flag.StringVar(&o.plot, "plot", "", "a file for the plot, an SVG")
+	flag.BoolVar(&o.quick, "quick", false, "a few seconds in all; its figures mean nothing")
+	flag.Parse()
+	err := o.choose(names)
+	if err == nil {
+		err = o.run(ctx, serve)
+	}
+	if ctx.Err() != nil {
+		fmt.Fprintln(os.Stderr, "interrupted: everything has been stopped")
+		err = nil
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "execution:", err)
+		os.Exit(1)
+	}
+}
+
+// options are what the command is told.
+type options struct {
+	postgres, plot string
+	controllers    []string
+	ingress        int64
+	quick          bool
+	out            io.Writer
+}
+
+// choose keeps the controllers with these names, all of them if there are none.
+func (o *options) choose(names string) error {
+	if o.controllers = controllers; names == "" {
+		return nil
+	}
+	o.controllers = strings.Split(names, ",")
+	for _, name := range o.controllers {
+		if !slices.Contains(controllers, name) {
+			return fmt.Errorf("-controller: there is no %q; there are %s", name, strings.Join(controllers, ", "))
+		}
+	}
+	return nil
+}
+
+// run starts the database, and with it compares the controllers, or only serves.
+func (o *options) run(ctx context.Context, serve string) (err error) {
+	db, err := startDatabase(ctx, o.postgres)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Stop()) }()
+	if serve == "" {
+		_, err = o.compare(ctx, db.URL)
+		return err
+	}
+	n, err := startNode(ctx, db.URL, serve, o.controllers[len(o.controllers)-1], o.ingress)
+	if err != nil {
+		return err
+	}
+	defer n.stop()
+	fmt.Fprintf(o.out, "serving at http://%s, sized by the controller %s\n", n.addr, n.controller)
+	<-ctx.Done()
+	return nil
+}
