@@ -64,7 +64,7 @@ func program(block string) string {
 	}
 	const names = `
 func example(ctx context.Context, tenants, database weir.Gate, mux *http.ServeMux, reports http.Handler,
-	report, reindex func(context.Context) error, %s) error {
+	report, reindex func(context.Context) error, connector driver.Connector, %s) error {
 `
 	param := "gate weir.Gate"
 	if strings.Contains(block, "gate, err :=") || strings.Contains(block, "gate := ") {
@@ -90,7 +90,7 @@ func imports(code string) []string {
 	all := map[string]string{
 		"context": "context", "http": "net/http", "log": "log", "time": "time",
 		"signal": module + "/signal", "weir": module, "keyed": module + "/keyed", "limit": module + "/limit", "quota": module + "/quota", "shed": module + "/shed", "throttle": module + "/throttle", "control": module + "/control", "weirhttp": module + "/weirhttp",
-		"weirredis": module + "/weirredis", "weirgrpc": module + "/weirgrpc", "weirpgx": module + "/weirpgx", "pgxpool": "github.com/jackc/pgx/v5/pgxpool", "grpc": "google.golang.org/grpc", "credentials": "google.golang.org/grpc/credentials",
+		"weirredis": module + "/weirredis", "weirgrpc": module + "/weirgrpc", "weirpgx": module + "/weirpgx", "weirsql": module + "/weirsql", "sql": "database/sql", "driver": "database/sql/driver", "pgxpool": "github.com/jackc/pgx/v5/pgxpool", "grpc": "google.golang.org/grpc", "credentials": "google.golang.org/grpc/credentials",
 	}
 	var paths []string
 	for name, path := range all {
