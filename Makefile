@@ -166,6 +166,12 @@ LIVEORDERARGS ?= -o docs/scoreboard
 scoreboard-live-order: build ## who goes first, on real servers, 20 minutes; LIVEORDERARGS="-rows S15,S21": these alone, printed
 	go run ./bench/cmd/live -weir $(BIN) -parts order -name live-order $(LIVEORDERARGS)
 
+CALLERSARGS ?=
+
+.PHONY: live-callers
+live-callers: build ## clients that cooperate, that do not, and both, before a gateway, half an hour; CALLERSARGS=-quick: a minute
+	go run ./bench/cmd/callers -weir $(BIN) $(CALLERSARGS)
+
 ANALYTICSARGS ?=
 
 .PHONY: analytics
