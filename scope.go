@@ -12,9 +12,18 @@ type scope struct {
 	ranked   bool // priority was set
 	exempt   bool
 
-	received bool // the context belongs to work that came from elsewhere, with:
+	received context.Context // in which work from elsewhere is handled, nil for none; with:
 	most     Priority
 	deadline time.Time
+}
+
+// until is the deadline of the work from elsewhere, as long as that is being handled. What goes on
+// afterwards in a context of its own, by context.WithoutCancel, has nobody who waits for it.
+func (s *scope) until() time.Time {
+	if s.received == nil || s.received.Err() != nil {
+		return time.Time{}
+	}
+	return s.deadline
 }
 
 type scopeKey struct{}
@@ -47,7 +56,7 @@ func (s scope) in(ctx context.Context) context.Context {
 func WithPriority(ctx context.Context, p Priority) context.Context {
 	s := scopeOf(ctx)
 	s.priority, s.ranked = p, true
-	if s.received {
+	if s.received != nil {
 		s.priority = min(p, s.most)
 	}
 	return s.in(ctx)
@@ -66,15 +75,15 @@ func WithExempt(ctx context.Context) context.Context {
 // WithReceived returns the context in which w is handled, work that came from elsewhere. A server's
 // adapter calls it with what it has admitted; weirhttp.Middleware and weirgrpc.Guard do. What w asks
 // others to do has the priority of w, unless that is Normal: then nobody has said anything. It has
-// the deadline of w as well. An exemption of w ends with w.
+// the deadline of w as well, until ctx ends. An exemption of w ends with w.
 func WithReceived(ctx context.Context, w Work) context.Context {
 	w.Inherit(ctx)
 	s := scopeOf(ctx)
 	most := w.Priority
-	if s.received {
+	if s.received != nil {
 		most = min(most, s.most)
 	}
-	s.received, s.most, s.deadline = true, most, w.Deadline
+	s.received, s.most, s.deadline = ctx, most, w.Deadline
 	if s.ranked || most != Normal {
 		s.priority, s.ranked = most, true
 	}
@@ -82,10 +91,11 @@ func WithReceived(ctx context.Context, w Work) context.Context {
 }
 
 // Received returns the priority and the deadline of the request that ctx belongs to. ok is false if it
-// belongs to none. Whoever calls others on behalf of the request tells them no higher priority.
+// belongs to none. Whoever calls others on behalf of the request tells them no higher priority. Once
+// the request's own context has ended there is no deadline.
 func Received(ctx context.Context) (p Priority, deadline time.Time, ok bool) {
 	s := scopeOf(ctx)
-	return s.most, s.deadline, s.received
+	return s.most, s.until(), s.received != nil
 }
 
 // Inherit gives w what the scopes of ctx say: priority, exemption and deadline. Gates call it in Admit,
@@ -109,7 +119,7 @@ func (w *Work) inherit(ctx context.Context) {
 	default:
 		w.Priority = min(w.Priority, s.priority)
 	}
-	if !s.deadline.IsZero() && (w.Deadline.IsZero() || s.deadline.Before(w.Deadline)) {
-		w.Deadline = s.deadline
+	if at := s.until(); !at.IsZero() && (w.Deadline.IsZero() || at.Before(w.Deadline)) {
+		w.Deadline = at
 	}
 }

@@ -79,6 +79,27 @@ func TestReceived(t *testing.T) {
 	}
 }
 
+// What goes on after a request, in a context that was cut off from it, keeps the priority. The deadline
+// was for who waited.
+func TestScopeAfterTheRequest(t *testing.T) {
+	request, end := context.WithCancel(t.Context())
+	ctx := weir.WithReceived(request, weir.Work{Priority: weir.Background, Deadline: time.Unix(1000, 0)})
+	after, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Hour)
+	defer stop()
+	var w weir.Work
+	if w.Inherit(after); w.Deadline.IsZero() {
+		t.Error("no deadline while the request is handled")
+	}
+	end()
+	w = weir.Work{}
+	if w.Inherit(after); !w.Deadline.IsZero() || w.Priority != weir.Background {
+		t.Errorf("after the request: %v until %v", w.Priority, w.Deadline)
+	}
+	if p, deadline, ok := weir.Received(after); p != weir.Background || !deadline.IsZero() || !ok {
+		t.Errorf("received %v, %v, %v", p, deadline, ok)
+	}
+}
+
 // Every gate hears of the scopes of the context that it is given, alone and first in a chain.
 func TestScopesReachEveryGate(t *testing.T) {
 	var heard []weir.Work

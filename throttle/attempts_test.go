@@ -59,6 +59,25 @@ func TestAttempts(t *testing.T) {
 	}
 }
 
+// Numbers that nobody counts to, and a clock that jumps.
+func TestAttemptsOfBadInput(t *testing.T) {
+	var now time.Duration
+	a := NewAttempts(func() time.Duration { return now })
+	full := &weir.Rejection{Reason: weir.ReasonLimit, Retryable: true}
+	for _, now = range []time.Duration{0, -time.Hour, math.MaxInt64, 0, math.MinInt64} {
+		for _, attempt := range []int{math.MinInt, -1, 0} {
+			for range 100 {
+				if got := a.Told(&weir.Work{Attempt: attempt}, true, full); got != full {
+					t.Fatalf("at %v, attempt %d: %+v", now, attempt, got)
+				}
+			}
+		}
+	}
+	if got := a.Told(&weir.Work{Attempt: math.MaxInt}, false, full); got.Retryable {
+		t.Error("a stranger's last attempt of many is not its last")
+	}
+}
+
 // Few retries are no sign, even if nothing else is refused.
 func TestFewRetriesAreNotCommon(t *testing.T) {
 	a := NewAttempts(nil)

@@ -1,6 +1,7 @@
 package throttle
 
 import (
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -130,6 +131,29 @@ func TestBreakerProbesThatNeverReturn(t *testing.T) {
 	}
 	b.settle(12*time.Second, b.era, false, true)
 	if b.state != Closed {
+		t.Errorf("%v after a good probe", b.state)
+	}
+}
+
+// A clock that jumps: forward it is time that has passed, back it is none.
+func TestBreakerClockJumps(t *testing.T) {
+	const year = 365 * 24 * time.Hour
+	b := breakerOf(t, BreakerConfig{Run: 1, Probes: 1})
+	b.admit(0)
+	b.settle(0, b.era, true, true)
+	if _, ok := b.admit(-year); ok {
+		t.Error("open, and a step back has let work through")
+	}
+	if _, ok := b.admit(year); !ok || b.state != HalfOpen {
+		t.Errorf("%v after a year", b.state)
+	}
+	b.settle(-year, b.era, true, true)
+	if retry, ok := b.admit(0); ok || retry != 5*time.Second {
+		t.Errorf("open again, and admitted %v, to come back in %v; want 5s, as after no time", ok, retry)
+	}
+	b.admit(math.MaxInt64)
+	b.settle(math.MaxInt64, b.era, false, true)
+	if _, ok := b.admit(math.MinInt64); !ok || b.state != Closed {
 		t.Errorf("%v after a good probe", b.state)
 	}
 }

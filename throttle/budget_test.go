@@ -1,6 +1,7 @@
 package throttle
 
 import (
+	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -116,6 +117,27 @@ func TestBudgetRefund(t *testing.T) {
 	b.refund(60*time.Second, charges[0])
 	if n := b.left(60 * time.Second); n != 3 {
 		t.Errorf("%d left: a charge of an earlier window was given back, want 3", n)
+	}
+}
+
+// A clock that jumps gives no retries away: back it is no time, forward it is a new window.
+func TestBudgetClockJumps(t *testing.T) {
+	b := budgetOf(t, BudgetConfig{})
+	spend := func(now time.Duration) (n int) {
+		for range 100 {
+			if _, ok := b.charge(now); ok {
+				n++
+			}
+		}
+		return n
+	}
+	for _, tt := range []struct {
+		now  time.Duration
+		want int
+	}{{0, 5}, {-time.Hour, 0}, {time.Hour, 5}, {0, 0}, {math.MaxInt64, 5}, {math.MinInt64, 0}} {
+		if got := spend(tt.now); got != tt.want {
+			t.Errorf("at %v: %d retries, want %d", tt.now, got, tt.want)
+		}
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -168,6 +170,87 @@ func TestTargetsAreBounded(t *testing.T) {
 		if s.Target == "busy" && s.Guard.Rejected[weir.ReasonThrottled] == 0 {
 			t.Errorf("what was known of the busy one is gone: %+v", s.Guard)
 		}
+	}
+}
+
+// A target that is forgotten while calls to it are under way does no harm: they end as they would have,
+// and later ones begin anew.
+func TestTargetsForgottenInUse(t *testing.T) {
+	for _, kind := range []Guard{GuardThrottle, GuardBreaker} {
+		c := mustCaller(t, CallerConfig{Targets: 1, Guard: kind, Breaker: BreakerConfig{Run: 1}})
+		call := c.Start("old", time.Time{}, true)
+		p, err := call.Gate().Admit(t.Context(), weir.Work{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		call.Sent()
+		c.Start("new", time.Time{}, true)
+		p.Done(weir.Overload)
+		if _, stop := call.Decide(Answer{Outcome: weir.Overload}); stop != Again {
+			t.Errorf("guard %d: %q", kind, stop)
+		}
+		call.End()
+		again := c.Start("old", time.Time{}, true)
+		if _, err := again.Gate().Admit(t.Context(), weir.Work{}); err != nil {
+			t.Errorf("guard %d: what was forgotten counts: %v", kind, err)
+		}
+		if s := c.Targets(); len(s) != 1 || s[0].RetriesLeft != 5 {
+			t.Errorf("guard %d: %+v", kind, s)
+		}
+	}
+}
+
+// More targets than are remembered, called at once from many goroutines.
+func TestTargetsStorm(t *testing.T) {
+	c := mustCaller(t, CallerConfig{Targets: 4, Retry: Retry{Backoff: time.Millisecond, MaxBackoff: time.Millisecond}})
+	var callers sync.WaitGroup
+	for i := range 8 {
+		callers.Go(func() {
+			for j := range 200 {
+				_ = c.Do(t.Context(), fmt.Sprint("host-", (i+j)%16), weir.Work{}, true, func(context.Context) error {
+					if j%20 == 0 {
+						return errOverload
+					}
+					return nil
+				})
+			}
+		})
+	}
+	callers.Wait()
+	if list := c.Targets(); len(list) != 4 {
+		t.Errorf("%d targets", len(list))
+	}
+	for _, s := range c.Targets() {
+		if s.Guard.InFlight != 0 {
+			t.Errorf("%s: %d in flight", s.Target, s.Guard.InFlight)
+		}
+	}
+}
+
+// A clock that jumps while a call is under way: its deadline is on that clock.
+func TestCallerClockJumps(t *testing.T) {
+	now := time.Hour
+	c := mustCaller(t, CallerConfig{Now: func() time.Duration { return now }})
+	for _, tt := range []struct {
+		name string
+		to   time.Duration
+		want Stop
+	}{
+		{"stands still", time.Hour, Again},
+		{"beyond the deadline", 2 * time.Hour, StopLate},
+		{"to the end of time", math.MaxInt64, StopLate},
+		{"back", 0, Again},
+		{"before the beginning", -time.Hour, Again},
+		{"to the beginning of time", math.MinInt64 / 2, Again},
+	} {
+		now = time.Hour
+		call := c.Start(tt.name, weir.VirtualEpoch.Add(time.Hour+time.Minute), true)
+		call.Sent()
+		now = tt.to
+		if _, stop := call.Decide(Answer{Outcome: weir.Overload}); stop != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, stop, tt.want)
+		}
+		call.End()
 	}
 }
 

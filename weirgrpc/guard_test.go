@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -485,3 +486,38 @@ func TestRetriesThatAreCommon(t *testing.T) {
 type gateFunc func() error
 
 func (f gateFunc) Admit(context.Context, weir.Work) (weir.Permit, error) { return weir.Permit{}, f() }
+
+// Which attempt a call is, as its client says it, by numbers that nobody counts to.
+func TestAttemptNumbers(t *testing.T) {
+	var attempt atomic.Int64
+	p, err := policy.Compile(policy.Spec{
+		Gates:  map[string]policy.GateSpec{"api": {Limit: &policy.LimitSpec{Limit: 4}}},
+		Routes: []policy.RouteSpec{{Name: "all", Match: []string{"/"}, Gates: []string{"api"}}},
+	}, policy.Options{Hooks: weir.Hooks{Admitted: func(_ string, w weir.Work, _ time.Duration) { attempt.Store(int64(w.Attempt)) }}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	guard := weirgrpc.New(nil, weirgrpc.WithPolicy(func() *policy.Policy { return p }))
+	client := serve(t, &service{unary: func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+		return new(testgrpc.SimpleResponse), nil
+	}}, guard.ServerOptions()...)
+	for _, tt := range []struct {
+		pairs []string
+		want  int64
+	}{
+		{nil, 0},
+		{[]string{"x-weir-attempt", "2"}, 2},
+		{[]string{"x-weir-attempt", "1", "x-weir-attempt", "0"}, 1},
+		{[]string{"x-weir-attempt", "-1"}, 0},
+		{[]string{"x-weir-attempt", "9223372036854775808"}, policy.MaxAttempt},
+		{[]string{"x-weir-attempt", "NaN"}, 0},
+		{[]string{"x-weir-attempt", ""}, 0},
+		{[]string{"grpc-previous-rpc-attempts", "3", "x-weir-attempt", "1"}, 3},
+	} {
+		attempt.Store(-1)
+		if _, err := client.UnaryCall(with(within(t), tt.pairs...), new(testgrpc.SimpleRequest)); err != nil || attempt.Load() != tt.want {
+			t.Errorf("%q: attempt %d, %v; want %d", tt.pairs, attempt.Load(), err, tt.want)
+		}
+	}
+}

@@ -122,6 +122,12 @@ func TestTransportRetries(t *testing.T) {
 		{"a time", "GET", say(503, "", "Retry-After", "3"), 3, 6*time.Second + jitter, 3, 0},
 		{"a year", "GET", say(503, "", "Retry-After", "31536000"), 1, 0, 1, 0},
 		{"two times", "GET", say(503, "", "Retry-After", "1", "Retry-After", "2"), 3, 4*time.Second + jitter, 3, 0},
+		{"one of two", "GET", say(503, "", "Retry-After", "soon", "Retry-After", "2"), 3, 4*time.Second + jitter, 3, 0},
+		{"now", "GET", say(503, "", "Retry-After", "0"), 3, jitter, 3, 0},
+		{"a negative time", "GET", say(503, "", "Retry-After", "-5"), 3, jitter, 3, 0},
+		{"a date that has passed", "GET", say(503, "", "Retry-After", "Mon, 01 Jan 1990 00:00:00 GMT"), 3, jitter, 3, 0},
+		{"a date in centuries", "GET", say(503, "", "Retry-After", "Tue, 23 Nov 9999 12:00:30 GMT"), 1, 0, 1, 0},
+		{"a header of many bytes", "GET", say(503, "", "Retry-After", strings.Repeat("9", 1<<16)), 3, jitter, 3, 0},
 		{"no time", "GET", say(503, "", "Retry-After", "NaN"), 3, jitter, 3, 0},
 		{"another's problem", "POST", say(503, `{"type":"https://example.com/full"}`, "Content-Type", "application/problem+json"), 1, 0, 1, 0},
 		{"no JSON", "POST", say(503, `{`, "Content-Type", "application/problem+json"), 1, 0, 1, 0},
@@ -181,6 +187,11 @@ func TestTransportBodies(t *testing.T) {
 	r.GetBody = func() (io.ReadCloser, error) { return nil, errors.New("the file is gone") }
 	if _, err := tr.RoundTrip(r); err == nil || !strings.Contains(err.Error(), "the file is gone") {
 		t.Errorf("%v", err)
+	}
+	r = request(t, "PUT", "hello")
+	r.GetBody = func() (io.ReadCloser, error) { return nil, nil }
+	if resp, err := tr.RoundTrip(r); err != nil || resp.StatusCode != 503 {
+		t.Errorf("a body that comes back as nothing: %v", err)
 	}
 	body := &watched{Reader: strings.NewReader("hello")}
 	r = request(t, "PUT", "hello")
@@ -338,6 +349,28 @@ func TestTransportStalledBodies(t *testing.T) {
 	})
 }
 
+// Ten thousand hosts: those called lately are known.
+func TestTransportTargetsAreBounded(t *testing.T) {
+	tr := transportOf(t, &sender{answer: say(200, "")}, throttle.CallerConfig{})
+	tr.Base = roundTripperFunc(say(200, ""))
+	r := request(t, "GET", "")
+	var host string
+	tr.Target = func(*http.Request) string { return host }
+	for i := range 10_000 {
+		host = fmt.Sprint("host-", i)
+		if _, err := tr.RoundTrip(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if list := tr.Caller.Targets(); len(list) != 1000 || list[0].Target != host || tr.Caller.Evicted() != 9_000 {
+		t.Errorf("%d targets, the last %s, %d forgotten", len(list), list[0].Target, tr.Caller.Evicted())
+	}
+}
+
+type roundTripperFunc func(int, *http.Request) (*http.Response, error)
+
+func (f roundTripperFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(0, r) }
+
 // A panic below goes on and takes no slot along.
 func TestTransportPanics(t *testing.T) {
 	own := newFakeGate(1)
@@ -474,8 +507,13 @@ func TestTransportInAScope(t *testing.T) {
 	if _, err := tr.RoundTrip(request(t, "GET", "").WithContext(weir.WithPriority(t.Context(), weir.Critical))); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.sent[0].Header.Get(PriorityHeader); got != "critical" {
-		t.Errorf("sent %q", got)
+	if _, err := tr.RoundTrip(request(t, "GET", "").WithContext(weir.WithPriority(t.Context(), 127))); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range s.sent {
+		if got := r.Header.Get(PriorityHeader); got != "critical" {
+			t.Errorf("sent %q", got)
+		}
 	}
 }
 
