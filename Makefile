@@ -67,7 +67,7 @@ test-unit: need-go
 # processes most of the time, so they run side by side.
 .PHONY: test-integration
 test-integration: need-go parts
-	go test -tags integration -count=1 -p 3 -parallel 8 -timeout 30m ./gateway/integration/ ./weirpgx/ ./weirredis/ ./examples/analytics/ ./examples/execution/
+	go test -tags integration -count=1 -p 3 -parallel 8 -timeout 30m ./gateway/integration/ ./weirpgx/ ./weirredis/ ./examples/analytics/ ./examples/execution/ ./bench/sql/
 
 .PHONY: test-redis
 test-redis: need-go ## the tests of the store alone; make test-redis WEIR_REDIS_SERVER=/path/to/redis-server: against that one
@@ -178,6 +178,12 @@ ANALYTICSARGS ?=
 analytics: build parts ## an analytical service in a wave of heavy queries, ten minutes; ANALYTICSARGS="-plot /tmp/plots -runs nothing,gateway"
 	@go build -trimpath -o bin/analytics ./examples/analytics
 	@exec bin/analytics $(ANALYTICSARGS)
+
+SQLARGS ?=
+
+.PHONY: bench-sql
+bench-sql: need-go parts ## sizes and controllers before a real PostgreSQL, hours; SQLARGS="-workloads point -rounds 1", SQLARGS="-storm -window 8s"
+	go run ./bench/sql $(SQLARGS)
 
 EXECUTIONARGS ?= -plot bin/execution.svg
 

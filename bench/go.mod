@@ -7,10 +7,12 @@ require (
 	github.com/failsafe-go/failsafe-go v0.9.8
 	github.com/go-kratos/aegis v0.2.0
 	github.com/go-redis/redis_rate/v10 v10.0.1
+	github.com/jackc/pgx/v5 v5.12.0
 	github.com/redis/go-redis/v9 v9.21.0
 	github.com/sethvargo/go-limiter v0.7.1
 	github.com/throttled/throttled/v2 v2.15.0
 	github.com/weir-go/weir v0.0.0
+	github.com/weir-go/weir/weirpgx v0.0.0
 	github.com/weir-go/weir/weirredis v0.0.0
 	github.com/zeromicro/go-zero v1.10.3
 	golang.org/x/sync v0.24.0
@@ -23,6 +25,7 @@ require (
 
 replace (
 	github.com/weir-go/weir => ../
+	github.com/weir-go/weir/weirpgx => ../weirpgx
 	github.com/weir-go/weir/weirredis => ../weirredis
 )
 
@@ -44,6 +47,9 @@ require (
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.29.0 // indirect
 	github.com/hashicorp/golang-lru v0.5.4 // indirect
 	github.com/influxdata/tdigest v0.0.1 // indirect
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	github.com/jackc/puddle/v2 v2.2.3 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
 	github.com/kylelemons/godebug v1.1.0 // indirect
 	github.com/lufia/plan9stats v0.0.0-20230110061619-bbe2e5e100de // indirect

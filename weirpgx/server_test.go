@@ -87,12 +87,27 @@ func table(t *testing.T, name string) {
 	}
 }
 
+// killAll ends all connections to the server but its own, and returns when they have ended.
+func killAll(t *testing.T) {
+	t.Helper()
+	c, err := pgx.Connect(t.Context(), server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(context.WithoutCancel(t.Context()))
+	if _, err := c.Exec(t.Context(), `select pg_terminate_backend(pid, 60000) from pg_stat_activity where backend_type = 'client backend' and pid <> pg_backend_pid()`); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func inFlight(p *Pool) int64 { return p.Gate().(weir.Snapshotter).Snapshot().InFlight }
 
 // eventually waits for what must happen, however slow the machine is.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for begun := time.Now(); !ok(); runtime.Gosched() {
+	again := time.NewTicker(time.Millisecond)
+	defer again.Stop()
+	for begun := time.Now(); !ok(); <-again.C {
 		if time.Since(begun) > time.Minute {
 			t.Fatalf("it did not happen within a minute: %s", what)
 		}
@@ -371,6 +386,21 @@ func TestEveryEndFreesItsSlot(t *testing.T) {
 			tx := begin(t, ctx)
 			_, err := tx.Exec(ctx, "select pg_terminate_backend(pg_backend_pid())")
 			return errors.Join(err, tx.Rollback(ctx))
+		}, true, weir.Failed},
+		{"begin, on a connection that has died", func(t *testing.T, ctx context.Context) error {
+			if _, err := p.Exec(ctx, "select 1"); err != nil { // so that there is one
+				t.Fatal(err)
+			}
+			killAll(t)
+			defer p.Unguarded().Reset() // the others have died, too
+			_, err := p.Begin(ctx)
+			return err
+		}, true, weir.Failed},
+		{"commit, on a connection that has died", func(t *testing.T, ctx context.Context) error {
+			defer p.Unguarded().Reset()
+			tx := begin(t, ctx)
+			killAll(t)
+			return tx.Commit(ctx)
 		}, true, weir.Failed},
 		{"begin, with a context that has ended", func(_ *testing.T, ctx context.Context) error {
 			ended, cancel := context.WithCancel(ctx)

@@ -162,7 +162,9 @@ func resize(t *testing.T, n *node, url string) {
 	}
 	blocked := make(chan int)
 	go func() { status, _ := post(t, n, "update", "id", "7"); blocked <- status }()
-	for begun := time.Now(); n.ingress.Snapshot().InFlight != 1; {
+	again := time.NewTicker(time.Millisecond)
+	defer again.Stop()
+	for begun := time.Now(); n.ingress.Snapshot().InFlight != 1; <-again.C {
 		if time.Since(begun) > time.Minute {
 			t.Fatal("the update has not begun")
 		}

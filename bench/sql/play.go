@@ -1,0 +1,312 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/bench/internal/kit"
+	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/internal/chart"
+	"github.com/weir-go/weir/internal/hist"
+	"github.com/weir-go/weir/internal/loadgen"
+	"github.com/weir-go/weir/limit"
+	"github.com/weir-go/weir/weirpgx"
+	"github.com/weir-go/weir/weirsql"
+)
+
+// subject is a limit, or a controller that finds it.
+type subject struct {
+	name           string
+	size           int64 // fixed; 0: found
+	controllers    func() (read, write control.Controller, err error)
+	closed, opened figures
+	void           int // seconds of the open load that mean nothing
+}
+
+// figures are those of one load, one for each round.
+type figures struct{ useful, failed, size []float64 }
+
+func (f *figures) add(one figure) {
+	f.useful, f.failed, f.size = append(f.useful, one.useful), append(f.failed, one.failed), append(f.size, one.size)
+}
+
+// figure is what came of one run: in a second, and the mean size.
+type figure struct{ useful, failed, size float64 }
+
+// subjects are the fixed sizes in ascending order, and the controllers.
+func (b *bench) subjects() []*subject {
+	var all []*subject
+	for _, n := range b.sizes {
+		all = append(all, &subject{name: fmt.Sprint(n), size: n, controllers: func() (control.Controller, control.Controller, error) {
+			return control.Fixed(n), nil, nil
+		}})
+	}
+	for _, s := range found() {
+		if b.controllers.Has(s.name) {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// found are the sizes that controllers find, each from two starts.
+func found() (all []*subject) {
+	for _, start := range []int64{4, 128} {
+		all = append(all,
+			&subject{name: fmt.Sprintf("default from %d", start), controllers: func() (control.Controller, control.Controller, error) {
+				c, err := control.NewBelief(control.BeliefConfig{Initial: start, Max: most})
+				return c, nil, err
+			}},
+			&subject{name: fmt.Sprintf("Probe from %d", start), controllers: func() (control.Controller, control.Controller, error) {
+				c, err := control.NewProbe(control.ProbeConfig{Initial: start})
+				return c, nil, err
+			}},
+			&subject{name: fmt.Sprintf("ProbePair from %d", start), controllers: func() (control.Controller, control.Controller, error) {
+				c, err := control.NewProbePair(control.ProbeConfig{Initial: start})
+				if err != nil {
+					return nil, nil, err
+				}
+				return c.Read(), c.Write(), nil
+			}})
+	}
+	return all
+}
+
+// gates are what stands before the pool: a limiter, or one for reads and one for writes.
+type gates struct{ read, write *limit.Limiter }
+
+func (s *subject) open(queue limit.Queue) (*gates, error) {
+	read, write, err := s.controllers()
+	if err != nil {
+		return nil, err
+	}
+	g := &gates{}
+	if g.read, err = limit.New(limit.Config{Name: s.name, Controller: read, Queue: queue}); err != nil || write == nil {
+		return g, err
+	}
+	g.write, err = limit.New(limit.Config{Name: s.name, Controller: write, Queue: queue})
+	return g, err
+}
+
+// Admit implements [weir.Gate].
+func (g *gates) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
+	if w.Write && g.write != nil {
+		return g.write.Admit(ctx, w)
+	}
+	return g.read.Admit(ctx, w)
+}
+
+func (g *gates) size() float64 {
+	n := g.read.Snapshot().Limit
+	if g.write != nil {
+		n += g.write.Snapshot().Limit
+	}
+	return float64(n)
+}
+
+func (g *gates) close() {
+	g.read.Close()
+	if g.write != nil {
+		g.write.Close()
+	}
+}
+
+// lasts is how long a subject runs. A fixed size has nothing to find.
+func (b *bench) lasts(s *subject) time.Duration {
+	if s.size > 0 {
+		return min(b.length, b.window+(b.window/3).Round(time.Second))
+	}
+	return b.length
+}
+
+// watch returns the mean size over the window, which ends with the run.
+func (b *bench) watch(ctx context.Context, g *gates, lasts time.Duration) func() float64 {
+	begun, done := time.Now(), make(chan struct{})
+	var sum, n float64
+	go func() {
+		defer close(done)
+		ticker := time.NewTicker(20 * time.Millisecond)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+			if at := time.Since(begun); at >= lasts-b.window && at < lasts {
+				sum, n = sum+g.size(), n+1
+			}
+		}
+	}()
+	return func() float64 {
+		<-done
+		return sum / max(1, n)
+	}
+}
+
+// alone returns the p95 of a lone client.
+func (b *bench) alone(ctx context.Context, pool *pgxpool.Pool, w *workload) (time.Duration, error) {
+	timed, cancel := context.WithTimeout(ctx, max(time.Second, b.window/6))
+	defer cancel()
+	db := weirpgx.New(pool, weir.All())
+	var took hist.Histogram
+	for timed.Err() == nil {
+		at := time.Now()
+		if err := w.work(ctx, db); err != nil {
+			return 0, err
+		}
+		took.Record(time.Since(at))
+	}
+	return took.Quantile(0.95), nil
+}
+
+// closed runs clients that each wait for their answer. They wait in order and for as long as it
+// takes, so the load is the same whatever is admitted.
+func (b *bench) closed(ctx context.Context, pool *pgxpool.Pool, w *workload, s *subject) (f figure, err error) {
+	g, err := s.open(limit.Queue{Len: b.clients, MaxWait: -1, Order: limit.FIFO})
+	if err != nil {
+		return f, err
+	}
+	defer g.close()
+	lasts := b.lasts(s)
+	timed, cancel := context.WithTimeout(ctx, lasts)
+	defer cancel()
+	size := b.watch(timed, g, lasts)
+	begun := time.Now()
+	var useful, failed atomic.Int64
+	db := weirpgx.New(pool, g)
+	err = loadgen.Closed(timed, b.clients, func(int) (func() error, func()) {
+		return func() error {
+			err := w.work(timed, db)
+			switch at := time.Since(begun); {
+			case at < lasts-b.window || timed.Err() != nil:
+			case err == nil:
+				useful.Add(1)
+			default:
+				failed.Add(1)
+			}
+			return unexpected(timed, err)
+		}, func() {}
+	})
+	seconds := b.window.Seconds()
+	return figure{float64(useful.Load()) / seconds, float64(failed.Load()) / seconds, size()}, errors.Join(err, ctx.Err())
+}
+
+// unexpected returns an error that is no part of the measurement.
+func unexpected(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() != nil || weir.AsRejection(err) != nil {
+		return nil
+	}
+	var state interface{ SQLState() string }
+	if errors.As(err, &state) && (state.SQLState() == "40001" || state.SQLState() == "40P01") {
+		return nil // transactions that met
+	}
+	return err
+}
+
+// open runs transactions that arrive at random, each with a deadline.
+func (b *bench) open(ctx context.Context, pool *pgxpool.Pool, w *workload, s *subject, rate float64, deadline time.Duration) (f figure, err error) {
+	g, err := s.open(limit.Queue{})
+	if err != nil {
+		return f, err
+	}
+	defer g.close()
+	lasts := b.lasts(s)
+	timed, cancel := context.WithTimeout(ctx, lasts)
+	defer cancel()
+	size := b.watch(timed, g, lasts)
+	db := weirpgx.New(pool, g)
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	meter, err := loadgen.Load{
+		Phases: []loadgen.Phase{{Rate: min(rate, loadgen.MaxRate), For: lasts}}, Patience: deadline, Seed: 1,
+		Send: func(ctx context.Context) loadgen.Answer {
+			switch err := w.work(ctx, db); {
+			case weir.AsRejection(err) != nil:
+				return loadgen.Refused
+			case ctx.Err() != nil:
+				return loadgen.GaveUp
+			case err == nil:
+				return loadgen.OK
+			case weirsql.Classify(ctx, err) == weir.Overload:
+				return loadgen.GaveUp
+			default:
+				if err := unexpected(ctx, err); err != nil {
+					fail(err)
+				}
+				return loadgen.Failed
+			}
+		},
+	}.Start(ctx)
+	if err != nil {
+		return f, err
+	}
+	<-meter.Done()
+	if err := context.Cause(ctx); err != nil {
+		return f, err
+	}
+	for i := int((lasts - b.window) / time.Second); i < int(lasts/time.Second); i++ {
+		t := meter.Second(i)
+		if t.Void() {
+			s.void++
+		}
+		f.useful += float64(t.OK) / b.window.Seconds()
+		f.failed += float64(t.Failed) / b.window.Seconds()
+	}
+	f.size = size()
+	return f, nil
+}
+
+// draw writes the sweep of a workload: useful work by size, in which the points of the controllers are
+// lines at their height.
+func (b *bench) draw(w *workload, all []*subject) error {
+	if b.plots == "" {
+		return nil
+	}
+	styles := map[bool]string{false: "oracle", true: "default"}
+	d := &chart.Drawing{Title: "Useful work by size: " + w.name, About: w.about, Axis: "fixed sizes, from the first to the last", To: float64(len(b.sizes))}
+	for _, load := range []struct {
+		title string
+		of    func(*subject) []float64
+	}{
+		{"closed load: useful, each second", func(s *subject) []float64 { return s.closed.useful }},
+		{"open load: useful, each second", func(s *subject) []float64 { return s.opened.useful }},
+	} {
+		p := chart.Panel{Title: load.title}
+		sweep := chart.Curve{Style: styles[false]}
+		for _, s := range all {
+			if s.size > 0 {
+				sweep.Values = append(sweep.Values, kit.SpreadOf(load.of(s)).Median)
+			}
+		}
+		p.Curves = append(p.Curves, sweep)
+		for _, s := range all {
+			if s.size > 0 {
+				continue
+			}
+			line := chart.Curve{Style: styles[true]}
+			for range b.sizes {
+				line.Values = append(line.Values, kit.SpreadOf(load.of(s)).Median)
+			}
+			p.Curves = append(p.Curves, line)
+		}
+		d.Panels = append(d.Panels, p)
+	}
+	d.Legend = []chart.Legend{{Style: styles[false], Text: "fixed"}, {Style: styles[true], Text: "controllers, as in the table"}}
+	return write(b.plots, "sql-"+w.name+".svg", d.SVG())
+}
+
+func write(folder, name, text string) error {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644)
+}
