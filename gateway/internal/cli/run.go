@@ -108,6 +108,7 @@ gateway could not start, and 2 if the command line is wrong.`,
 
 // runGateway runs until a signal or the context says stop.
 func runGateway(ctx context.Context, o runOptions) error {
+	read, _ := os.Stat(o.File) // load says what is wrong with it
 	cfg, err := o.load()
 	if err != nil {
 		return err
@@ -125,7 +126,7 @@ func runGateway(ctx context.Context, o runOptions) error {
 	slog.SetLogLoggerLevel(slog.LevelDebug)
 	slog.SetDefault(srvOpts.Logger)
 	if o.File != "" {
-		srvOpts.Watch = o.File
+		srvOpts.Watch, srvOpts.Read = o.File, read
 		srvOpts.Load = o.load
 		srvOpts.Applied = func(next *config.Config) {
 			_ = setLevel(level, next) // checked by Load

@@ -447,6 +447,30 @@ func TestReloadTellsListeners(t *testing.T) {
 	}
 }
 
+// A file that changes between the reading of the configuration and the start is not missed.
+func TestWatchFromTheReading(t *testing.T) {
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {})
+	file := filepath.Join(t.TempDir(), "weir.yaml")
+	if err := os.WriteFile(file, []byte("1"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	read, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte("changed"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	src := new(source)
+	src.set(func() (*config.Config, error) {
+		next := baseConfig(t, up.URL)
+		change(next, func(_ *config.Upstream, l *policy.LimitSpec) { l.Limit = 77 })
+		return next, nil
+	})
+	g := start(t, baseConfig(t, up.URL), Options{Load: src.load, Watch: file, Read: read})
+	eventually(t, "the file is taken up", func() bool { return g.gate().Limit == 77 })
+}
+
 func TestWatch(t *testing.T) {
 	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {})
 	file := filepath.Join(t.TempDir(), "weir.yaml")

@@ -62,6 +62,9 @@ type Options struct {
 	// Watch names a file that is checked every second: when it changes, the configuration
 	// is reloaded. Certificates are watched too. Empty means that only Reload reloads.
 	Watch string
+	// Read is the state of Watch from before the configuration was read, so that no change
+	// since then is missed. nil is its state at New.
+	Read os.FileInfo
 	// Inherited are open sockets for listeners with their addresses. It may be nil.
 	Inherited *accept.Inherited
 }
@@ -141,11 +144,14 @@ func New(cfg *config.Config, opts Options) (*Server, error) {
 	s.aborted, s.abort = context.WithCancel(context.Background())
 	s.metrics = admin.NewMetrics(s, opts.Version)
 	s.envoy, s.rateLimit, s.health = s.newEnvoy(), ratelimit.New(s.findDomain), health.NewServer()
+	s.seen = s.files(cfg) // before install, which reads certificates
+	if opts.Read != nil {
+		s.seen[0] = opts.Read
+	}
 	if err := s.install(cfg); err != nil {
 		return nil, err
 	}
 	s.restoreLearned(s.state.Load())
-	s.seen = s.files(cfg)
 	return s, nil
 }
 
