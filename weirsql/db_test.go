@@ -118,6 +118,20 @@ func TestEnds(t *testing.T) {
 				t.Error("no error")
 			}
 		}, "[overload]"},
+		{"query that is tried again", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			s.on("query", func(ctx context.Context, c *core) error {
+				if c.id == 1 {
+					return dies(ctx, c)
+				}
+				return nil
+			})
+			rows, err := db.QueryContext(ctx, "SELECT 1")
+			check(t, err)
+			if g.admitted != 1 || g.held() != 1 {
+				t.Errorf("%d permits held of %d, want one for both attempts", g.held(), g.admitted)
+			}
+			check(t, rows.Close())
+		}, "[ok]"},
 		{"rows open when the context ends", func(t *testing.T, ctx context.Context, cancel func(), db *DB, g *fakeGate, s *server) {
 			_, err := db.QueryContext(ctx, "SELECT 1")
 			check(t, err)
