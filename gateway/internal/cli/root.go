@@ -55,7 +55,7 @@ func NewRootCommand(version string) *cobra.Command {
 		Use:   "weir",
 		Short: "A gateway that admits what the servers behind it can carry",
 		Long: `Weir stands in front of a service and lets in as many requests at a time as the
-service can carry. The rest wait in a bounded room, or are told at once when to
+service can carry. The rest wait for a short time, or are refused and told when to
 come back. Start with
 
   weir demo                                    to see it at work

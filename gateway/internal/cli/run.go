@@ -65,7 +65,7 @@ apart by address.
 
   SIGHUP             reads the file again, and so does a change of it
   SIGTERM, SIGINT    stop: nothing that was read goes without an answer
-  a second of those  stops at once
+  the same again     stop now, and cut off what is in progress
 
 The exit code is 0 after a complete stop, 1 if requests had to be cut off or the
 gateway could not start, and 2 if the command line is wrong.`,

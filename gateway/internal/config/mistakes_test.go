@@ -12,7 +12,7 @@ import (
 )
 
 // TestMistakes holds what users of other products are told against testdata/mistakes. Each file there
-// is a product. A case begins with == and a title; behind -- stands what weir check says, without
+// is a product, guesses.txt what anybody may try. A case begins with == and a title; behind -- stands what weir check says, without
 // the name of the file. What a case leaves out of a file is added at its end.
 func TestMistakes(t *testing.T) {
 	files, err := filepath.Glob("testdata/mistakes/*.txt")

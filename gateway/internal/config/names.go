@@ -23,6 +23,7 @@ const (
 	targetForm = "write targets: [http://127.0.0.1:3000]"
 	matchForm  = "write match: [/v1/]"
 	nameForm   = "write upstream: and a name from upstreams"
+	leaving    = "write it in the upstream: upstreams: {app: {on_client_disconnect: release}}"
 	inPatterns = "write it before the path in match: [example.com/]"
 )
 
@@ -47,7 +48,7 @@ var elsewhere = map[string]map[string]string{
 		"path": matchForm, "paths": matchForm, "prefix": matchForm, "location": matchForm, "rule": matchForm, "handle": matchForm, "handlepath": matchForm, "pattern": matchForm, "uri": matchForm, "matcher": matchForm, "pathprefix": matchForm,
 		"host": inPatterns, "hosts": inPatterns, "domains": inPatterns, "servername": inPatterns, "method": "write it before the path in match: [\"POST /orders\"]", "methods": "write it before the path in match: [\"POST /orders\"]",
 		"middlewares": "write gates: [api]", "filters": "write gates: [api]", "plugins": "write gates: [api]", "gate": "write gates: [api]", "limit": "write gates: [api], and the limit in gates: {api: {limit: auto}}",
-		"retrypolicy": noRetries, "retries": noRetries, "prefixrewrite": noRewrites, "rewrite": noRewrites, "stripprefix": noRewrites, "headers": noRewrites, "redirect": noRewrites,
+		"retrypolicy": noRetries, "retries": noRetries, "prefixrewrite": noRewrites, "rewrite": noRewrites, "stripprefix": noRewrites, "headers": noRewrites, "redirect": noRewrites, "onclientdisconnect": leaving,
 	},
 	"upstream": {
 		"server": targetForm, "servers": targetForm, "url": targetForm, "urls": targetForm, "to": targetForm, "dial": targetForm, "address": targetForm, "addresses": targetForm, "host": targetForm, "hosts": targetForm,
@@ -65,7 +66,7 @@ var elsewhere = map[string]map[string]string{
 		"limitreq": quotaForm, "limitreqzone": quotaForm, "ratelimit": quotaForm, "tokenbucket": quotaForm, "httpreqrate": quotaForm, "sticktable": quotaForm, "limitrate": "remove it: weir counts requests, not bytes; rate: 10/s limits requests",
 		"average": quotaForm, "requests": quotaForm, "nodelay": "remove it: nothing waits for a quota without queue:", "delay": "write quota: {queue: 10}",
 		"limitconn": "write limit: 10", "inflightreq": "write limit: 10", "maxconn": "write limit: 10", "concurrency": "write limit: 10", "maxinflight": "write limit: 10", "adaptiveconcurrency": "write limit: auto", "sourcecriterion": "write by: [address]",
-		"key": "write by: [address]", "controller": "write limit: {controller: knee}",
+		"key": "write by: [address]", "controller": "write limit: {controller: knee}", "per": "write each: {by: tenant} beside limit:", "onclientdisconnect": leaving,
 	},
 	"limit": {
 		"amount": "write limit: 10", "value": "write limit: 10", "size": "write limit: 10", "fullconn": "write max: 1000", "maxqueue": "write queue: 100", "queuelen": "write queue: 100", "timeoutqueue": "write queue: {max_wait: 2s}", "maxwait": "write queue: {max_wait: 2s}",
