@@ -18,6 +18,8 @@ STATICCHECK := $(CACHE)/bin/staticcheck
 H2SPEC      := $(CACHE)/bin/h2spec
 RATELIMIT   := $(CACHE)/bin/ratelimit
 NFPM        := $(CACHE)/bin/nfpm
+KUBECTL     := $(CACHE)/bin/kubectl-validate
+COMPOSE     := $(CACHE)/bin/compose
 BIN         := bin/weir
 
 # What `make run` passes to the binary: the demo, unless ARGS says otherwise.
@@ -117,6 +119,14 @@ $(RATELIMIT): internal/tools/ratelimit/go.mod internal/tools/ratelimit/go.sum
 	@mkdir -p $(@D)
 	cd internal/tools/ratelimit && GOWORK=off go build -o $(abspath $@) github.com/envoyproxy/ratelimit/src/service_cmd
 
+$(KUBECTL): internal/tools/manifests/go.mod internal/tools/manifests/go.sum
+	@mkdir -p $(@D)
+	cd internal/tools/manifests && GOWORK=off go build -o $(abspath $@) sigs.k8s.io/kubectl-validate
+
+$(COMPOSE): internal/tools/manifests/go.mod internal/tools/manifests/go.sum
+	@mkdir -p $(@D)
+	cd internal/tools/manifests && GOWORK=off go build -o $(abspath $@) github.com/compose-spec/compose-go/v2/cmd
+
 .PHONY: deps
 deps: need-go
 	go test -count=1 ./internal/deptest
@@ -210,8 +220,14 @@ dist: need-go $(NFPM) ## build what is published into dist/: binaries, .deb, .rp
 	@scripts/dist
 
 .PHONY: test-dist
-test-dist: need-go $(NFPM) ## build dist/ twice, compare, and hold the sizes; as root on Debian: install the .deb and run the image
+test-dist: need-go $(NFPM) test-manifests ## build dist/ twice, compare, and hold the sizes; as root on Debian: install the .deb and run the image
 	@scripts/test-dist
+
+.PHONY: test-manifests
+test-manifests: $(KUBECTL) $(COMPOSE) ## check the examples against the schemas of Kubernetes and Compose; builds their tools, minutes
+	$(KUBECTL) --version 1.30 packaging/kubernetes
+	$(COMPOSE) packaging/compose.yaml >/dev/null
+	@echo "manifests: ok"
 
 .PHONY: test-release
 test-release: need-go ## prepare a release from what is committed, and go install the gateway from it

@@ -4,15 +4,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/weir-go/weir/gateway/internal/config"
 	"go.yaml.in/yaml/v3"
@@ -139,9 +140,11 @@ func TestAlertsAreWhole(t *testing.T) {
 	}
 }
 
-// The examples for Kubernetes fit together, and the files of weir in them have no faults.
+// The examples for Kubernetes fit together, and the files of weir in them have no faults. That the cluster
+// knows their fields is what make test-manifests checks.
 func TestKubernetesExamples(t *testing.T) {
-	var all []map[string]any
+	objects := map[string]any{}
+	var configs []*config.Config
 	for _, name := range []string{"weir.yaml", "hpa.yaml"} {
 		for docs := yaml.NewDecoder(strings.NewReader(readText(t, kubernetes+name))); ; {
 			var doc map[string]any
@@ -150,26 +153,76 @@ func TestKubernetesExamples(t *testing.T) {
 			} else if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
-			all = append(all, doc)
-		}
-	}
-	kinds := map[string]int{}
-	for _, doc := range all {
-		kind, _ := doc["kind"].(string)
-		kinds[kind]++
-		if name := doc["metadata"].(map[string]any)["name"]; name != "weir" {
-			t.Errorf("a %s is called %v", kind, name)
-		}
-		if kind == "ConfigMap" {
-			file, _ := doc["data"].(map[string]any)["weir.yaml"].(string)
-			if _, err := config.Parse("weir.yaml", []byte(file)); err != nil {
-				t.Error(err)
+			kind, _ := doc["kind"].(string)
+			if got := at(doc, "metadata", "name"); got != "weir" {
+				t.Errorf("a %s is called %v", kind, got)
 			}
+			if kind != "ConfigMap" {
+				objects[kind] = doc
+				continue
+			}
+			file, _ := at(doc, "data", "weir.yaml").(string)
+			cfg, err := config.Parse("weir.yaml", []byte(file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			configs = append(configs, cfg)
 		}
 	}
-	if want := map[string]int{"ConfigMap": 2, "Deployment": 1, "Service": 1, "HorizontalPodAutoscaler": 1}; !maps.Equal(kinds, want) {
-		t.Errorf("there are %v, want %v", kinds, want)
+	if len(objects) != 3 || len(configs) != 2 {
+		t.Fatalf("there are %d kinds of objects and %d files of weir, want 3 and 2", len(objects), len(configs))
 	}
+	deployment := objects["Deployment"]
+	pod := at(deployment, "spec", "template", "spec")
+	container := at(pod, "containers", 0)
+	labels := at(deployment, "spec", "template", "metadata", "labels")
+	for _, tt := range []struct {
+		what      string
+		got, want any
+	}{
+		{"the Deployment selects", at(deployment, "spec", "selector", "matchLabels"), labels},
+		{"the Service selects", at(objects["Service"], "spec", "selector"), labels},
+		{"the Service sends to", at(objects["Service"], "spec", "ports", 0, "targetPort"), at(container, "ports", 0, "name")},
+		{"readiness is asked at", at(container, "readinessProbe", "httpGet"), map[string]any{"path": "/readyz", "port": at(container, "ports", 1, "name")}},
+		{"liveness is asked at", at(container, "livenessProbe", "httpGet"), map[string]any{"path": "/healthz", "port": at(container, "ports", 1, "name")}},
+		{"the container mounts", at(container, "volumeMounts", 0), map[string]any{"name": at(pod, "volumes", 0, "name"), "mountPath": "/etc/weir"}},
+		{"the volume is", at(pod, "volumes", 0, "configMap", "name"), "weir"},
+		{"the autoscaler scales", at(objects["HorizontalPodAutoscaler"], "spec", "scaleTargetRef"), map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "name": "weir"}},
+	} {
+		if tt.got == nil || !reflect.DeepEqual(tt.got, tt.want) {
+			t.Errorf("%s %v, want %v", tt.what, tt.got, tt.want)
+		}
+	}
+	for _, cfg := range configs {
+		if got, want := cfg.Listeners[0].Address, fmt.Sprintf(":%v", at(container, "ports", 0, "containerPort")); got != want {
+			t.Errorf("weir listens on %s, want %s", got, want)
+		}
+		if got, want := cfg.Admin.Address, fmt.Sprintf(":%v", at(container, "ports", 1, "containerPort")); got != want {
+			t.Errorf("admin listens on %s, want %s", got, want)
+		}
+		stop := time.Duration(cfg.Shutdown.LameDuck + cfg.Shutdown.Grace)
+		if patience, _ := at(pod, "terminationGracePeriodSeconds").(int); stop.Seconds() >= float64(patience) {
+			t.Errorf("weir takes up to %v to stop, the pod is killed after %d s", stop, patience)
+		}
+	}
+}
+
+// at returns what stands at a path of keys and positions, or nil.
+func at(v any, path ...any) any {
+	for _, step := range path {
+		switch key := step.(type) {
+		case string:
+			m, _ := v.(map[string]any)
+			v = m[key]
+		case int:
+			list, _ := v.([]any)
+			if key >= len(list) {
+				return nil
+			}
+			v = list[key]
+		}
+	}
+	return v
 }
 
 // panel is what the tests read of a panel of the dashboard.
