@@ -45,7 +45,7 @@
 // What gates are used with:
 //
 //   - weirhttp is middleware for net/http, and writes refusals as responses.
-//   - weirgrpc, a module of its own, is the same for gRPC servers.
+//   - weirgrpc, a module of its own, is the same for gRPC, before servers and under clients.
 //   - weirsql puts a gate above database/sql. weirpgx, a module of its own, does so above pgx's pool.
 //   - weirredis, a module of its own, keeps quotas on Redis for several processes.
 //   - control has the controllers that move a limit, and signal has what they can heed.

@@ -5,7 +5,8 @@
 //	caller := weir.Must(throttle.NewCaller(throttle.CallerConfig{Name: "shop"}))
 //	err := caller.Do(ctx, "payments", weir.Work{}, false, pay)
 //
-// For HTTP, weirhttp.Transport does this for every request of an http.Client.
+// For HTTP, weirhttp.Transport does this for every request of an http.Client. For gRPC, weirgrpc.Client
+// does so for every call of a connection.
 //
 // # The parts
 //

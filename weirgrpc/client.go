@@ -237,15 +237,19 @@ func (o *outgoing) told() context.Context {
 	if o.client.Quiet {
 		return o.ctx
 	}
+	ranked := o.came || o.work.Priority != weir.Normal
 	md, ok := metadata.FromOutgoingContext(o.ctx) // a copy
-	if !ok {
+	switch {
+	case !ok && !ranked && o.work.Attempt == 0:
+		return o.ctx
+	case !ok:
 		md = metadata.MD{}
 	}
 	delete(md, attemptKey)
 	if o.work.Attempt > 0 {
 		md[attemptKey] = []string{strconv.Itoa(o.work.Attempt)}
 	}
-	if o.came || o.work.Priority != weir.Normal {
+	if ranked {
 		md[priorityKey] = []string{weir.PriorityOf(o.work.Priority.Class()).String()}
 	}
 	return metadata.NewOutgoingContext(o.ctx, md)
