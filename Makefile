@@ -10,8 +10,8 @@ SHELL       := bash
 export CGO_ENABLED = 1
 
 # The modules that go.work joins, and all their packages.
-MODULES  = . bench examples/analytics examples/execution gateway weirgrpc weirpgx weirredis
-PACKAGES = ./... ./bench/... ./examples/analytics/... ./examples/execution/... ./gateway/... ./weirgrpc/... ./weirpgx/... ./weirredis/...
+MODULES  = . bench examples/analytics examples/execution gateway weirgrpc weirkafka weirpgx weirredis
+PACKAGES = ./... ./bench/... ./examples/analytics/... ./examples/execution/... ./gateway/... ./weirgrpc/... ./weirkafka/... ./weirpgx/... ./weirredis/...
 
 CACHE       := .cache
 STATICCHECK := $(CACHE)/bin/staticcheck
@@ -69,7 +69,7 @@ test-unit: need-go
 # processes most of the time, so they run side by side.
 .PHONY: test-integration
 test-integration: need-go parts
-	go test -tags integration -count=1 -p 3 -parallel 8 -timeout 30m ./gateway/integration/ ./weirpgx/ ./weirredis/ ./examples/analytics/ ./examples/execution/ ./bench/sql/
+	go test -tags integration -count=1 -p 3 -parallel 8 -timeout 30m ./gateway/integration/ ./weirkafka/ ./weirpgx/ ./weirredis/ ./examples/analytics/ ./examples/execution/ ./bench/sql/
 
 .PHONY: test-redis
 test-redis: need-go ## the tests of the store alone; make test-redis WEIR_REDIS_SERVER=/path/to/redis-server: against that one

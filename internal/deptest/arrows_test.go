@@ -58,6 +58,7 @@ var moduleArrows = map[string][]string{
 	"gateway":            {"", "control", "policy", "quota", "signal", "sim", "weirgrpc", "weirhttp", "weirredis", "internal/loadgen", "internal/fault", "internal/jsontree", "internal/setting"},
 	"weirgrpc":           {"", "policy", "throttle", "weirhttp", "internal/yield"},
 	"weirpgx":            {"", "control", "limit", "signal", "weirsql"},
+	"weirkafka":          {"", "control", "limit", "signal", "internal/fault", "internal/freeport", "internal/kafka", "internal/setting"},
 	"weirredis":          {"quota", "internal/fault"},
 }
 

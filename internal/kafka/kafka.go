@@ -73,15 +73,14 @@ func Find() (string, error) {
 
 // Start starts a broker and returns when it is in its own answer about who the brokers are. The broker
 // outlives ctx.
-func Start(ctx context.Context, cfg Config) (s *Server, err error) {
-	s = &Server{cfg: cfg}
+func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
+	s := &Server{cfg: cfg}
 	if s.folder, err = os.MkdirTemp("", "weir-kafka-"); err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Stop())
-			s = nil
 		}
 	}()
 	if err := s.configure(); err != nil {

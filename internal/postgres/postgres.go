@@ -69,13 +69,13 @@ func Find() (string, error) {
 }
 
 // Start makes a cluster and returns when it accepts connections. The server outlives ctx.
-func Start(ctx context.Context, cfg Config) (s *Server, err error) {
+func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	program, err := filepath.EvalSymlinks(cfg.Program)
 	if err != nil {
 		return nil, fmt.Errorf("no PostgreSQL: run make parts, which installs it: %w", err)
 	}
 	cfg.Program = program
-	s = &Server{cfg: cfg}
+	s := &Server{cfg: cfg}
 	if s.folder, err = os.MkdirTemp("", "weir-postgres-"); err != nil {
 		return nil, err
 	}

@@ -1,0 +1,34 @@
+// Package weirkafka reads how far a consumer group of Kafka is behind, so that whatever fills its
+// topics can slow down in time.
+//
+//	lag, err := weirkafka.NewLag(weirkafka.LagConfig{
+//		Brokers: []string{"kafka.internal:9092"}, Group: "indexer", Topics: []string{"documents"},
+//	})
+//	if err != nil {
+//		return err
+//	}
+//	defer lag.Close()
+//	poller, err := signal.NewPoller(signal.Config{Watches: []signal.Watch{{Signal: lag, Interval: 5 * time.Second}}})
+//
+// The poller is the Signals of a limiter whose controller is a control.LagMap or a control.Drain.
+//
+// # What is measured
+//
+// Lag is counted in messages, for every partition of the topics: the end less what the group has
+// committed. Neither a member nor a commit is needed: the group may be stopped, new, or of either
+// protocol. A commit below the start of the log counts as the start, because what retention has deleted
+// cannot be consumed. A commit beyond the end counts as the end.
+//
+// Compacted topics and transactions leave gaps, so the lag of such a topic is above the number of
+// messages that are really there. Kafka's own tool counts the same.
+//
+// # Unknown is not zero
+//
+// If one partition cannot be told, the reading is an error, never a smaller sum. What follows is the
+// poller's rule: hold the last value, then a safe one.
+//
+// # Rights
+//
+// The user needs the ACLs DESCRIBE on the group and DESCRIBE on each topic. Nothing here joins a group,
+// commits, or makes a topic.
+package weirkafka

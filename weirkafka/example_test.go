@@ -1,0 +1,52 @@
+package weirkafka_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/limit"
+	"github.com/weir-go/weir/signal"
+	"github.com/weir-go/weir/weirkafka"
+)
+
+// An API in front of a consumer: the further the group is behind, the fewer requests are let in. The
+// cluster of this example is away, so the lag is unknown, and the limit stays until it is known.
+func Example() {
+	lag, err := weirkafka.NewLag(weirkafka.LagConfig{
+		Brokers: []string{"127.0.0.1:1"}, Group: "indexer", Topics: []string{"documents"},
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer lag.Close()
+	poller, err := signal.NewPoller(signal.Config{Watches: []signal.Watch{{Signal: lag, Interval: 5 * time.Second}}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer poller.Close()
+	line, err := control.NewLagMap(control.LagMapConfig{Signal: lag.Name(), Target: 10_000, Critical: 100_000, Min: 10, Max: 1000})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	gate, err := limit.New(limit.Config{Controller: line, Signals: poller})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer gate.Close()
+
+	permit, rejection := gate.Admit(context.Background(), weir.Work{Op: "POST /documents"})
+	if rejection != nil {
+		fmt.Println(rejection)
+		return
+	}
+	defer permit.Done(weir.OK) // once the indexer has applied it
+	fmt.Println(gate.Snapshot().Limit)
+	// Output: 1000
+}

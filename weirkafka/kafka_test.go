@@ -1,0 +1,301 @@
+//go:build integration
+
+package weirkafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+
+	"github.com/weir-go/weir/internal/freeport"
+	"github.com/weir-go/weir/internal/kafka"
+)
+
+var ports = freeport.Range{First: 31_000, Size: 700}
+
+// broker is the one that all tests share. TestMain ends it.
+var broker = sync.OnceValues(func() (*kafka.Server, error) {
+	jars, err := kafka.Find()
+	if err != nil {
+		return nil, err
+	}
+	return kafka.Start(context.Background(), kafka.Config{Jars: jars, Ports: &ports, Users: map[string]string{"reader": "secret"}})
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if s, err := broker(); err == nil {
+		if err := s.Stop(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// real is a client of the broker, with the helpers of the tests on kfake.
+func real(t *testing.T) (*kafka.Server, *cluster) {
+	t.Helper()
+	s, err := broker()
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := kgo.NewClient(kgo.SeedBrokers(s.Addr), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.MetadataMinAge(50*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return s, &cluster{t: t, client: client}
+}
+
+// member joins the group with a protocol, waits for the topic's first message, and commits these offsets.
+// It returns nil after a failure.
+func (c *cluster) member(s *kafka.Server, group, topic string, next bool, offsets ...int64) *kgo.Client {
+	ctx := c.t.Context()
+	opts := []kgo.Opt{
+		kgo.SeedBrokers(s.Addr), kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic), kgo.DisableAutoCommit(),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+	}
+	if next {
+		//lint:ignore SA1029 the key is the library's own
+		opts = append(opts, kgo.WithContext(context.WithValue(context.Background(), "opt_in_kafka_next_gen_balancer_beta", true)))
+	}
+	client, err := kgo.NewClient(opts...)
+	if err != nil {
+		c.t.Error(err)
+		return nil
+	}
+	for seen := 0; seen == 0; {
+		fetches := client.PollFetches(ctx)
+		if err := fetches.Err(); err != nil {
+			c.t.Error(err)
+			return nil
+		}
+		seen = fetches.NumRecords()
+	}
+	commit := map[int32]kgo.EpochOffset{}
+	for p, o := range offsets {
+		if o >= 0 {
+			commit[int32(p)] = kgo.EpochOffset{Epoch: -1, Offset: o}
+		}
+	}
+	var failed error
+	client.CommitOffsetsSync(ctx, map[string]map[int32]kgo.EpochOffset{topic: commit}, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
+		if failed = err; err == nil {
+			for _, p := range resp.Topics[0].Partitions {
+				failed = errors.Join(failed, kerr.ErrorForCode(p.ErrorCode))
+			}
+		}
+	})
+	if failed != nil {
+		c.t.Error(failed)
+		return nil
+	}
+	return client
+}
+
+// described is what Kafka's own tool says of each partition: its lag, or that it knows none.
+func described(t *testing.T, s *kafka.Server) map[string]string {
+	t.Helper()
+	out, err := s.Tool(t.Context(), "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--bootstrap-server", s.Addr, "--describe", "--all-groups", "--timeout", "30000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for line := range strings.Lines(out) {
+		// GROUP TOPIC PARTITION CURRENT-OFFSET LOG-END-OFFSET LAG ...
+		if f := strings.Fields(line); len(f) >= 6 && f[0] != "GROUP" {
+			all[f[0]+"/"+f[1]+"/"+f[2]] = f[5]
+		}
+	}
+	return all
+}
+
+func key(group string, p Partition) string {
+	return fmt.Sprintf("%s/%s/%d", group, p.Topic, p.Partition)
+}
+
+// The lag of every partition is the one that Kafka's own tool prints, to the message: of groups with
+// either protocol, with and without members, after commits by hand, deleted records, and added
+// partitions. Where the tool knows none, or counts what is deleted, the rules of the package hold.
+func TestLagIsKafkas(t *testing.T) {
+	s, c := real(t)
+	const topic = "described"
+	c.topic(topic, 50, 30, 20)
+	groups := []string{"classic-runs", "classic-stopped", "next-runs", "next-stopped", "reset"}
+	var joined sync.WaitGroup
+	for _, group := range groups[:4] {
+		joined.Go(func() {
+			member := c.member(s, group, topic, strings.HasPrefix(group, "next"), 17, 30, -1)
+			if member == nil {
+				return
+			}
+			if strings.HasSuffix(group, "-runs") {
+				t.Cleanup(member.Close)
+			} else {
+				member.Close()
+			}
+		})
+	}
+	joined.Wait()
+	if t.Failed() {
+		return
+	}
+	c.commit("reset", topic, 40, 0, 20)
+	c.commit("reset", topic, 3, 30, 1) // back, and on
+	c.produce(topic, 1, 1, 0)
+
+	cut := kmsg.NewPtrDeleteRecordsRequest()
+	cutTopic, cutPartition := kmsg.NewDeleteRecordsRequestTopic(), kmsg.NewDeleteRecordsRequestTopicPartition()
+	cut.TimeoutMillis = 30_000
+	cutTopic.Topic, cutPartition.Partition, cutPartition.Offset = topic, 0, 10
+	cutTopic.Partitions = append(cutTopic.Partitions, cutPartition)
+	cut.Topics = append(cut.Topics, cutTopic)
+	if resp, err := cut.RequestWith(t.Context(), c.client); err != nil || resp.Topics[0].Partitions[0].ErrorCode != 0 {
+		t.Fatal(resp, err)
+	}
+	more := kmsg.NewPtrCreatePartitionsRequest()
+	moreTopic := kmsg.NewCreatePartitionsRequestTopic()
+	moreTopic.Topic, moreTopic.Count = topic, 4
+	more.Topics, more.TimeoutMillis = append(more.Topics, moreTopic), 30_000
+	if resp, err := more.RequestWith(t.Context(), c.client); err != nil || resp.Topics[0].ErrorCode != 0 {
+		t.Fatal(resp, err)
+	}
+
+	tool := described(t, s)
+	compared := 0
+	for _, group := range groups {
+		l, err := NewLag(LagConfig{Brokers: []string{s.Addr}, Group: group, Topics: []string{topic}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		all, err := l.Partitions(t.Context())
+		if err != nil || len(all) != 4 {
+			t.Fatalf("%s: %v: %+v", group, err, all)
+		}
+		for _, p := range all {
+			said, listed := tool[key(group, p)]
+			want := p.End - p.Start
+			switch theirs, err := strconv.ParseInt(said, 10, 64); {
+			case err == nil && p.Committed < p.Start:
+				if theirs != p.End-p.Committed {
+					t.Errorf("%s: %+v: the tool says %d", group, p, theirs)
+				}
+			case err == nil:
+				want = theirs
+				compared++
+			case listed && said != "-" || p.Committed >= 0:
+				t.Errorf("%s: %+v: the tool says %q", group, p, said)
+			}
+			if p.Lag != want {
+				t.Errorf("%s: %+v, want a lag of %d; the tool says %q", group, p, want, said)
+			}
+		}
+	}
+	if compared < 10 {
+		t.Errorf("the tool has said something of %d partitions only: %v", compared, tool)
+	}
+}
+
+// A topic that is deleted and made anew is another one: the commits for the first do not count.
+func TestTopicMadeAnew(t *testing.T) {
+	s, c := real(t)
+	const topic = "anew"
+	c.topic(topic, 10)
+	c.commit("g", topic, 9)
+	l, err := NewLag(LagConfig{Brokers: []string{s.Addr}, Group: "g", Topics: []string{topic}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c.reads(l, 1)
+	drop := kmsg.NewPtrDeleteTopicsRequest()
+	dropped := kmsg.NewDeleteTopicsRequestTopic()
+	dropped.Topic = kmsg.StringPtr(topic)
+	drop.Topics, drop.TimeoutMillis = append(drop.Topics, dropped), 30_000
+	if resp, err := drop.RequestWith(t.Context(), c.client); err != nil || resp.Topics[0].ErrorCode != 0 {
+		t.Fatal(resp, err)
+	}
+	_, again := real(t) // its client has never heard of the first
+	again.topic(topic, 4)
+	again.reads(l, 4)
+}
+
+// Without a right the error says which ACL is missing.
+func TestRights(t *testing.T) {
+	s, c := real(t)
+	c.topic("private", 5)
+	l, err := NewLag(LagConfig{
+		Brokers: []string{s.SASL}, SASL: []sasl.Mechanism{plain.Auth{User: "reader", Pass: "secret"}.AsMechanism()},
+		Group: "g", Topics: []string{"private"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c.fails(l, "ACL DESCRIBE on the topic private")
+	c.allow(kmsg.ACLResourceTypeTopic, "private")
+	c.fails(l, "ACL DESCRIBE on the group g")
+	c.allow(kmsg.ACLResourceTypeGroup, "g")
+	c.eventually(l, func(v float64, err error) bool { return err == nil && v == 5 })
+
+	wrong, err := NewLag(LagConfig{
+		Brokers: []string{s.SASL}, SASL: []sasl.Mechanism{plain.Auth{User: "reader", Pass: "wrong"}.AsMechanism()},
+		Group: "g", Topics: []string{"private"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer wrong.Close()
+	c.fails(wrong, "SASL_AUTHENTICATION_FAILED")
+}
+
+// fails reads until the error is this one: the broker takes a moment to hear of a right.
+func (c *cluster) fails(l *Lag, want string) {
+	c.t.Helper()
+	c.eventually(l, func(_ float64, err error) bool { return err != nil && strings.Contains(err.Error(), want) })
+}
+
+func (c *cluster) eventually(l *Lag, good func(float64, error) bool) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
+	defer cancel()
+	for {
+		v, err := l.Read(ctx)
+		if good(v, err) {
+			return
+		}
+		if ctx.Err() != nil {
+			c.t.Fatalf("read %v, %v", v, err)
+		}
+	}
+}
+
+// allow gives the user reader the right to describe.
+func (c *cluster) allow(kind kmsg.ACLResourceType, name string) {
+	c.t.Helper()
+	req := kmsg.NewPtrCreateACLsRequest()
+	acl := kmsg.NewCreateACLsRequestCreation()
+	acl.ResourceType, acl.ResourceName, acl.ResourcePatternType = kind, name, kmsg.ACLResourcePatternTypeLiteral
+	acl.Principal, acl.Host = "User:reader", "*"
+	acl.Operation, acl.PermissionType = kmsg.ACLOperationDescribe, kmsg.ACLPermissionTypeAllow
+	req.Creations = append(req.Creations, acl)
+	resp, err := req.RequestWith(c.t.Context(), c.client)
+	if err != nil || slices.ContainsFunc(resp.Results, func(r kmsg.CreateACLsResponseResult) bool { return r.ErrorCode != 0 }) {
+		c.t.Fatal(resp, err)
+	}
+}
