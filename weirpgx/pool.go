@@ -312,7 +312,7 @@ func (p *Pool) InConn(ctx context.Context, fn func(ctx context.Context, c *pgxpo
 		return err
 	}
 	defer c.Release()
-	return fn(weir.WithPermit(ctx, p.gate, c.use.permit), c.Conn)
+	return fn(weir.WithPermit(ctx, p.gate, c.use.permit), c.poolConn)
 }
 
 // Begin is pgxpool.Pool.Begin behind the gate: BeginTx with the default options.

@@ -141,19 +141,22 @@ func (t *tx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []strin
 
 // Conn is a connection of the pool. It holds a slot until it is released.
 type Conn struct {
-	*pgxpool.Conn
+	*poolConn
 	use *use
 }
+
+// poolConn is embedded by this name, because pgxpool.Conn has a method Conn.
+type poolConn = pgxpool.Conn
 
 // Release gives the connection and the slot back. Doing so twice does nothing.
 func (c *Conn) Release() {
 	defer c.use.abandon()
-	c.Conn.Release()
+	c.poolConn.Release()
 }
 
 // Hijack takes the connection out of the pool, for good. The slot is free: the pool may open another
 // connection in its place. Count what you take, for the gate does not see it.
 func (c *Conn) Hijack() *pgx.Conn {
 	defer c.use.abandon()
-	return c.Conn.Hijack()
+	return c.poolConn.Hijack()
 }

@@ -29,6 +29,15 @@ var _ interface {
 	Close()
 } = (*Pool)(nil)
 
+// A connection has all methods of pgx's own, also the one that has the name of its type.
+var _ interface {
+	Conn() *pgx.Conn
+	Exec(context.Context, string, ...any) (pgconn.CommandTag, error)
+	Begin(context.Context) (pgx.Tx, error)
+	Release()
+	Hijack() *pgx.Conn
+} = (*Conn)(nil)
+
 // nowhere is a configuration of a server that is not there.
 func nowhere(t *testing.T, conns string) *pgxpool.Config {
 	t.Helper()
