@@ -116,7 +116,8 @@ func fit(gate *limit.Config, conns int64) error {
 }
 
 // CancelPatience is how long a server may take to stop a statement whose context has ended. After
-// that its connection is closed, and its slot is free.
+// that its connection is closed, and its slot is free. The PingTimeout of a pool takes as much longer where
+// the server does not answer at all.
 const CancelPatience = 5 * time.Second
 
 // CancelRequests makes the pool's connections ask the server to stop when a context ends, and wait until it
@@ -189,8 +190,8 @@ func (p *Pool) watch(op string) {
 		return
 	}
 	if s := p.pool.Stat(); s.AcquiredConns() >= s.MaxConns() && p.warned.CompareAndSwap(false, true) {
-		p.log.Warn("weirpgx: the gate admits more than the pool has connections, so work waits in the pool, in no order; "+
-			"lower the limit or raise MaxConns", "op", op, "max_conns", s.MaxConns())
+		p.log.Warn("weirpgx: work was admitted and found no connection free, so it waits in the pool, in no order; "+
+			"lower the gate's limit or raise MaxConns", "op", op, "max_conns", s.MaxConns())
 	}
 }
 

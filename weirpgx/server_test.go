@@ -114,9 +114,51 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// stopped is a context that ends once a statement has begun to work.
-func stopped(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, 20*time.Millisecond)
+// ending is a context whose deadline passes when it is told to.
+type ending struct {
+	context.Context
+	passed chan struct{}
+}
+
+func (e ending) Done() <-chan struct{} { return e.passed }
+
+func (e ending) Err() error {
+	select {
+	case <-e.passed:
+		return context.DeadlineExceeded
+	default:
+		return e.Context.Err()
+	}
+}
+
+// stopped is a context whose deadline passes once a statement without an end is at work.
+func stopped(t *testing.T) context.Context {
+	e := ending{t.Context(), make(chan struct{})}
+	atWork(t, func() { close(e.passed) })
+	return e
+}
+
+// atWork calls then once a statement without an end is at work.
+func atWork(t *testing.T, then func()) {
+	t.Helper()
+	c, err := pgx.Connect(t.Context(), server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var watch sync.WaitGroup
+	t.Cleanup(watch.Wait)
+	watch.Go(func() {
+		defer c.Close(context.Background())
+		again := time.NewTicker(2 * time.Millisecond)
+		defer again.Stop()
+		for n := 0; n == 0; <-again.C {
+			if err := c.QueryRow(t.Context(), `select count(*) from pg_stat_activity where state = 'active' and query like 'select pg_sleep(600)%'`).Scan(&n); err != nil {
+				t.Error(err)
+				break
+			}
+		}
+		then()
+	})
 }
 
 // stream sends some rows, which fill the server's buffer, and then no more.
@@ -171,15 +213,13 @@ func TestEveryEndFreesItsSlot(t *testing.T) {
 		{"exec", func(_ *testing.T, ctx context.Context) error { _, err := p.Exec(ctx, "select 1"); return err }, false, weir.OK},
 		{"exec, syntax error", func(_ *testing.T, ctx context.Context) error { _, err := p.Exec(ctx, "selec 1"); return err }, true, weir.OK},
 		{"exec, conflict", func(_ *testing.T, ctx context.Context) error { _, err := p.Exec(ctx, conflict); return err }, true, weir.Failed},
-		{"exec, context ends", func(_ *testing.T, ctx context.Context) error {
-			ctx, cancel := stopped(ctx)
-			defer cancel()
-			_, err := p.Exec(ctx, endless)
+		{"exec, context ends", func(t *testing.T, _ context.Context) error {
+			_, err := p.Exec(stopped(t), endless)
 			return err
 		}, true, weir.Overload},
-		{"exec, caller leaves", func(_ *testing.T, ctx context.Context) error {
+		{"exec, caller leaves", func(t *testing.T, ctx context.Context) error {
 			ctx, cancel := context.WithCancel(ctx)
-			defer time.AfterFunc(20*time.Millisecond, cancel).Stop()
+			atWork(t, cancel)
 			_, err := p.Exec(ctx, endless)
 			return err
 		}, true, weir.Abandoned},
@@ -247,9 +287,10 @@ func TestEveryEndFreesItsSlot(t *testing.T) {
 			return rows.Err()
 		}, true, weir.OK}, // sampled with the first row
 		{"rows open when the context ends", func(t *testing.T, ctx context.Context) error {
-			ctx, cancel := stopped(ctx)
-			defer cancel()
+			ctx, cancel := context.WithCancel(ctx)
 			rows := query(t, ctx, stream)
+			rows.Next()
+			cancel()
 			for rows.Next() {
 			}
 			return rows.Err()
@@ -269,10 +310,8 @@ func TestEveryEndFreesItsSlot(t *testing.T) {
 			defer func() { err = fmt.Errorf("%v", recover()) }()
 			return p.QueryRow(ctx, "select 1").Scan(&panicScan{})
 		}, true, weir.NoSample},
-		{"a row, context ends", func(t *testing.T, ctx context.Context) error {
-			ctx, cancel := stopped(ctx)
-			defer cancel()
-			return p.QueryRow(ctx, endless).Scan(nil)
+		{"a row, context ends", func(t *testing.T, _ context.Context) error {
+			return p.QueryRow(stopped(t), endless).Scan(nil)
 		}, true, weir.Overload},
 		{"batch", func(t *testing.T, ctx context.Context) error {
 			b := &pgx.Batch{}
@@ -292,12 +331,10 @@ func TestEveryEndFreesItsSlot(t *testing.T) {
 			b.Queue(conflict)
 			return p.SendBatch(ctx, b).Close()
 		}, true, weir.Failed},
-		{"batch, context ends", func(t *testing.T, ctx context.Context) error {
-			ctx, cancel := stopped(ctx)
-			defer cancel()
+		{"batch, context ends", func(t *testing.T, _ context.Context) error {
 			b := &pgx.Batch{}
 			b.Queue(endless)
-			return p.SendBatch(ctx, b).Close()
+			return p.SendBatch(stopped(t), b).Close()
 		}, true, weir.Overload},
 		{"batch that begins a transaction", func(t *testing.T, ctx context.Context) error {
 			b := &pgx.Batch{}
@@ -646,7 +683,7 @@ func TestPoolTooSmall(t *testing.T) {
 		t.Error(err)
 	}
 	waiters.Wait()
-	if n := strings.Count(out.String(), "more than the pool has connections"); n != 1 {
+	if n := strings.Count(out.String(), "found no connection free"); n != 1 {
 		t.Errorf("it was told %d times:\n%s", n, &out)
 	}
 	if v, err := wait.Read(t.Context()); err != nil || v <= 1 {
@@ -705,9 +742,10 @@ func TestCancelStorm(t *testing.T) {
 	}
 	defer watcher.Close(context.WithoutCancel(t.Context()))
 	var storm sync.WaitGroup
+	var most atomic.Int64
 	for range clients {
 		storm.Go(func() {
-			for range each {
+			for i := 0; i < each || most.Load() == 0 && t.Context().Err() == nil; i++ {
 				u, err := p.ask(t.Context(), weir.Work{}) // the wait is not part of the time-out
 				if err != nil {
 					t.Error(err)
@@ -722,7 +760,6 @@ func TestCancelStorm(t *testing.T) {
 	}
 	over := make(chan struct{})
 	go func() { storm.Wait(); close(over) }()
-	most := 0
 	again := time.NewTicker(5 * time.Millisecond)
 	defer again.Stop()
 	for running := true; running; {
@@ -731,17 +768,17 @@ func TestCancelStorm(t *testing.T) {
 			running = false
 		case <-again.C:
 		}
-		var n int
+		var n int64
 		if err := watcher.QueryRow(t.Context(), `select count(*) from pg_stat_activity where state = 'active' and query like '/* storm */%'`).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
-		most = max(most, n)
+		most.Store(max(most.Load(), n))
 	}
-	if most == 0 || most > slots+1 {
-		t.Errorf("%d statements at work at a time with %d slots", most, slots)
+	if n := most.Load(); n > slots+1 {
+		t.Errorf("%d statements at work at a time with %d slots", n, slots)
 	}
 	if n := inFlight(p); n != 0 {
 		t.Errorf("%d slots are left", n)
 	}
-	t.Logf("at most %d at work; %d connections were made", most, p.Unguarded().Stat().NewConnsCount())
+	t.Logf("at most %d at work; %d connections were made", most.Load(), p.Unguarded().Stat().NewConnsCount())
 }
