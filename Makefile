@@ -223,6 +223,10 @@ dist: need-go $(NFPM) ## build what is published into dist/: binaries, .deb, .rp
 test-dist: need-go $(NFPM) test-manifests ## build dist/ twice, compare, and hold the sizes; as root on Debian: install the .deb and run the image
 	@scripts/test-dist
 
+.PHONY: newcomer
+newcomer: need-go ## walk through the README on a fresh Debian, and print the seconds of each step; needs root
+	@scripts/newcomer
+
 .PHONY: test-manifests
 test-manifests: $(KUBECTL) $(COMPOSE) ## check the examples against the schemas of Kubernetes and Compose; builds their tools, minutes
 	$(KUBECTL) --version 1.30 packaging/kubernetes
