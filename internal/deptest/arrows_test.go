@@ -55,10 +55,10 @@ var moduleArrows = map[string][]string{
 	"bench":              {"", "slot", "control", "limit", "policy", "quota", "signal", "sim", "weirhttp", "weirpgx", "weirredis", "weirsql", "internal/chart", "internal/freeport", "internal/hist", "internal/loadgen", "internal/postgres", "internal/process", "internal/station"},
 	"examples/analytics": {"", "control", "keyed", "limit", "weirgrpc", "internal/chart", "internal/freeport", "internal/hist", "internal/loadgen", "internal/postgres", "internal/process"},
 	"examples/execution": {"", "control", "keyed", "limit", "weirhttp", "weirpgx", "weirsql", "internal/chart", "internal/freeport", "internal/loadgen", "internal/postgres"},
-	"gateway":            {"", "control", "policy", "quota", "signal", "sim", "weirgrpc", "weirhttp", "weirredis", "internal/loadgen", "internal/fault", "internal/jsontree", "internal/setting"},
+	"gateway":            {"", "control", "policy", "quota", "signal", "sim", "weirgrpc", "weirhttp", "weirkafka", "weirredis", "internal/loadgen", "internal/fault", "internal/jsontree", "internal/setting"},
 	"weirgrpc":           {"", "policy", "throttle", "weirhttp", "internal/yield"},
+	"weirkafka":          {"internal/fault", "internal/setting"},
 	"weirpgx":            {"", "control", "limit", "signal", "weirsql"},
-	"weirkafka":          {"", "control", "limit", "signal", "internal/fault", "internal/freeport", "internal/kafka", "internal/setting"},
 	"weirredis":          {"quota", "internal/fault"},
 }
 

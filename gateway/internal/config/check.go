@@ -37,6 +37,7 @@ func checkMeaning(c *Config, faults *fault.List) {
 	m.upstreams()
 	m.routes()
 	m.signals()
+	m.kafka()
 	m.stores()
 	m.state()
 	m.accessLog()
@@ -554,13 +555,13 @@ func (m *meaning) policy() {
 			limits[name] = policy.GateSpec{Limit: u.Limit}
 		}
 	}
-	m.compile(policy.Spec{Signals: m.Signals, Gates: limits}, "upstreams")
+	m.compile(policy.Spec{Signals: m.signalSpecs(), Gates: limits}, "upstreams")
 }
 
 // compile reports the compiler's faults at their lines. In the file, gates stand under the given
 // key. Fields that already had a fault are left out: the compiler saw only a zero value there.
 func (m *meaning) compile(spec policy.Spec, gates string) {
-	p, err := policy.Compile(spec, policy.Options{Readings: silent{}, Stores: m.unasked()})
+	p, err := policy.Compile(spec, policy.Options{Readings: silent{}, Stores: m.unasked(), Signals: m.Unread()})
 	if err == nil {
 		p.Close()
 		return

@@ -37,7 +37,9 @@ type Config struct {
 	Deadline policy.DeadlineSpec `json:"deadline,omitzero" example:"{headers: [grpc-timeout, X-Request-Timeout]}"`
 	// Settings of signals, by the names that gates use, where the defaults are not enough. A gate can also name
 	// a kind directly: signals: [memory].
-	Signals map[string]policy.SignalSpec `json:"signals,omitempty" example:"{behind: {read: http, url: http://127.0.0.1:8000/lag}}"`
+	Signals map[string]Signal `json:"signals,omitempty" example:"{behind: {read: http, url: http://127.0.0.1:8000/lag}}"`
+	// Clusters of Kafka, by a name that signals refer to: a signal may read how far a consumer group is behind.
+	Kafka map[string]Kafka `json:"kafka,omitempty" example:"{main: {bootstrap: [127.0.0.1:9092]}}"`
 	// The gates by name. Each has exactly one mechanism: limit, shed or quota. A gate used by several routes is
 	// one gate.
 	Gates map[string]policy.GateSpec `json:"gates,omitempty" example:"{api: {limit: {limit: 20}}}"`
@@ -85,7 +87,7 @@ func (c *Config) Policy() policy.Spec {
 		routes[i] = rt.RouteSpec
 		routes[i].Upstream = rt.Upstream
 	}
-	return policy.Spec{Identity: c.Identity, Deadline: c.Deadline, Signals: c.Signals, Gates: c.withDomains(), Routes: routes}
+	return policy.Spec{Identity: c.Identity, Deadline: c.Deadline, Signals: c.signalSpecs(), Gates: c.withDomains(), Routes: routes}
 }
 
 // Listener is an address the gateway accepts clients on, and what one client

@@ -143,6 +143,11 @@ func (w *warner) unusedNotes() {
 		}
 	}
 	unused(w, "gate", "store", w.Stores, stores)
+	clusters := map[string]bool{}
+	for _, s := range w.Signals {
+		clusters[s.Cluster] = true
+	}
+	unused(w, "signal", "cluster", w.Config.Kafka, clusters)
 	if len(w.Identity.Priorities) > 0 && w.Identity.Priority == "" {
 		w.warn(fault.Path{"identity", "priorities"}, "identity.priorities gives words a priority, but identity.priority names no header to read the words from")
 	}

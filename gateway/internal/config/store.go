@@ -183,10 +183,14 @@ func (m *meaning) storeTLS(path fault.Path, s *Store) {
 	if !strings.HasPrefix(s.Redis, "rediss:") && !strings.HasPrefix(s.Redis, "valkeys:") {
 		m.report(path, "write redis: rediss://..., or remove tls", "means nothing without TLS, and the URL does not ask for it")
 	}
-	t := s.TLS
+	m.clientTLS(path, s.TLS)
+}
+
+// clientTLS checks the certificates for a server that the gateway connects to.
+func (m *meaning) clientTLS(path fault.Path, t *StoreTLS) {
 	if t.CA != "" && m.pemFile(path.At("ca"), &t.CA) {
 		if _, err := roots(t.CA); err != nil {
-			m.report(path.At("ca"), "name a PEM file with the certificates of the authorities that vouch for the store", "cannot be used: %v", err)
+			m.report(path.At("ca"), "name a PEM file with the certificates of the authorities that vouch for the server", "cannot be used: %v", err)
 		}
 	}
 	if (t.Cert == "") != (t.Key == "") {

@@ -382,7 +382,7 @@ func Handler(current func() View) http.Handler {
 // set at run time are read from their file, which a gateway may have open. Those in a store
 // are not known, and the answer says so.
 func Offline(cfg *config.Config, ask Ask) (*Answer, error) {
-	opts := policy.Options{Readings: silent{}, Stores: map[string]quota.Store{}}
+	opts := policy.Options{Readings: silent{}, Stores: map[string]quota.Store{}, Signals: cfg.Unread()}
 	for name := range cfg.Stores {
 		m, err := quota.NewMemory(quota.MemoryConfig{})
 		if err != nil {

@@ -70,8 +70,8 @@ func TestABindingSignalIsNamed(t *testing.T) {
 	}
 	write("0.5")
 	cfg := baseConfig(t, up.URL)
-	cfg.Signals = map[string]policy.SignalSpec{
-		"pressure": {Read: "file", Path: file, Interval: policy.Duration(5 * time.Millisecond), Hold: policy.Duration(time.Minute)},
+	cfg.Signals = map[string]config.Signal{
+		"pressure": {SignalSpec: policy.SignalSpec{Read: "file", Path: file, Interval: policy.Duration(5 * time.Millisecond), Hold: policy.Duration(time.Minute)}},
 	}
 	change(cfg, func(_ *config.Upstream, l *policy.LimitSpec) {
 		l.Signals, l.Queue.Len = []string{"pressure", "heap"}, -1

@@ -287,6 +287,10 @@ func (s *Server) open(next, prev *state) (_ *opened, err error) {
 		return nil, err
 	}
 	o.undo = append(o.undo, func() { next.stores.closeBut(prev.stores) })
+	if next.lags, err = openLags(cfg, prev.lags); err != nil {
+		return nil, err
+	}
+	o.undo = append(o.undo, func() { next.lags.closeBut(prev.lags) })
 	return o, nil
 }
 
@@ -298,6 +302,7 @@ type state struct {
 	routes    map[*policy.Route]*route
 	upstreams map[string]*proxy.Upstream
 	stores    stores
+	lags      lags
 	plan      *quotas.Plan
 	tracer    *tracing.Tracer // nil for none
 	domains   map[string]ratelimit.Found
@@ -338,6 +343,7 @@ func (s *Server) compile(next, prev *state, rules *quotas.Saved) (err error) {
 		Hooks: s.hooks(), Observed: s.events.Observed,
 		SignalHooks: signal.Hooks{Trouble: s.events.SignalTrouble, Recovered: s.events.SignalRecovered},
 		Stores:      next.stores.quotas(),
+		Signals:     next.lags.signals(),
 		QuotaRules:  next.plan.Rules,
 		Previous:    prev.policy,
 	}
@@ -371,7 +377,7 @@ func (s *Server) swap(st *state) {
 type retiring struct {
 	policy *policy.Policy
 	until  time.Time
-	close  func() // the stores and the tracer that nothing uses then
+	close  func() // the stores, the lags and the tracer that nothing uses then
 }
 
 // retire closes what only prev uses, once nothing can be in progress in it. It remembers
@@ -382,6 +388,7 @@ func (s *Server) retire(prev, next *state) {
 	s.retiring = slices.DeleteFunc(s.retiring, func(r retiring) bool { return now.After(r.until) })
 	closeUnused := func() {
 		prev.stores.closeBut(next.stores)
+		prev.lags.closeBut(next.lags)
 		if prev.tracer != next.tracer {
 			closeTracer(prev.tracer)
 		}

@@ -245,6 +245,7 @@ func (s *Server) shutdown() error {
 	s.saveLearned()
 	st.retire(nil)
 	st.stores.closeBut(nil)
+	st.lags.closeBut(nil)
 	for _, r := range s.retiring {
 		r.close()
 	}

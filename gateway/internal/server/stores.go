@@ -76,21 +76,31 @@ func connection(spec *config.Store) (cfg weirredis.Config, sum [sha256.Size]byte
 	if cfg, err = spec.Connection(); err != nil {
 		return cfg, sum, err
 	}
-	all := []any{spec, cfg.Password, cfg.Sentinel.Password}
-	if t := spec.TLS; t != nil {
-		for _, file := range []string{t.CA, t.Cert, t.Key} {
-			if file == "" {
-				continue
-			}
-			data, err := os.ReadFile(file)
-			if err != nil {
-				return cfg, sum, err
-			}
-			all = append(all, data)
-		}
+	files, err := contents(spec.TLS)
+	if err != nil {
+		return cfg, sum, err
 	}
-	text, err := json.Marshal(all)
+	text, err := json.Marshal([]any{spec, cfg.Password, cfg.Sentinel.Password, files})
 	return cfg, sha256.Sum256(text), err
+}
+
+// contents returns what is in the files of certificates, nil for none.
+func contents(t *config.StoreTLS) ([][]byte, error) {
+	if t == nil {
+		return nil, nil
+	}
+	var all [][]byte
+	for _, file := range []string{t.CA, t.Cert, t.Key} {
+		if file == "" {
+			continue
+		}
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, data)
+	}
+	return all, nil
 }
 
 // quotas are the stores as a policy takes them.

@@ -1,0 +1,111 @@
+//go:build integration
+
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/weir-go/weir/internal/kafka"
+)
+
+// An API fills a topic, and a consumer group empties it. The gateway before the API reads the group's
+// lag, and its limit follows: down while the group is behind, up again once it has caught up, and to
+// the safe end when nobody can tell.
+func TestLimitFollowsALagOfKafka(t *testing.T) {
+	jars, err := kafka.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster, err := kafka.Start(t.Context(), kafka.Config{Jars: jars, Ports: &ports})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cluster.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	client := kafkaClient(t, kgo.SeedBrokers(cluster.Addr))
+	create := kmsg.NewPtrCreateTopicsRequest()
+	topic := kmsg.NewCreateTopicsRequestTopic()
+	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = "documents", 2, 1
+	create.Topics, create.TimeoutMillis = append(create.Topics, topic), 30_000
+	resp, err := create.RequestWith(t.Context(), client)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	const each = 100 // documents in a request
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		records := make([]*kgo.Record, each)
+		for i := range records {
+			records[i] = &kgo.Record{Topic: "documents", Value: []byte("x")}
+		}
+		if err := client.ProduceSync(r.Context(), records...).FirstErr(); err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+		}
+	}))
+	t.Cleanup(api.Close)
+	g := startGateway(t, fmt.Sprintf(`
+upstreams: {app: {targets: ["%s"]}}
+kafka: {main: {bootstrap: ["%s"]}}
+signals:
+  behind:
+    {read: kafka_lag, cluster: main, group: indexer, topics: [documents], interval: 100ms, timeout: 10s, hold: 20s, then: safe, safe_value: 1000}
+gates:
+  app:
+    limit: {controller: lag, min: 2, max: 20, lag: {signal: behind, target: 100, critical: 1000, interval: 100ms}, queue: {max_wait: 1m}}
+routes: [{match: ["/"], gates: [app], upstream: app, timeout: 1m}]
+`, api.URL, cluster.Addr))
+	limit := func(want int64) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("the limit is %d", want), func() bool { return g.gate(t, "app").Limit == want })
+	}
+
+	for range 6 {
+		get(t, g.url+"/")
+	}
+	limit(10) // 20 − 18 × (600 − 100) / 900
+	out, ok := weirCommand(t, "status", "--admin", strings.TrimPrefix(g.admin, "http://"))
+	if !ok || !strings.Contains(out, "behind") || !strings.Contains(out, "600") {
+		t.Errorf("weir status: %s", out)
+	}
+
+	consumer := kafkaClient(t, kgo.SeedBrokers(cluster.Addr), kgo.ConsumerGroup("indexer"), kgo.ConsumeTopics("documents"),
+		kgo.DisableAutoCommit(), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	for seen := 0; seen < 6*each; {
+		fetches := consumer.PollFetches(t.Context())
+		if err := errors.Join(fetches.Err(), consumer.CommitRecords(t.Context(), fetches.Records()...)); err != nil {
+			t.Fatal(err)
+		}
+		seen += fetches.NumRecords()
+	}
+	limit(20)
+
+	if err := cluster.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	limit(2) // by safe_value, after hold
+}
+
+func kafkaClient(t *testing.T, opts ...kgo.Opt) *kgo.Client {
+	t.Helper()
+	client, err := kgo.NewClient(opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.CloseAllowingRebalance)
+	return client
+}
