@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -109,18 +108,15 @@ func (b *bench) storm1(ctx context.Context, url, statement string, set func(*pgx
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
-		select {
-		case <-timed.Done():
-			if len(active) == 0 {
-				err = errors.New("not one look at the server; run it on a machine that does less")
-			}
-			return active, pool.Stat().NewConnsCount(), errors.Join(err, ctx.Err())
-		case <-ticker.C:
-		}
 		var n float64
 		if err := watcher.QueryRow(ctx, `select count(*) from pg_stat_activity where state = 'active' and query like '/* storm */%'`).Scan(&n); err != nil {
 			return nil, 0, err
 		}
 		active = append(active, n)
+		select {
+		case <-timed.Done():
+			return active, pool.Stat().NewConnsCount(), ctx.Err()
+		case <-ticker.C:
+		}
 	}
 }
