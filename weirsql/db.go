@@ -295,13 +295,13 @@ func (db *DB) PingContext(ctx context.Context) error {
 // Ping is PingContext without a context.
 func (db *DB) Ping() error { return db.PingContext(context.Background()) }
 
-// Close closes the pool, and the gate if [Open] has made it. What is in use is closed when it is given back.
+// Close closes the gate if [Open] has made it, so that whoever waits is refused, and then the pool. A
+// connection in use is closed when it is given back.
 func (db *DB) Close() error {
-	err := db.pool.Close()
 	if db.limiter != nil {
 		db.limiter.Close()
 	}
-	return err
+	return db.pool.Close()
 }
 
 // Driver returns the driver of the connector.

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -711,6 +712,29 @@ func TestWork(t *testing.T) {
 			}
 		}
 	}, name)
+}
+
+// A DB has every method of a sql.DB, with the same signature. So it fits wherever an interface is wanted.
+func TestMethods(t *testing.T) {
+	own, std := reflect.TypeFor[*DB](), reflect.TypeFor[*sql.DB]()
+	for n := range std.NumMethod() {
+		m := std.Method(n)
+		got, ok := own.MethodByName(m.Name)
+		if !ok {
+			t.Errorf("there is no %s", m.Name)
+			continue
+		}
+		for i := 1; i < m.Type.NumIn(); i++ {
+			if got.Type.NumIn() != m.Type.NumIn() || got.Type.In(i) != m.Type.In(i) {
+				t.Errorf("%s is a %v, want %v", m.Name, got.Type, m.Type)
+			}
+		}
+		for i := range m.Type.NumOut() {
+			if got.Type.NumOut() != m.Type.NumOut() || got.Type.Out(i) != m.Type.Out(i) {
+				t.Errorf("%s is a %v, want %v", m.Name, got.Type, m.Type)
+			}
+		}
+	}
 }
 
 // No gate admits everything.

@@ -141,6 +141,24 @@ func TestResize(t *testing.T) {
 	}
 }
 
+// Who waits when a DB is closed is refused.
+func TestClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, err := Open(&server{kind: modern}, 2, limit.Config{Limit: 1})
+		check(t, err)
+		rows, err := db.Query("SELECT 1")
+		check(t, err)
+		done := make(chan error)
+		go func() { _, err := db.Exec("x"); done <- err }()
+		synctest.Wait()
+		check(t, db.Close())
+		if r := weir.AsRejection(<-done); r == nil || r.Reason != weir.ReasonDraining {
+			t.Errorf("who waited: %v", r)
+		}
+		check(t, rows.Close())
+	})
+}
+
 // Pings come through when all else has to wait, up to their places.
 func TestPingsWhileFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -42,9 +42,13 @@ func WithWork(fn func(ctx context.Context, query string, w *weir.Work)) Option {
 	return func(g *guard) { g.work = fn }
 }
 
-// WithClassify replaces [Classify], for instance by [ClassifyMySQL].
+// WithClassify replaces [Classify], for instance by [ClassifyMySQL]. nil leaves it.
 func WithClassify(fn func(ctx context.Context, err error) weir.Outcome) Option {
-	return func(g *guard) { g.classify = fn }
+	return func(g *guard) {
+		if fn != nil {
+			g.classify = fn
+		}
+	}
 }
 
 // WithLogger sets where the one line goes that is written when work waits in the pool. Default
