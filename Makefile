@@ -45,7 +45,7 @@ run: build ## build and run the demo; make run ARGS="run --upstream http://127.0
 	@exec $(BIN) $(ARGS)
 
 .PHONY: test
-test: need-cc check parts test-unit test-integration ## everything: checks, unit tests with -race, tests against real nginx, gunicorn, Redis and Prometheus
+test: need-cc check parts test-unit test-integration ## everything: checks, unit tests with -race, tests against real nginx, gunicorn, Redis, Envoy, PostgreSQL, Kafka and Prometheus
 	@echo "all tests passed"
 
 .PHONY: test-short
@@ -87,6 +87,7 @@ docs: need-go ## write the generated pages of docs/reference, and the schema, an
 	go test ./gateway/internal/config -update
 	go test ./gateway/internal/cli -run CommandsPage -update
 	go test ./gateway/internal/demo -run ScreenOfTheDocs -update
+	go test ./examples/textbook -update
 
 .PHONY: fmt
 fmt: need-go

@@ -93,8 +93,8 @@ type Lag struct {
 	own    sync.Once // closes a client of its own
 }
 
-// mostTopics bounds a request. The answers are bounded by the topics' partitions.
-const mostTopics = 1000
+// MaxTopics is the most that a [Lag] reads. It bounds a request; the answers are bounded by the topics' partitions.
+const MaxTopics = 1000
 
 // NewLag returns a signal, or an error that names every setting out of range. It connects to nothing
 // yet: a cluster that is away is an error of Read.
@@ -104,7 +104,7 @@ func NewLag(cfg LagConfig) (*Lag, error) {
 	f.Require(cfg.Client != nil || len(cfg.Brokers) > 0, nil, "no cluster; set Brokers, such as 127.0.0.1:9092, or Client")
 	f.Require(cfg.Client == nil || len(cfg.Brokers) == 0 && cfg.TLS == nil && cfg.SASL == nil, fault.Path{"Client"}, "a Client has its own Brokers, TLS and SASL; leave those out")
 	f.Require(cfg.Group != "", fault.Path{"Group"}, "no consumer group is named")
-	f.Check(len(cfg.Topics) >= 1 && len(cfg.Topics) <= mostTopics, fault.Path{"Topics"}, len(cfg.Topics), "must name from 1 to %d topics", mostTopics)
+	f.Check(len(cfg.Topics) >= 1 && len(cfg.Topics) <= MaxTopics, fault.Path{"Topics"}, len(cfg.Topics), "must name from 1 to %d topics", MaxTopics)
 	for i, topic := range cfg.Topics {
 		at := fault.Path{"Topics"}.Index(i)
 		f.AddError(at, CheckTopic(topic))

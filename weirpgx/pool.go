@@ -34,8 +34,8 @@ type Pool struct {
 type Option func(*Pool)
 
 // WithWork lets fn say more about a piece of work before the gate is asked: who asks, how important
-// it is, what it costs, whether it writes or is exempt. Op is set to the method in lower case, such
-// as "query", and Write as the package's documentation says. sql is the statement; it is empty for a
+// it is, what it costs, whether it writes or is exempt. Op is query, exec, batch, copy, begin, acquire or ping,
+// and Write is set as the package's documentation says. sql is the statement; it is empty for a
 // transaction, a connection, a batch and a copy.
 func WithWork(fn func(ctx context.Context, sql string, w *weir.Work)) Option {
 	return func(p *Pool) { p.work = fn }
@@ -43,7 +43,13 @@ func WithWork(fn func(ctx context.Context, sql string, w *weir.Work)) Option {
 
 // WithLogger sets where a Pool says, once, that somebody had to wait for a connection. Default
 // slog.Default().
-func WithLogger(log *slog.Logger) Option { return func(p *Pool) { p.log = log } }
+func WithLogger(log *slog.Logger) Option {
+	return func(p *Pool) {
+		if log != nil {
+			p.log = log
+		}
+	}
+}
 
 // New puts a gate before a pool that exists. Closing it closes the pool, not the gate. The gate
 // should not admit more than the pool has connections. The pool's configuration should have gone

@@ -189,7 +189,7 @@ func TestCopyThroughSQL(t *testing.T) {
 	}
 	defer c.Close()
 	err = c.Raw(func(dc any) error {
-		_, err := weirsql.Driver(dc).(*stdlib.Conn).Conn().CopyFrom(t.Context(), pgx.Identifier{"copied"}, []string{"id", "v"},
+		_, err := weirsql.DriverConn(dc).(*stdlib.Conn).Conn().CopyFrom(t.Context(), pgx.Identifier{"copied"}, []string{"id", "v"},
 			pgx.CopyFromRows([][]any{{1, 1}, {2, 2}}))
 		return err
 	})

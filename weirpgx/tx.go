@@ -22,8 +22,8 @@ type tx struct {
 
 // fate is what became of a transaction's statements. Rollback by itself does not tell.
 type fate struct {
-	mu    sync.Mutex
-	worst weir.Outcome // of the last statement that did not end OK; NoSample: there is none
+	mu     sync.Mutex
+	failed weir.Outcome // of the last statement that did not end OK; NoSample: there is none
 }
 
 func newTx(inner pgx.Tx, u *use) *tx { return &tx{inner, u, &fate{}} }
@@ -51,7 +51,7 @@ func (s statement) end(err error) {
 	if o := weirsql.Classify(s.ctx, err); o != weir.OK {
 		s.fate.mu.Lock()
 		defer s.fate.mu.Unlock()
-		s.fate.worst = o
+		s.fate.failed = o
 	}
 }
 
@@ -63,7 +63,7 @@ func (t *tx) end(ctx context.Context, err error, committed bool) {
 		return
 	}
 	t.fate.mu.Lock()
-	o := t.fate.worst
+	o := t.fate.failed
 	t.fate.mu.Unlock()
 	if o == weir.NoSample || committed {
 		o = weirsql.Classify(ctx, err)

@@ -55,21 +55,21 @@ func (c *connector) Close() error {
 // A statement, a transaction and a [database/sql.Conn] ask once each; a ping does not ask. The refusal is a
 // [*weir.Rejection].
 //
-// [database/sql.Conn.Raw] sees the wrapper: see [Driver].
+// [database/sql.Conn.Raw] sees the wrapper: see [DriverConn].
 func Connector(c driver.Connector, g weir.Gate, opts ...Option) driver.Connector {
 	return &connector{c, newGuard(g, opts)}
 }
 
-// Driver returns the connection of the driver itself, where [database/sql.Conn.Raw] hands out a wrapped one. For
+// DriverConn returns the connection of the driver itself, where [database/sql.Conn.Raw] hands out a wrapped one. For
 // instance pgx's CopyFrom needs it:
 //
 //	err := conn.Raw(func(c any) error {
-//		_, err := weirsql.Driver(c).(*stdlib.Conn).Conn().CopyFrom(ctx, table, columns, rows)
+//		_, err := weirsql.DriverConn(c).(*stdlib.Conn).Conn().CopyFrom(ctx, table, columns, rows)
 //		return err
 //	})
 //
 // It returns any other connection as it is.
-func Driver(conn any) any {
+func DriverConn(conn any) any {
 	if c, ok := conn.(wrapped); ok {
 		return c.base().inner
 	}

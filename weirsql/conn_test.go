@@ -348,11 +348,11 @@ func TestDriver(t *testing.T) {
 			c, err := db.Conn(t.Context())
 			check(t, err)
 			check(t, c.Raw(func(dc any) error {
-				inner := Driver(dc)
+				inner := DriverConn(dc)
 				if want := reflect.TypeOf(kind(nil)); reflect.TypeOf(inner) != want {
 					t.Errorf("%s: a %T, want %v", name, inner, want)
 				}
-				if Driver(inner) != inner {
+				if DriverConn(inner) != inner {
 					t.Errorf("%s: the driver's own is changed", name)
 				}
 				return nil
@@ -360,7 +360,7 @@ func TestDriver(t *testing.T) {
 			check(t, c.Close())
 		})
 	}
-	if Driver(nil) != nil {
+	if DriverConn(nil) != nil {
 		t.Error("nil is something")
 	}
 }

@@ -52,7 +52,7 @@
 //
 // # Connections
 //
-// [database/sql.Conn.Raw] sees a wrapper; [Driver] returns the connection of the driver.
+// [database/sql.Conn.Raw] sees a wrapper; [DriverConn] returns the connection of the driver.
 package weirsql
 
 import (
@@ -98,9 +98,9 @@ func New(c driver.Connector, g weir.Gate, opts ...Option) *DB {
 	return &DB{pool: sql.OpenDB(&connector{c, guard}), guard: guard}
 }
 
-// Unguarded returns the pool below the gate, for code that wants a [database/sql.DB]. Whoever uses it has a
-// connection before the gate is asked, so is refused and never waits.
-func (db *DB) Unguarded() *sql.DB { return db.pool }
+// Pool returns the pool, for code that wants a [database/sql.DB]. It asks the gate too, but only when it has a
+// connection already. So it is refused and never waits.
+func (db *DB) Pool() *sql.DB { return db.pool }
 
 // Gate returns the gate. After [Open] it is a *limit.Limiter.
 func (db *DB) Gate() weir.Gate { return db.guard.gate }

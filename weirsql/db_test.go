@@ -283,7 +283,7 @@ func TestEnds(t *testing.T) {
 			c, err := db.Conn(ctx)
 			check(t, err)
 			var kept any
-			check(t, c.Raw(func(dc any) error { kept = Driver(dc); return nil }))
+			check(t, c.Raw(func(dc any) error { kept = DriverConn(dc); return nil }))
 			check(t, c.Close())
 			_, _ = kept.(driver.ExecerContext).ExecContext(ctx, "x", nil)
 		}, "[no_sample]"},
@@ -400,16 +400,16 @@ func TestEnds(t *testing.T) {
 			}
 		}, "[no_sample ok]"},
 		{"pool below", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
-			_, err := db.Unguarded().ExecContext(ctx, "x")
+			_, err := db.Pool().ExecContext(ctx, "x")
 			check(t, err)
-			tx, err := db.Unguarded().BeginTx(ctx, nil)
+			tx, err := db.Pool().BeginTx(ctx, nil)
 			check(t, err)
 			_, err = tx.ExecContext(ctx, "x")
 			check(t, err)
 			check(t, tx.Rollback())
-			check(t, db.Unguarded().PingContext(ctx))
+			check(t, db.Pool().PingContext(ctx))
 			s.on("exec", dies)
-			_, _ = db.Unguarded().ExecContext(ctx, "x")
+			_, _ = db.Pool().ExecContext(ctx, "x")
 		}, "[ok ok failed failed failed]"},
 		{"panic in exec", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
 			s.on("exec", panics)
@@ -419,7 +419,7 @@ func TestEnds(t *testing.T) {
 		}, "[no_sample]"},
 		{"panic in exec below the pool", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
 			s.on("exec", panics)
-			if recovered(func() { _, _ = db.Unguarded().ExecContext(ctx, "x") }) == nil {
+			if recovered(func() { _, _ = db.Pool().ExecContext(ctx, "x") }) == nil {
 				t.Error("no panic")
 			}
 		}, "[no_sample]"},
@@ -528,7 +528,7 @@ func TestEnds(t *testing.T) {
 func TestPanicInQuery(t *testing.T) {
 	for name, query := range map[string]func(*DB) (*sql.Rows, error){
 		"above": func(db *DB) (*sql.Rows, error) { return db.Query("SELECT 1") },
-		"below": func(db *DB) (*sql.Rows, error) { return db.Unguarded().Query("SELECT 1") },
+		"below": func(db *DB) (*sql.Rows, error) { return db.Pool().Query("SELECT 1") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -619,8 +619,8 @@ func TestWhoWaits(t *testing.T) {
 			"exec":  func() error { _, err := bare.Exec(); return err },
 			"query": func() error { _, err := bare.Query(); return err },
 			"row":   func() error { var a int; return bare.QueryRow().Scan(&a) },
-			"pool":  func() error { _, err := db.Unguarded().Exec("x"); return err },
-			"begin": func() error { _, err := db.Unguarded().Begin(); return err },
+			"pool":  func() error { _, err := db.Pool().Exec("x"); return err },
+			"begin": func() error { _, err := db.Pool().Begin(); return err },
 		} {
 			if r := weir.AsRejection(call()); r == nil || r.Reason != weir.ReasonLimit {
 				t.Errorf("%s below the pool is not refused: %v", name, r)
@@ -661,8 +661,8 @@ func TestRefusals(t *testing.T) {
 			"stmt row":   func() error { return guarded.QueryRow().Scan(&a) },
 			"bare exec":  func() error { _, err := bare.Exec(); return err },
 			"bare query": func() error { _, err := bare.Query(); return err },
-			"pool":       func() error { _, err := db.Unguarded().Query("SELECT 1"); return err },
-			"pool begin": func() error { _, err := db.Unguarded().Begin(); return err },
+			"pool":       func() error { _, err := db.Pool().Query("SELECT 1"); return err },
+			"pool begin": func() error { _, err := db.Pool().Begin(); return err },
 		}
 		for name, call := range above {
 			s.calls()
@@ -698,7 +698,7 @@ func TestWork(t *testing.T) {
 		tx, err := db.BeginTx(t.Context(), &sql.TxOptions{ReadOnly: true})
 		check(t, err)
 		check(t, tx.Rollback())
-		_, _ = db.Unguarded().Exec("b")
+		_, _ = db.Pool().Exec("b")
 		want := []weir.Work{
 			{Op: "exec", Tenant: "a", Write: true},
 			{Op: "query", Tenant: "SELECT 1"},

@@ -110,7 +110,7 @@ func (m *model) step(op int) {
 	case 9:
 		_, _ = m.own.ExecContext(m.ctx)
 	case 10:
-		m.addRows(m.db.Unguarded().QueryContext(m.ctx, "SELECT 1"))
+		m.addRows(m.db.Pool().QueryContext(m.ctx, "SELECT 1"))
 	case 11:
 		take(&m.rows, pick, func(r *sql.Rows) { _ = r.Close() })
 	case 12:

@@ -226,6 +226,33 @@ func TestPoolWaitIsLogged(t *testing.T) {
 	}
 }
 
+// Prepared statements are calls, too.
+func TestPoolWaitOfStatementsIsLogged(t *testing.T) {
+	var out bytes.Buffer
+	inBubble(t, modern, 100, func(t *testing.T, db *DB, g *fakeGate, s *server) {
+		stmt, err := db.Stmt(t.Context(), "x")
+		check(t, err)
+		defer stmt.Close()
+		db.SetMaxOpenConns(1)
+		for range 3 {
+			rows, err := stmt.Query()
+			check(t, err)
+			go func() {
+				time.Sleep(time.Second)
+				_ = rows.Close()
+			}()
+			for range lookEvery {
+				_, err := stmt.Exec()
+				check(t, err)
+			}
+			check(t, rows.Close())
+		}
+		if n := strings.Count(out.String(), "\n"); n != 1 {
+			t.Errorf("%d lines: %s", n, &out)
+		}
+	}, WithLogger(slog.New(slog.NewTextHandler(&out, nil))))
+}
+
 // stats is a pool whose counters a test sets.
 type stats sql.DBStats
 

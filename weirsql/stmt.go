@@ -30,7 +30,7 @@ func (db *DB) Stmt(ctx context.Context, query string) (*Stmt, error) {
 
 // ExecContext is that of [database/sql.Stmt], through the gate.
 func (s *Stmt) ExecContext(ctx context.Context, args ...any) (sql.Result, error) {
-	u, err := s.db.guard.admit(ctx, call{method: methodExec, query: s.query}, 0)
+	u, err := s.db.admit(ctx, call{method: methodExec, query: s.query})
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +47,7 @@ func (s *Stmt) Exec(args ...any) (sql.Result, error) {
 
 // QueryContext is that of [database/sql.Stmt], through the gate.
 func (s *Stmt) QueryContext(ctx context.Context, args ...any) (*sql.Rows, error) {
-	u, err := s.db.guard.admit(ctx, call{method: methodQuery, query: s.query}, 0)
+	u, err := s.db.admit(ctx, call{method: methodQuery, query: s.query})
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func (s *Stmt) Query(args ...any) (*sql.Rows, error) {
 
 // QueryRowContext is that of [database/sql.Stmt], through the gate. A refusal comes from Scan.
 func (s *Stmt) QueryRowContext(ctx context.Context, args ...any) *sql.Row {
-	u, err := s.db.guard.admit(ctx, call{method: methodQuery, query: s.query}, 0)
+	u, err := s.db.admit(ctx, call{method: methodQuery, query: s.query})
 	if err != nil {
 		return s.Stmt.QueryRowContext(refused{ctx, err}, args...)
 	}

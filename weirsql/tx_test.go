@@ -280,7 +280,7 @@ func TestContextOfAnEndedUse(t *testing.T) {
 		s.on("exec", func(ctx context.Context, _ *core) error { kept = ctx; return nil })
 		_, err := db.Exec("x")
 		check(t, err)
-		_, err = db.Unguarded().ExecContext(kept, "x")
+		_, err = db.Pool().ExecContext(kept, "x")
 		check(t, err)
 		if g.admitted != 2 {
 			t.Errorf("%d permits", g.admitted)
@@ -288,7 +288,7 @@ func TestContextOfAnEndedUse(t *testing.T) {
 		other := New(&server{kind: modern}, newFakeGate(0))
 		defer other.Close()
 		s.on("exec", func(ctx context.Context, _ *core) error {
-			_, err := other.Unguarded().ExecContext(ctx, "x") // a driver that uses another DB
+			_, err := other.Pool().ExecContext(ctx, "x") // a driver that uses another DB
 			if weir.AsRejection(err) == nil {
 				t.Errorf("the permit of one DB opens another: %v", err)
 			}

@@ -35,8 +35,8 @@ func newGuard(g weir.Gate, opts []Option) *guard {
 	return guard
 }
 
-// WithWork fills in who asks for what: tenant, user, priority, cost. Op is already the method in lower case, such
-// as "query", and Write is set: see [DB]. A ping is Exempt. fn can change all of it. query is the
+// WithWork fills in who asks for what: tenant, user, priority, cost. Op is already query, exec, prepare, begin, conn
+// or ping, and Write is set: see [DB]. A ping is Exempt. fn can change all of it. query is the
 // text; it is empty for a transaction, a conn and a ping.
 func WithWork(fn func(ctx context.Context, query string, w *weir.Work)) Option {
 	return func(g *guard) { g.work = fn }
@@ -73,8 +73,8 @@ func WithBudget(share float64, tell func(d time.Duration) string) Option {
 }
 
 // WithHold keeps the permit of a call whose context has ended before its answer. It is for drivers that
-// return then although the server works on, as those of MySQL do. The permit is held for as long as such
-// calls take in the mean, or for as long again as this one took, and never for more than longest.
+// return then although the server works on, as those of MySQL do. The permit is held for the mean time of calls, or for
+// as long again as this one took if that is more. It is never held for more than longest.
 func WithHold(longest time.Duration) Option {
 	return func(g *guard) {
 		if longest > 0 {

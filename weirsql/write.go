@@ -35,8 +35,8 @@ func (c *call) isWrite() bool {
 	return true
 }
 
-// IsWrite reports whether a query may change something, by its text, in any database. It is a read if it begins
-// with SELECT or its like, and has no word such as INSERT or FOR, and no function but well-known ones. It is
+// IsWrite reports whether a query may change something, by its text, in any database. A read begins with SELECT
+// or its like. It has no word such as INSERT or FOR, and no function but well-known ones. It is
 // no parser: in doubt, and if the text is longer than 16 KiB, it is a write.
 func IsWrite(query string) bool { return !onlyReads(query) }
 

@@ -11,20 +11,18 @@
 // second one. -controller changes what sizes the execution tickets: a fixed number, throughput probing with
 // MongoDB's parameters, or weir's default.
 //
-// What MongoDB's own page about this says, and what is so, as MongoDB ships it and here:
+// Where MongoDB's own page about this and what MongoDB ships differ, this program does what ships:
 //
-//   - "min and max concurrency" are compared with the sum of the two pools. They bound each pool.
-//   - The initial concurrency is "of read and write transactions". It is the total of both.
-//   - Probing goes down if tickets are not exhausted and the size is above the minimum. It goes down if more
-//     than the minimum was in use: an idle pool stays as it is.
-//   - Only at the minimum nothing changes. Nothing changes whenever no pool was exhausted or used
-//     more than the minimum.
-//   - Sizes are products. They are rounded, and a pool that rounding leaves as it is moves by one, or
+//   - The page compares min and max concurrency with the sum of the two pools. In fact they bound each pool.
+//   - The page calls the initial concurrency that "of read and write transactions". In fact it is the total.
+//   - By the page, probing goes down if tickets are not exhausted and the size is above the minimum. In fact
+//     more than the minimum must have been in use, so an idle pool stays as it is.
+//   - By the page, nothing changes only at the minimum. In fact nothing changes whenever no pool was
+//     exhausted or used more than the minimum.
+//   - The page does not say that sizes are rounded. A pool that rounding leaves as it is moves by one, or
 //     pools of 4 could never move.
-//   - The states are kStable, kUp and KDown, and kDown two lines further.
-//   - "If there are no available tickets, the operation will be blocked." It is refused if too many wait
-//     already, or if it would wait too long. Both stages say how many, of how many, and when to
-//     come back.
+//   - By the page, an operation without a ticket is blocked. Here it is refused if too many wait already, or
+//     if it would wait too long. Both stages say how many, of how many, and when to come back.
 package main
 
 import (

@@ -168,6 +168,9 @@ func (m *meaning) kafkaLag(path fault.Path, s *Signal) {
 	if len(s.Topics) == 0 {
 		m.report(path.At("topics"), "write the topics that the group reads, such as [documents]", "no topic is named")
 	}
+	if n := len(s.Topics); n > weirkafka.MaxTopics {
+		m.report(path.At("topics"), fmt.Sprintf("write at most %d, or make a second signal", weirkafka.MaxTopics), "%d topics are too many", n)
+	}
 	for i, topic := range s.Topics {
 		at := path.At("topics").Index(i)
 		if err := weirkafka.CheckTopic(topic); err != nil {

@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/signal"
 	"github.com/weir-go/weir/weirkafka"
 )
@@ -16,7 +16,6 @@ import (
 type lag struct {
 	*weirkafka.Lag
 	settings [sha256.Size]byte // with certificates; passwords are read for each connection
-	once     sync.Once
 }
 
 // lags are those of a configuration by name.
@@ -54,7 +53,8 @@ func openLag(cfg *config.Config, name string, live *lag) (*lag, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, err := json.Marshal([]any{s.Group, s.Topics, s.Take, s.Isolation, s.From, cluster, files})
+	s.SignalSpec = policy.SignalSpec{} // what becomes of a reading is no matter of the connection
+	text, err := json.Marshal([]any{s, cluster, files})
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func (l lags) signals() map[string]signal.Signal {
 func (l lags) closeBut(keep lags) {
 	for name, one := range l {
 		if keep[name] != one {
-			one.once.Do(one.Close)
+			one.Close()
 		}
 	}
 }
