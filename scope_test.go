@@ -169,3 +169,12 @@ func TestScopesOfOperations(t *testing.T) {
 		}
 	}
 }
+
+// A request that is handled within another never has more than that one.
+func TestReceivedWithinReceived(t *testing.T) {
+	outer := weir.WithReceived(t.Context(), weir.Work{})
+	inner := weir.WithReceived(outer, weir.Work{Priority: weir.High})
+	if p, _, ok := weir.Received(inner); p != weir.Normal || !ok {
+		t.Errorf("within a normal request: %v, %v", p, ok)
+	}
+}

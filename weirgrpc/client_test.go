@@ -538,3 +538,32 @@ func TestClientStorm(t *testing.T) {
 	callers.Wait()
 	await(t, "all slots are free", idle(own))
 }
+
+// Somebody who asks for the headers while a stream backs off does not empty its request.
+func TestClientKeepsTheRequest(t *testing.T) {
+	var empty, attempts atomic.Int32
+	address := start(t, &service{output: func(in *testgrpc.StreamingOutputCallRequest, s testgrpc.TestService_StreamingOutputCallServer) error {
+		if len(in.GetPayload().GetBody()) == 0 {
+			empty.Add(1)
+		}
+		if attempts.Add(1) == 1 {
+			return status.Error(codes.Unavailable, "not yet")
+		}
+		return s.Send(&testgrpc.StreamingOutputCallResponse{})
+	}})
+	var stream testgrpc.TestService_StreamingOutputCallClient
+	cfg := throttle.CallerConfig{Guard: throttle.NoGuard, Random: func() float64 {
+		if stream != nil { // the retry is decided
+			_, _ = stream.Header()
+		}
+		return 0
+	}}
+	c := &weirgrpc.Client{Caller: weir.Must(throttle.NewCaller(cfg)), Safe: func(context.Context, string) bool { return true }}
+	stream, err := through(t, c, address).StreamingOutputCall(within(t), &testgrpc.StreamingOutputCallRequest{Payload: &testgrpc.Payload{Body: []byte("all of it")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := receive(stream); n != 1 || err != nil || attempts.Load() != 2 || empty.Load() != 0 {
+		t.Errorf("%d answers, %v; %d attempts, %d of them empty", n, err, attempts.Load(), empty.Load())
+	}
+}

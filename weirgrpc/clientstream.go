@@ -91,6 +91,7 @@ func (s *clientStream) end() {
 	s.cancel()
 	s.mu.Lock()
 	p := s.permit
+	s.request = nil
 	s.mu.Unlock()
 	p.Done(weir.NoSample) // done already, if the stream was one of grpc-go
 }
@@ -106,7 +107,7 @@ func (s *clientStream) stream() grpc.ClientStream {
 func (s *clientStream) show() (grpc.ClientStream, weir.Permit) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.shown, s.request = true, nil
+	s.shown = true // the request stays: an attempt that is decided already sends it
 	return s.current, s.permit
 }
 

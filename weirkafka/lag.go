@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 
@@ -162,7 +163,7 @@ func (l *Lag) Read(ctx context.Context) (float64, error) {
 func (l *Lag) total(all []Partition) int64 {
 	var sum, highest int64
 	for _, p := range all {
-		sum += p.Lag
+		sum += min(p.Lag, math.MaxInt64-sum)
 		highest = max(highest, p.Lag)
 	}
 	if l.cfg.Take == Max {

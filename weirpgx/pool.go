@@ -186,8 +186,11 @@ func (p *Pool) ask(ctx context.Context, w weir.Work) (*use, error) {
 	if err != nil {
 		return nil, err
 	}
+	u, watched := &use{permit, ctx}, false
+	defer u.abandonUnless(&watched) // a logger may panic
 	p.watch(w.Op)
-	return &use{permit, ctx}, nil
+	watched = true
+	return u, nil
 }
 
 // watch says once that the pool has no connection for work that was admitted.

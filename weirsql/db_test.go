@@ -547,6 +547,28 @@ func TestPanicInQuery(t *testing.T) {
 	}
 }
 
+// A driver that panics at the end of a transaction leaves no permit behind, either.
+func TestPanicAtTheEnd(t *testing.T) {
+	for what, end := range map[string]func(*sql.Tx) error{"commit": (*sql.Tx).Commit, "rollback": (*sql.Tx).Rollback} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g, s := newFakeGate(1), &server{kind: modern}
+				db := New(s, g)
+				defer db.Close()
+				tx, err := db.Begin()
+				check(t, err)
+				s.on(what, panics)
+				if recovered(func() { _ = end(tx) }) == nil {
+					t.Error("no panic")
+				}
+				if g.held() != 0 {
+					t.Error("the permit is held")
+				}
+			})
+		})
+	}
+}
+
 // Drivers of every age give their permits back.
 func TestEndsOnAllKinds(t *testing.T) {
 	for name, kind := range kinds {

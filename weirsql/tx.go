@@ -61,9 +61,20 @@ func begin(ctx context.Context, inner driver.Conn, opts driver.TxOptions) (drive
 	return t, err
 }
 
+// freeUnless is deferred by what ends a transaction: after a panic of the driver database/sql never gives
+// the connection back.
+func (t *tx) freeUnless(ended *bool) {
+	if !*ended {
+		t.c.free()
+	}
+}
+
 // Commit implements [driver.Tx].
 func (t *tx) Commit() error {
+	ended := false
+	defer t.freeUnless(&ended)
 	err := t.Tx.Commit()
+	ended = true
 	t.over(err == nil, err)
 	return err
 }
@@ -72,7 +83,10 @@ func (t *tx) Commit() error {
 // the connection if that can be reset and checked. A wrapped one can always be checked. So where the driver's
 // cannot, it is called bad, and closed as it would have been.
 func (t *tx) Rollback() error {
+	ended := false
+	defer t.freeUnless(&ended)
 	err := t.Tx.Rollback()
+	ended = true
 	t.over(false, err)
 	_, resets := t.c.inner.(driver.SessionResetter)
 	_, checks := t.c.inner.(driver.Validator)

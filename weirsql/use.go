@@ -200,8 +200,8 @@ func (u *use) executed(err error) {
 
 // queried samples a call that keeps its connection for the rows if there is no error.
 func (u *use) queried(err error) {
+	u.sample(u.guard.classify(u.Context, err)) // it may panic, and then nobody gets the rows
 	u.kept = err == nil
-	u.sample(u.guard.classify(u.Context, err))
 }
 
 // endUnlessKept is deferred by what may leave a connection with the use. It also sees panics.

@@ -136,10 +136,14 @@ func (s *scanner) next() token {
 	dot := false
 	for len(s.rest) > 0 {
 		switch c := s.rest[0]; {
-		case c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f':
+		case c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f' || c == '\v':
 			s.rest = s.rest[1:]
 		case strings.HasPrefix(s.rest, "--"):
-			s.skipAfter("\n")
+			if !s.lineComment() {
+				return tokenDoubt
+			}
+		case c == '[': // quotes a name in some databases
+			return tokenDoubt
 		case strings.HasPrefix(s.rest, "/*"):
 			if !s.comment() {
 				return tokenDoubt
@@ -217,17 +221,22 @@ func (s *scanner) comment() bool {
 	return false
 }
 
-func (s *scanner) skipAfter(mark string) {
-	for len(s.rest) > 0 && !strings.HasPrefix(s.rest, mark) {
-		s.rest = s.rest[1:]
+// lineComment skips one. It reports false for what is none in some databases: MySQL wants a space after the
+// dashes, and for PostgreSQL a carriage return ends it.
+func (s *scanner) lineComment() bool {
+	line, rest, _ := strings.Cut(s.rest[2:], "\n")
+	if line != "" && line[0] != ' ' && line[0] != '\t' && line[0] != '\r' || strings.Contains(strings.TrimSuffix(line, "\r"), "\r") {
+		return false
 	}
+	s.rest = rest
+	return true
 }
 
 // called reports whether a parenthesis follows.
 func (s *scanner) called() bool {
 	for i := range len(s.rest) {
 		switch s.rest[i] {
-		case ' ', '\t', '\n', '\r', '\f':
+		case ' ', '\t', '\n', '\r', '\f', '\v':
 			continue
 		case '(':
 			return true

@@ -56,6 +56,10 @@ func TestOnlyReads(t *testing.T) {
 	}
 	writes := []string{
 		"", "  ", ";", "--", "1", "(",
+		"SELECT 1 --c\r, nextval('s')", // a carriage return ends a comment in PostgreSQL
+		"SELECT 1--f()",                // two minuses in MySQL
+		"SELECT nextval\v('s')",
+		"SELECT [f](1)",
 		"INSERT INTO t VALUES (1)",
 		"UPDATE t SET a = 1",
 		"WITH x AS (INSERT INTO t VALUES (1) RETURNING a) SELECT * FROM x",
