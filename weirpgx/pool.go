@@ -264,7 +264,7 @@ func (p *Pool) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	inner := p.pool.SendBatch(ctx, b)
 	handedOver = true
 	r := &batchResults{BatchResults: inner, account: u}
-	if began := inner.Tx(); began != nil {
+	if began, ok := inner.Tx().(*pgxpool.Tx); ok { // without a connection it is another that has ended
 		r.tx = newTx(began, u)
 		r.account = statement{r.tx.fate, ctx}
 	}

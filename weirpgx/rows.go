@@ -98,7 +98,8 @@ type failedRow struct{ err error }
 
 func (r failedRow) Scan(...any) error { return r.err }
 
-// batchResults ends the use of a batch, unless the batch has begun a transaction: then that does.
+// batchResults ends the use of a batch, unless the batch has begun a transaction: then that does. tx is
+// nil without one.
 type batchResults struct {
 	pgx.BatchResults
 	account account
@@ -116,7 +117,7 @@ func (b *batchResults) Close() error {
 // Tx implements [pgx.BatchResults].
 func (b *batchResults) Tx() pgx.Tx {
 	if b.tx == nil {
-		return nil
+		return b.BatchResults.Tx()
 	}
 	return b.tx
 }

@@ -142,6 +142,12 @@ var ways = map[string]func(context.Context, *Pool) error{
 		}
 		return r.Close()
 	},
+	"batch in a transaction, closed": func(ctx context.Context, p *Pool) error {
+		b := &pgx.Batch{}
+		b.BeginTx(pgx.TxOptions{})
+		b.Queue("select 1")
+		return p.SendBatch(ctx, b).Close()
+	},
 	"batch in a transaction": func(ctx context.Context, p *Pool) error {
 		b := &pgx.Batch{}
 		b.BeginTx(pgx.TxOptions{})
