@@ -52,7 +52,7 @@ func WithLogger(log *slog.Logger) Option {
 }
 
 // New puts a gate before a pool that exists. Closing it closes the pool, not the gate. The gate
-// should not admit more than the pool has connections. The pool's configuration should have gone
+// should not admit more than the pool has connections. A nil gate admits everything. The pool's configuration should have gone
 // through [CancelRequests].
 func New(pool *pgxpool.Pool, gate weir.Gate, opts ...Option) *Pool {
 	p := &Pool{pool: pool, gate: gate, log: slog.Default()}
@@ -64,7 +64,7 @@ func New(pool *pgxpool.Pool, gate weir.Gate, opts ...Option) *Pool {
 
 // DefaultExempt is how many connections [Open] sets aside for exempt work, if the pool is large
 // enough: no more than a quarter of it.
-const DefaultExempt = 8
+const DefaultExempt = weirsql.DefaultExempt
 
 // Open makes a pool of connections and the limiter before it, and fits each to the other. cfg comes from
 // pgxpool.ParseConfig; it is copied, and what is changed in the copy is what [CancelRequests] changes.
@@ -182,9 +182,12 @@ func (p *Pool) admit(ctx context.Context, op, sql string, write bool) (*use, err
 }
 
 func (p *Pool) ask(ctx context.Context, w weir.Work) (*use, error) {
-	permit, err := p.gate.Admit(ctx, w)
-	if err != nil {
-		return nil, err
+	var permit weir.Permit
+	if p.gate != nil {
+		var err error
+		if permit, err = p.gate.Admit(ctx, w); err != nil {
+			return nil, err
+		}
 	}
 	u, watched := &use{permit, ctx}, false
 	defer u.abandonUnless(&watched) // a logger may panic

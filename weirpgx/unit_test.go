@@ -223,6 +223,22 @@ func TestNoServer(t *testing.T) {
 	}
 }
 
+// Without a gate everything goes to the pool.
+func TestNoGate(t *testing.T) {
+	guarded, err := Open(t.Context(), nowhere(t, "4"), limit.Config{Limit: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer guarded.Close()
+	p := New(guarded.Unguarded(), nil)
+	for name, way := range ways {
+		var failed *pgconn.ConnectError
+		if err := way(t.Context(), p); !errors.As(err, &failed) {
+			t.Errorf("%s: %v, want that the server cannot be reached", name, err)
+		}
+	}
+}
+
 // A call that panics before it has a connection leaves no slot behind.
 func TestPanics(t *testing.T) {
 	cfg := nowhere(t, "64")
