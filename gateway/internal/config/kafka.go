@@ -114,8 +114,9 @@ func (m *meaning) kafka() {
 	for name, k := range m.Kafka {
 		path := fault.Path{"kafka", name}
 		for i, addr := range k.Bootstrap {
-			if err := checkAddress(addr); err != nil {
-				m.reportError(path.At("bootstrap").Index(i), err)
+			var wrong fault.Fault
+			if errors.As(checkAddress(addr), &wrong) { // its advice is about listeners
+				m.report(path.At("bootstrap").Index(i), "write host:port, for instance 127.0.0.1:9092", "%s", wrong.Problem)
 			}
 		}
 		if k.TLS != nil {
@@ -130,21 +131,33 @@ func (m *meaning) kafka() {
 		m.Config.Kafka[name] = k
 	}
 	for name, s := range m.Signals {
-		path := fault.Path{"signals", name}
-		if s.readsKafka(name) {
-			m.kafkaLag(path, &s)
-			continue
-		}
-		for _, given := range []struct {
+		path, word := fault.Path{"signals", name}, cmp.Or(s.Read, name)
+		var given []string
+		for _, setting := range []struct {
 			key string
 			is  bool
 		}{
 			{"cluster", s.Cluster != ""}, {"group", s.Group != ""}, {"topics", len(s.Topics) > 0},
 			{"take", s.Take != ""}, {"isolation", s.Isolation != ""}, {"from", s.From != ""},
 		} {
-			if given.is {
-				m.report(path.At(given.key), "leave it out, or write read: "+kafkaLag, "means nothing to a signal that reads %s", cmp.Or(s.Read, name))
+			if setting.is {
+				given = append(given, setting.key)
 			}
+		}
+		known := policy.SignalKinds()
+		switch {
+		case s.readsKafka(name):
+			m.kafkaLag(path, &s)
+		case slices.Contains(known, word):
+			for _, key := range given {
+				m.report(path.At(key), "leave it out, or write read: "+kafkaLag, "means nothing to a signal that reads %s", word)
+			}
+		case len(given) > 0 || fault.Nearest(word, append(known, kafkaLag)) == kafkaLag:
+			// The policy, which does not know this word, says so of all others.
+			if s.Read != "" {
+				path = path.At("read")
+			}
+			m.report(path, "write read: "+kafkaLag, "%q is nothing that a signal can read", word)
 		}
 	}
 }
