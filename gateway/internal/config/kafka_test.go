@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -81,7 +82,7 @@ routes: [{match: [/], gates: [api], upstream: app}]
 		t.Fatal("accepted")
 	}
 	for _, want := range []string{
-		`weir.yaml:5:`, `kafka.main.bootstrap[0]: "localhost" has no port`,
+		`weir.yaml:5:`, `kafka.main.bootstrap[0]: "localhost" has no port; write host:port, for instance 127.0.0.1:9092`,
 		`weir.yaml:6:`, `kafka.main.sasl.mechanism: `,
 		`weir.yaml:9:`, `kafka.other.sasl: there is no password; write password_file, or password_env`,
 		`weir.yaml:11:`, `signals.none.cluster: no cluster is named`, `signals.none.group: no consumer group is named`, `signals.none.topics: no topic is named`,
@@ -91,6 +92,46 @@ routes: [{match: [/], gates: [api], upstream: app}]
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in:\n%v", want, err)
+		}
+	}
+}
+
+// A word for what a signal reads that is nearly kafka_lag, or stands beside its settings, is the only fault there.
+func TestKafkaLagMisspelt(t *testing.T) {
+	for _, signal := range []string{
+		`behind: {read: kafkalag, cluster: main, group: g, topics: [t]}`,
+		`behind: {read: consumer_lag, cluster: main, group: g, topics: [t]}`,
+		`kafka_lagg: {threshold: 10}`,
+	} {
+		_, err := Parse("weir.yaml", []byte(`
+upstreams: {app: {targets: [http://127.0.0.1:3000]}}
+kafka: {main: {bootstrap: [127.0.0.1:9092]}}
+signals: {`+signal+`}
+gates: {api: {limit: {limit: 10}}}
+routes: [{match: [/], gates: [api], upstream: app}]
+`))
+		if err == nil || !strings.HasSuffix(err.Error(), `is nothing that a signal can read; write read: kafka_lag`) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v", signal, err)
+		}
+	}
+}
+
+// What a reading cannot ask for in one request is no file that is right.
+func TestKafkaTopicsAreBounded(t *testing.T) {
+	var topics []string
+	for i := range weirkafka.MaxTopics + 1 {
+		topics = append(topics, fmt.Sprint("t", i))
+	}
+	for n, want := range map[int]string{weirkafka.MaxTopics: "", weirkafka.MaxTopics + 1: "signals.behind.topics: 1001 topics are too many"} {
+		_, err := Parse("weir.yaml", fmt.Appendf(nil, `
+upstreams: {app: {targets: [http://127.0.0.1:3000]}}
+kafka: {main: {bootstrap: [127.0.0.1:9092]}}
+signals: {behind: {read: kafka_lag, cluster: main, group: g, topics: [%s]}}
+gates: {api: {limit: {limit: 10}}}
+routes: [{match: [/], gates: [api], upstream: app}]
+`, strings.Join(topics[:n], ", ")))
+		if got := fmt.Sprint(err); (err == nil) != (want == "") || want != "" && !strings.Contains(got, want) {
+			t.Errorf("%d topics: %.300s", n, got)
 		}
 	}
 }
