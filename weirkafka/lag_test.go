@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -263,6 +264,18 @@ func TestUnknown(t *testing.T) {
 			}
 			return resp
 		}, []string{"topic a, partition 4: it has no leader"}},
+		{"a partition that is named twice", kmsg.Metadata, func(req kmsg.Request) kmsg.Response {
+			resp := req.ResponseKind().(*kmsg.MetadataResponse)
+			for _, asked := range req.(*kmsg.MetadataRequest).Topics {
+				topic := kmsg.NewMetadataResponseTopic()
+				topic.Topic = asked.Topic
+				for range 2 {
+					topic.Partitions = append(topic.Partitions, kmsg.NewMetadataResponseTopicPartition())
+				}
+				resp.Topics = append(resp.Topics, topic)
+			}
+			return resp
+		}, []string{"topic a, partition 0: the answer has it twice"}},
 		{"a topic without partitions", kmsg.Metadata, func(req kmsg.Request) kmsg.Response {
 			return req.ResponseKind()
 		}, []string{"topic a: it has no partitions"}},
@@ -273,6 +286,27 @@ func TestUnknown(t *testing.T) {
 			resp.Groups = append(resp.Groups, group)
 			return resp
 		}, []string{"the coordinator of group g, broker 0 (127.0.0.1:", "GROUP_AUTHORIZATION_FAILED", "ACL DESCRIBE on the group g"}},
+		{"an answer about another group", kmsg.OffsetFetch, func(req kmsg.Request) kmsg.Response {
+			resp := req.ResponseKind().(*kmsg.OffsetFetchResponse)
+			group := kmsg.NewOffsetFetchResponseGroup()
+			group.Group = "other"
+			resp.Groups = append(resp.Groups, group)
+			return resp
+		}, []string{"the coordinator of group g, broker 0 (127.0.0.1:", "no answer about that group"}},
+		{"an offset that is none", kmsg.ListOffsets, func(req kmsg.Request) kmsg.Response {
+			resp := req.ResponseKind().(*kmsg.ListOffsetsResponse)
+			for _, asked := range req.(*kmsg.ListOffsetsRequest).Topics {
+				topic := kmsg.NewListOffsetsResponseTopic()
+				topic.Topic = asked.Topic
+				for _, ask := range asked.Partitions {
+					p := kmsg.NewListOffsetsResponseTopicPartition()
+					p.Partition, p.Offset = ask.Partition, -1
+					topic.Partitions = append(topic.Partitions, p)
+				}
+				resp.Topics = append(resp.Topics, topic)
+			}
+			return resp
+		}, []string{"2 of 2 partitions", "the answer is offset -1"}},
 		{"a commit that is left out", kmsg.OffsetFetch, func(req kmsg.Request) kmsg.Response {
 			resp := req.ResponseKind().(*kmsg.OffsetFetchResponse)
 			group := kmsg.NewOffsetFetchResponseGroup()
@@ -390,5 +424,37 @@ func TestRequestsOfAReading(t *testing.T) {
 	}
 	if len(asked[kmsg.ListOffsets]) != 3 {
 		t.Errorf("%d brokers of 3 were asked for offsets", len(asked[kmsg.ListOffsets]))
+	}
+}
+
+// Readers of committed messages are measured up to the last stable offset, others up to the newest message.
+func TestIsolation(t *testing.T) {
+	c := newCluster(t, 1)
+	c.topic("a", 10)
+	for isolation, want := range map[Isolation]int8{ReadUncommitted: 0, ReadCommitted: 1} {
+		var mu sync.Mutex
+		asked := map[int64]int8{} // by what is asked for
+		c.ControlKey(kmsg.ListOffsets.Int16(), func(req kmsg.Request) (kmsg.Response, error, bool) {
+			c.KeepControl()
+			mu.Lock()
+			defer mu.Unlock()
+			r := req.(*kmsg.ListOffsetsRequest)
+			asked[r.Topics[0].Partitions[0].Timestamp] = r.IsolationLevel
+			return nil, nil, false
+		})
+		c.reads(c.lag(LagConfig{Group: "g", Topics: []string{"a"}, Isolation: isolation}), 10)
+		mu.Lock()
+		if got, ok := asked[atEnd]; !ok || got != want {
+			t.Errorf("isolation %v: the end was asked for with level %d (%v), want %d", isolation, got, ok, want)
+		}
+		mu.Unlock()
+	}
+}
+
+// A sum beyond what a number holds stays at the most, and never looks like no lag.
+func TestTotalIsBounded(t *testing.T) {
+	l := &Lag{}
+	if got := l.total([]Partition{{Lag: math.MaxInt64}, {Lag: math.MaxInt64}, {Lag: 1}}); got != math.MaxInt64 {
+		t.Errorf("%d", got)
 	}
 }

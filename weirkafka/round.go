@@ -96,6 +96,12 @@ func (r *round) findPartitions(ctx context.Context) error {
 		}
 		return int(a.Partition.Partition) - int(b.Partition.Partition)
 	})
+	for i := 1; i < len(r.partitions); i++ {
+		if a, b := r.partitions[i-1], r.partitions[i]; a.Topic == b.Topic && a.Partition.Partition == b.Partition.Partition {
+			a.Err = fmt.Errorf("topic %s, partition %d: the answer has it twice", a.Topic, a.Partition.Partition)
+			b.Err = a.Err
+		}
+	}
 	return nil
 }
 
@@ -139,7 +145,7 @@ func (r *round) fetchCommits(ctx context.Context) error {
 		return fmt.Errorf("the coordinator of group %s, broker %s: %w", group.Group, r.broker(coordinator), r.refused(told(ctx, err), ""))
 	}
 	resp, ok := shards[0].Resp.(*kmsg.OffsetFetchResponse)
-	if !ok || len(resp.Groups) != 1 {
+	if !ok || len(resp.Groups) != 1 || resp.Groups[0].Group != group.Group {
 		return fmt.Errorf("the coordinator of group %s, broker %s: no answer about that group", group.Group, r.broker(coordinator))
 	}
 	if resp.Groups[0].ErrorCode == kerr.GroupIDNotFound.Code {
