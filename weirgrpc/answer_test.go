@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/throttle"
 )
 
@@ -186,5 +187,42 @@ func TestClientPanics(t *testing.T) {
 	})
 	if n := caller.Targets()[0].Guard.InFlight; n != 0 {
 		t.Errorf("%d in flight", n)
+	}
+}
+
+// A retry that is charged and never sent is given back: here the client's own limit refuses it.
+func TestClientGivesUnsentRetriesBack(t *testing.T) {
+	own := weir.Must(limit.New(limit.Config{Name: "own", Limit: 1, Queue: limit.Queue{Len: -1}}))
+	defer own.Close()
+	var taken []weir.Permit
+	caller := weir.Must(throttle.NewCaller(throttle.CallerConfig{Guard: throttle.NoGuard, Limit: own, Random: func() float64 {
+		if p, err := own.TryAdmit(weir.Work{}); err == nil { // the retry is decided, and somebody else takes the place
+			taken = append(taken, p)
+		}
+		return 0
+	}}))
+	c := &Client{Caller: caller, Safe: func(context.Context, string) bool { return true }}
+	away := status.Error(codes.Unavailable, "away")
+	for what, call := range map[string]func() error{
+		"unary": func() error {
+			return c.unary(t.Context(), "/shop.Cart/Get", nil, nil, nil, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return away })
+		},
+		"stream": func() error {
+			_, err := c.stream(t.Context(), new(grpc.StreamDesc), nil, "/shop.Cart/Get", func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+				return nil, away
+			})
+			return err
+		},
+	} {
+		if rej := weir.AsRejection(call()); rej == nil || rej.Gate != "own" {
+			t.Errorf("%s: refused by %+v", what, rej)
+		}
+		if left := caller.Targets()[0].RetriesLeft; left != 5 || len(taken) != 1 {
+			t.Errorf("%s: %d retries left, %d places taken", what, left, len(taken))
+		}
+		for _, p := range taken {
+			p.Done(weir.NoSample)
+		}
+		taken = nil
 	}
 }

@@ -43,10 +43,20 @@ type clientStream struct {
 
 // begin makes attempts until one has been opened. One that could not be opened has sent nothing.
 func (s *clientStream) begin() error {
+	opened := false
+	defer func() {
+		if !opened { // given up, or something panicked
+			s.end()
+		}
+	}()
 	for {
 		p, err := s.admit()
 		if err == nil {
+			s.mu.Lock()
+			s.permit = p
+			s.mu.Unlock()
 			if err = s.attempt(p); err == nil {
+				opened = true
 				return nil
 			}
 			answer, again := s.answer(err, nil, &peer.Peer{}), false
@@ -55,27 +65,19 @@ func (s *clientStream) begin() error {
 				continue
 			}
 		}
-		s.end()
 		return err
 	}
 }
 
 // attempt opens a stream.
 func (s *clientStream) attempt(p weir.Permit) error {
-	returned := false
-	defer func() {
-		if !returned {
-			p.Done(weir.NoSample)
-		}
-	}()
 	s.call.Sent()
 	stream, err := s.open(s.told(), grpc.OnFinish(func(err error) { p.Done(answerTo(err, nil, true).Outcome) }))
-	returned = true
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
-	s.current, s.permit = stream, p
+	s.current = stream
 	request, sent := s.request, s.sent
 	s.mu.Unlock()
 	if sent {
