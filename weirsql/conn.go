@@ -274,9 +274,11 @@ func (c *dbConn) PrepareContext(ctx context.Context, query string) (driver.Stmt,
 	returned := false
 	defer c.unlessReturned(&returned, mine)
 	s, err := prepare(ctx, c.inner, query)
-	returned = true
 	if err != nil {
 		c.answer(ctx, u, err)
+	}
+	returned = true
+	if err != nil {
 		return nil, err
 	}
 	return wrapStmt(s, c, query), nil
@@ -307,8 +309,8 @@ func (e execer) ExecContext(ctx context.Context, query string, args []driver.Nam
 	if err = c.tell(ctx); err == nil {
 		r, err = exec(ctx, c.inner, query, args)
 	}
-	returned = true
 	c.answer(ctx, u, err)
+	returned = true
 	return r, err
 }
 
@@ -340,11 +342,11 @@ func (q queryer) QueryContext(ctx context.Context, query string, args []driver.N
 	if err = c.tell(ctx); err == nil {
 		r, err = c.query(ctx, query, args)
 	}
-	returned = true
-	c.answer(ctx, u, err)
+	c.answer(ctx, u, err) // it may panic, too
 	if err == nil {
 		c.keep(u)
 	}
+	returned = true
 	return r, err
 }
 

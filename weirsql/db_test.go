@@ -547,6 +547,40 @@ func TestPanicInQuery(t *testing.T) {
 	}
 }
 
+// A classifier that panics leaves no permit behind, above the pool and below it.
+func TestPanicInClassify(t *testing.T) {
+	for what, call := range map[string]func(*DB){
+		"exec":          func(db *DB) { _, _ = db.Exec("x") },
+		"query":         func(db *DB) { _, _ = db.Query("SELECT 1") },
+		"row":           func(db *DB) { _ = db.QueryRow("SELECT 1").Scan() },
+		"begin":         func(db *DB) { _, _ = db.Begin() },
+		"prepare":       func(db *DB) { _, _ = db.Prepare("x") },
+		"exec below":    func(db *DB) { _, _ = db.Pool().Exec("x") },
+		"query below":   func(db *DB) { _, _ = db.Pool().Query("SELECT 1") },
+		"begin below":   func(db *DB) { _, _ = db.Pool().Begin() },
+		"prepare below": func(db *DB) { _, _ = db.Pool().Prepare("x") },
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g, s := newFakeGate(1), &server{kind: modern}
+				fails := errors.New("the statement is wrong")
+				fault := map[string]string{"begin": "begintx", "prepare": "preparectx"} // of what succeeds there nothing is said
+				if op, _, _ := strings.Cut(what, " "); fault[op] != "" {
+					s.on(fault[op], func(context.Context, *core) error { return fails })
+				}
+				db := New(s, g, WithClassify(func(context.Context, error) weir.Outcome { panic("classify") }))
+				defer db.Close()
+				if recovered(func() { call(db) }) == nil {
+					t.Error("no panic")
+				}
+				if g.held() != 0 {
+					t.Error("the permit is held")
+				}
+			})
+		})
+	}
+}
+
 // A driver that panics at the end of a transaction leaves no permit behind, either.
 func TestPanicAtTheEnd(t *testing.T) {
 	for what, end := range map[string]func(*sql.Tx) error{"commit": (*sql.Tx).Commit, "rollback": (*sql.Tx).Rollback} {

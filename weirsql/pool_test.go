@@ -133,6 +133,13 @@ func TestResize(t *testing.T) {
 			t.Errorf("a closed pool of %d", n)
 		}
 	})
+	small, err := Open(&server{kind: modern}, 16, limit.Config{Exempt: 8})
+	check(t, err)
+	defer small.Close()
+	small.SetMaxOpenConns(4) // fewer than are for exempt work
+	if n, g := small.Stats().MaxOpenConnections, small.Gate().(*limit.Limiter).Snapshot(); n != 4 || g.Limit != 1 {
+		t.Errorf("a pool of %d, a limit of %d", n, g.Limit)
+	}
 	db := New(&server{kind: modern}, nil)
 	defer db.Close()
 	db.SetMaxOpenConns(7)

@@ -149,8 +149,8 @@ func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (drive
 	if err = s.c.tell(ctx); err == nil {
 		r, err = s.exec(ctx, args)
 	}
-	returned = true
 	s.c.answer(ctx, u, err)
+	returned = true
 	return r, err
 }
 
@@ -178,11 +178,11 @@ func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driv
 	if err = s.c.tell(ctx); err == nil {
 		r, err = s.rows(ctx, args)
 	}
-	returned = true
-	s.c.answer(ctx, u, err)
+	s.c.answer(ctx, u, err) // it may panic, too
 	if err == nil {
 		s.c.keep(u)
 	}
+	returned = true
 	return r, err
 }
 

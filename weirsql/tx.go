@@ -32,9 +32,11 @@ func (c *dbConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx,
 	returned := false
 	defer c.unlessReturned(&returned, mine)
 	t, err := begin(ctx, c.inner, opts)
-	returned = true
 	if err != nil {
 		c.answer(ctx, u, err)
+	}
+	returned = true
+	if err != nil {
 		return nil, err
 	}
 	c.keep(u)
