@@ -242,7 +242,7 @@ func find(fields []Field, key string) *Field {
 func (d decoder) unknown(at fault.Path, m *Member, fields []Field, gone []string) {
 	var keys, below []string
 	for _, f := range fields {
-		keys = append(keys, f.Key)
+		keys = append(append(keys, f.Key), f.Lift...)
 		t := f.Type
 		if t.Kind() == reflect.Pointer {
 			t = t.Elem()
@@ -263,7 +263,11 @@ func (d decoder) unknown(at fault.Path, m *Member, fields []Field, gone []string
 		instead = "write it below " + strings.Join(below, " or below ")
 	case best != "":
 		instead = "write " + best
-		d.Blame(at.At(best))
+		for _, f := range fields {
+			if f.Key == best || slices.Contains(f.Lift, best) {
+				d.Blame(at.At(f.Key))
+			}
+		}
 	}
 	d.fault(at.At(m.Key), m.Place, "there is no such field", instead)
 }
