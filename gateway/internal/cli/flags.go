@@ -14,6 +14,29 @@ import (
 	"github.com/weir-go/weir/internal/setting"
 )
 
+// onceFlag is a text that may be given once: of two, one would be forgotten.
+type onceFlag struct{ to *string }
+
+// Set implements [pflag.Value].
+func (f onceFlag) Set(text string) error {
+	if *f.to != "" {
+		return fmt.Errorf("it is %s already; more than one needs a file, which weir init writes", *f.to)
+	}
+	*f.to = text
+	return nil
+}
+
+// String implements [pflag.Value].
+func (f onceFlag) String() string {
+	if f.to == nil {
+		return ""
+	}
+	return *f.to
+}
+
+// Type implements [pflag.Value].
+func (f onceFlag) Type() string { return "string" }
+
 // durationFlag is a flag that reads durations as files do, with the same advice.
 type durationFlag struct{ to *time.Duration }
 

@@ -92,7 +92,7 @@ gateway could not start, and 2 if the command line is wrong.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&o.File, "config", "c", "", "configuration file (YAML); weir init writes one")
-	flags.StringVar(&o.Upstream, "upstream", "", "server to guard, for instance http://127.0.0.1:3000 (only without a FILE)")
+	flags.Var(onceFlag{&o.Upstream}, "upstream", "server to guard, for instance http://127.0.0.1:3000 (only without a FILE)")
 	flags.StringVar(&o.Listen, "listen", "", "address to accept clients on (only without a FILE; default "+config.DefaultListen+")")
 	flags.StringVar(&o.Admin, "admin", "", "address for metrics and health, or off (only without a FILE; default "+config.DefaultAdmin+")")
 	flags.Int64Var(&o.Limit, "limit", 0, "requests in progress at a time (only without a FILE; default: the gateway finds the number, and follows the server)")
@@ -293,6 +293,9 @@ func (o *runOptions) withoutFile() (*config.Config, error) {
 	add := func(format string, args ...any) { wrong = append(wrong, fmt.Errorf(format, args...)) }
 	if o.LimitSet && o.Limit < 1 {
 		add("--limit %d admits nothing; it is how many requests may be in progress at a time, at least 1; leave it out to let the gateway find it", o.Limit)
+	}
+	if o.TimeoutSet && o.Timeout == 0 {
+		add("--timeout 0s says that nobody waits; it is how long clients wait for an answer, for instance 1s; leave it out if nobody knows")
 	}
 	if o.Timeout < 0 {
 		add("--timeout %v is in the past; it is how long clients wait for an answer, for instance 1s; leave it out if nobody knows", o.Timeout)

@@ -110,6 +110,8 @@ func TestRunMistakes(t *testing.T) {
 	f(2, `--timeout "5": 5 has no unit; write 5ms, 5s or 5m; see weir run --help`, up, "--timeout", "5")
 	f(2, `--timeout "1 s": "1 s" has a space; write 1s`, up, "--timeout=1 s")
 	f(2, `--timeout "soon": "soon" is no duration`, up, "--timeout=soon")
+	f(2, "--timeout 0s says that nobody waits", up, "--timeout=0s")
+	f(2, `--upstream "http://127.0.0.1:2": it is http://127.0.0.1:1 already; more than one needs a file`, "--upstream=http://127.0.0.1:1", "--upstream=http://127.0.0.1:2")
 	f(2, "it is not a whole number; see weir run --help", up, "--limit=many")
 	f(2, "write weir run --upstream http://127.0.0.1:1", "http://127.0.0.1:1")
 	f(2, "too many arguments", "a.yaml", "b.yaml")
