@@ -3,7 +3,6 @@ package weirpgx
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -14,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-go/weir"
-	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/internal/poolgate"
 	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/weirsql"
 )
@@ -64,7 +63,7 @@ func New(pool *pgxpool.Pool, gate weir.Gate, opts ...Option) *Pool {
 
 // DefaultExempt is how many connections [Open] sets aside for exempt work, if the pool is large
 // enough: no more than a quarter of it.
-const DefaultExempt = weirsql.DefaultExempt
+const DefaultExempt = poolgate.DefaultExempt
 
 // Open makes a pool of connections and the limiter before it, and fits each to the other. cfg comes from
 // pgxpool.ParseConfig; it is copied, and what is changed in the copy is what [CancelRequests] changes.
@@ -79,7 +78,8 @@ func Open(ctx context.Context, cfg *pgxpool.Config, gate limit.Config, opts ...O
 	if cfg == nil || cfg.ConnConfig == nil {
 		return nil, errors.New("weirpgx: the configuration is not one of pgxpool.ParseConfig")
 	}
-	if err := fit(&gate, int64(cfg.MaxConns)); err != nil {
+	gate, err := poolgate.Fit("weirpgx", gate, int64(cfg.MaxConns))
+	if err != nil {
 		return nil, err
 	}
 	limiter, err := limit.New(gate)
@@ -96,29 +96,6 @@ func Open(ctx context.Context, cfg *pgxpool.Config, gate limit.Config, opts ...O
 	p := New(pool, limiter, opts...)
 	p.own = limiter
 	return p, nil
-}
-
-// fit makes the limiter one for so many connections.
-func fit(gate *limit.Config, conns int64) error {
-	if gate.Exempt == 0 {
-		if gate.Exempt = min(DefaultExempt, conns/4); gate.Exempt == 0 {
-			gate.Exempt = -1
-		}
-	}
-	places := conns - max(0, gate.Exempt)
-	switch {
-	case places < 1:
-		return fmt.Errorf("weirpgx: gate %q: of %d connections %d are for exempt work, so there is none left; set MaxConns (pool_max_conns) to at least %d", gate.Name, conns, gate.Exempt, gate.Exempt+1)
-	case gate.Limit > places:
-		return fmt.Errorf("weirpgx: gate %q: a limit of %d, and %d of %d connections are for exempt work; set MaxConns (pool_max_conns) to at least %d", gate.Name, gate.Limit, max(0, gate.Exempt), conns, gate.Limit+max(0, gate.Exempt))
-	case gate.Limit == 0 && gate.Controller == nil:
-		belief, err := control.NewBelief(control.BeliefConfig{Min: min(2, places), Max: places})
-		if err != nil {
-			return err
-		}
-		gate.Controller = belief
-	}
-	return nil
 }
 
 // CancelPatience is how long a server may take to stop a statement whose context has ended. After

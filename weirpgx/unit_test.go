@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-go/weir"
-	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/signal"
 )
@@ -46,57 +45,6 @@ func nowhere(t *testing.T, conns string) *pgxpool.Config {
 		t.Fatal(err)
 	}
 	return cfg
-}
-
-// Pool and limiter fit each other: the limiter never asks for more connections than there are.
-func TestFit(t *testing.T) {
-	for _, tt := range []struct {
-		name          string
-		gate          limit.Config
-		conns         int64
-		exempt, limit int64 // limit: the ceiling where nothing is fixed, else the limit
-		err           string
-	}{
-		{"a pool of 64", limit.Config{}, 64, 8, 56, ""},
-		{"pgx's default", limit.Config{}, 4, 1, 3, ""},
-		{"two connections", limit.Config{}, 2, -1, 2, ""},
-		{"one connection", limit.Config{}, 1, -1, 1, ""},
-		{"exempt places of one's own", limit.Config{Exempt: 2}, 10, 2, 8, ""},
-		{"no exempt places", limit.Config{Exempt: -1}, 10, -1, 10, ""},
-		{"fixed", limit.Config{Limit: 8}, 10, 2, 8, ""},
-		{"none left", limit.Config{Name: "db", Exempt: 8}, 8, 0, 0, `gate "db": of 8 connections 8 are for exempt work, so there is none left; set MaxConns (pool_max_conns) to at least 9`},
-		{"fixed above", limit.Config{Name: "db", Limit: 9}, 10, 0, 0, `gate "db": a limit of 9, and 2 of 10 connections are for exempt work; set MaxConns (pool_max_conns) to at least 11`},
-	} {
-		gate := tt.gate
-		err := fit(&gate, tt.conns)
-		if tt.err != "" {
-			if err == nil || !strings.Contains(err.Error(), tt.err) {
-				t.Errorf("%s: %v, want %q", tt.name, err, tt.err)
-			}
-			continue
-		}
-		if err != nil || gate.Exempt != tt.exempt {
-			t.Errorf("%s: %d exempt, %v", tt.name, gate.Exempt, err)
-			continue
-		}
-		if gate.Controller == nil {
-			if gate.Limit != tt.limit {
-				t.Errorf("%s: a limit of %d, want %d", tt.name, gate.Limit, tt.limit)
-			}
-			continue
-		}
-		l, err := limit.New(gate)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, n := range []int64{tt.limit, tt.limit + 1} { // the controller takes it from there
-			l.Restore(control.State{Limit: float64(n)})
-			if got := l.Snapshot().Limit; got > tt.limit {
-				t.Errorf("%s: a limit of %d with a ceiling of %d", tt.name, got, tt.limit)
-			}
-		}
-		l.Close()
-	}
 }
 
 func TestOpenFaults(t *testing.T) {

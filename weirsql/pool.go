@@ -4,20 +4,18 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
-	"github.com/weir-go/weir/control"
-	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/poolgate"
 	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/signal"
 )
 
 // DefaultExempt is how many connections [Open] sets aside for exempt work, such as pings, if the pool is large
 // enough: no more than a quarter of it.
-const DefaultExempt = 8
+const DefaultExempt = poolgate.DefaultExempt
 
 // Open returns a DB whose pool and gate are made for each other, or an error that names every setting out of
 // range. Close it when it is no longer needed.
@@ -33,7 +31,7 @@ const DefaultExempt = 8
 // MaxIdleConns is MaxOpenConns: a connection that is closed after each use costs more than most statements.
 // Idle connections go by SetConnMaxIdleTime.
 func Open(c driver.Connector, maxConns int, gate limit.Config, opts ...Option) (*DB, error) {
-	fitting, err := fit(maxConns, gate)
+	fitting, err := poolgate.Fit("weirsql", gate, int64(maxConns))
 	if err != nil {
 		return nil, err
 	}
@@ -50,41 +48,6 @@ func Open(c driver.Connector, maxConns int, gate limit.Config, opts ...Option) (
 	return db, nil
 }
 
-// fit returns the configuration of a gate for a pool of so many connections.
-func fit(maxConns int, gate limit.Config) (limit.Config, error) {
-	if maxConns < 1 {
-		return gate, fmt.Errorf("weirsql: a pool of %d connections; open at least 1", maxConns)
-	}
-	gate.Exempt = exempt(maxConns, gate)
-	places := int64(maxConns) - max(gate.Exempt, 0)
-	var f fault.List
-	f.Check(places > 0, fault.Path{"Exempt"}, gate.Exempt, "must be below the connections, which are %d", maxConns)
-	f.Check(places <= 0 || gate.Limit <= places, fault.Path{"Limit"}, gate.Limit,
-		"must be at most %d: there are %d connections, and %d of them are for exempt work", places, maxConns, maxConns-int(places))
-	if err := f.Err("weirsql"); err != nil {
-		return gate, err
-	}
-	if gate.Controller == nil && gate.Limit == 0 {
-		belief, err := control.NewBelief(control.BeliefConfig{Min: min(2, places), Max: places})
-		if err != nil {
-			return gate, err
-		}
-		gate.Controller = belief
-	}
-	return gate, nil
-}
-
-// exempt returns how many connections are for exempt work, or -1 for none.
-func exempt(maxConns int, gate limit.Config) int64 {
-	if gate.Exempt != 0 {
-		return gate.Exempt
-	}
-	if n := min(DefaultExempt, int64(maxConns)/4); n > 0 {
-		return n
-	}
-	return -1
-}
-
 // SetMaxOpenConns is that of [database/sql.DB]. After [Open] it sets MaxIdleConns too, and moves the bound of the
 // limit. What has been learned is kept. n is then at least 1. A Limit or an Exempt of your own that does
 // not fit is lowered for as long. Nothing in use is closed before it is given back.
@@ -97,9 +60,9 @@ func (db *DB) SetMaxOpenConns(n int) {
 	defer db.mu.Unlock()
 	n = max(n, 1)
 	gate := db.config
-	gate.Exempt = min(exempt(n, gate), int64(n-1))
+	gate.Exempt = min(poolgate.Exempt(gate, int64(n)), int64(n-1))
 	gate.Limit = min(gate.Limit, int64(n)-max(gate.Exempt, 0))
-	gate, err := fit(n, gate)
+	gate, err := poolgate.Fit("weirsql", gate, int64(n))
 	if err == nil {
 		err = db.limiter.Reconfigure(gate)
 	}

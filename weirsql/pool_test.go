@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/internal/poolgate"
 	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/signal"
 )
@@ -48,7 +49,7 @@ func TestOpen(t *testing.T) {
 			if n := l.Snapshot().Limit; n != tt.limit {
 				t.Errorf("%+v: a limit of %d", tt, n)
 			}
-			fitting, err := fit(tt.conns, tt.gate)
+			fitting, err := poolgate.Fit("weirsql", tt.gate, int64(tt.conns))
 			check(t, err)
 			if n := max(fitting.Exempt, 0); n != tt.exempt {
 				t.Errorf("%+v: %d for exempt work", tt, n)

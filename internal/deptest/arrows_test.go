@@ -26,7 +26,7 @@ var arrows = map[string][]string{
 	"sim":               {"", "policy", "scenarios", "throttle", "internal/hist", "internal/station", "internal/fault", "internal/jsontree", "internal/setting"},
 	"throttle":          {"", "slot", "internal/fault", "internal/gate", "internal/setting"},
 	"weirhttp":          {"", "throttle", "internal/yield"},
-	"weirsql":           {"", "control", "limit", "signal", "internal/fault"},
+	"weirsql":           {"", "limit", "signal", "internal/poolgate"},
 	"weirtest":          {"quota"},
 	"examples/textbook": {"", "limit", "quota", "shed", "throttle", "weirhttp"},
 	"internal/chart":    {},
@@ -35,6 +35,7 @@ var arrows = map[string][]string{
 	"internal/loadgen":  {"internal/hist"},
 	"internal/kafka":    {"internal/freeport", "internal/process"},
 	"internal/postgres": {"internal/freeport", "internal/process"},
+	"internal/poolgate": {"control", "limit", "internal/fault"},
 	"internal/process":  {},
 	"internal/station":  {},
 	"internal/fault":    {},
@@ -58,7 +59,7 @@ var moduleArrows = map[string][]string{
 	"gateway":            {"", "control", "policy", "quota", "signal", "sim", "weirgrpc", "weirhttp", "weirkafka", "weirredis", "internal/loadgen", "internal/fault", "internal/jsontree", "internal/setting"},
 	"weirgrpc":           {"", "policy", "throttle", "weirhttp", "internal/yield"},
 	"weirkafka":          {"internal/fault", "internal/setting"},
-	"weirpgx":            {"", "control", "limit", "signal", "weirsql"},
+	"weirpgx":            {"", "limit", "signal", "weirsql", "internal/poolgate"},
 	"weirredis":          {"quota", "internal/fault"},
 }
 

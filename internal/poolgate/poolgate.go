@@ -1,0 +1,50 @@
+// Package poolgate fits a gate to the pool of database connections behind it, for weirsql and weirpgx.
+package poolgate
+
+import (
+	"fmt"
+
+	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/limit"
+)
+
+// DefaultExempt is how many connections are for exempt work, if the pool is large enough: no more than a
+// quarter of it.
+const DefaultExempt = 8
+
+// Fit returns the configuration of a gate for a pool of so many connections. Those that are not for exempt
+// work are the most that its limit may be, and the ceiling of the default controller. pkg begins the errors.
+func Fit(pkg string, gate limit.Config, conns int64) (limit.Config, error) {
+	if conns < 1 {
+		return gate, fmt.Errorf("%s: a pool of %d connections; open at least 1", pkg, conns)
+	}
+	gate.Exempt = Exempt(gate, conns)
+	places := conns - max(gate.Exempt, 0)
+	var f fault.List
+	f.Check(places > 0, fault.Path{"Exempt"}, gate.Exempt, "must be below the connections, which are %d", conns)
+	f.Check(places <= 0 || gate.Limit <= places, fault.Path{"Limit"}, gate.Limit,
+		"must be at most %d: there are %d connections, and %d of them are for exempt work", places, conns, conns-places)
+	if err := f.Err(pkg); err != nil {
+		return gate, err
+	}
+	if gate.Controller == nil && gate.Limit == 0 {
+		belief, err := control.NewBelief(control.BeliefConfig{Min: min(2, places), Max: places})
+		if err != nil {
+			return gate, err
+		}
+		gate.Controller = belief
+	}
+	return gate, nil
+}
+
+// Exempt returns how many connections are for exempt work, or -1 for none.
+func Exempt(gate limit.Config, conns int64) int64 {
+	if gate.Exempt != 0 {
+		return gate.Exempt
+	}
+	if n := min(DefaultExempt, conns/4); n > 0 {
+		return n
+	}
+	return -1
+}
