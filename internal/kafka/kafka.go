@@ -55,20 +55,11 @@ type Server struct {
 // Find returns the folder with the jars that make parts has fetched. It looks for .cache/kafka in the
 // folder where the program runs and in those around it.
 func Find() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
+	jar := process.Find(".cache/kafka/kafka_*.jar")
+	if jar == "" {
+		return "", errors.New("there is no Kafka in .cache/kafka: make parts fetches it, with Java 17 and Maven")
 	}
-	for {
-		jars := filepath.Join(dir, ".cache", "kafka")
-		if found, _ := filepath.Glob(filepath.Join(jars, "kafka_*.jar")); len(found) > 0 {
-			return jars, nil
-		}
-		if dir == filepath.Dir(dir) {
-			return "", errors.New("there is no Kafka in .cache/kafka: make parts fetches it, with Java 17 and Maven")
-		}
-		dir = filepath.Dir(dir)
-	}
+	return filepath.Dir(jar), nil
 }
 
 // Start starts a broker and returns when it is in its own answer about who the brokers are. The broker

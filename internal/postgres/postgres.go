@@ -52,20 +52,11 @@ type Server struct {
 // Find returns the server that make parts has linked. It looks for .cache/bin/postgres in the folder
 // where the program runs and in those around it.
 func Find() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
+	program := process.Find(".cache/bin/postgres")
+	if program == "" {
+		return "", errors.New("there is no postgres in .cache/bin: make parts installs it where it can be had")
 	}
-	for {
-		program := filepath.Join(dir, ".cache", "bin", "postgres")
-		if _, err := os.Stat(program); err == nil {
-			return program, nil
-		}
-		if dir == filepath.Dir(dir) {
-			return "", errors.New("there is no postgres in .cache/bin: make parts installs it where it can be had")
-		}
-		dir = filepath.Dir(dir)
-	}
+	return program, nil
 }
 
 // Start makes a cluster and returns when it accepts connections. The server outlives ctx.

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -25,6 +26,22 @@ type Process struct {
 	said  tail
 	ended chan struct{} // closed when it has
 	err   error         // how, once ended is closed
+}
+
+// Find returns the first file that matches a pattern, as of [filepath.Glob], below the folder where the
+// program runs or below one around it. It is empty if there is none.
+func Find(pattern string) string {
+	dir, err := os.Getwd()
+	for err == nil {
+		if found, _ := filepath.Glob(filepath.Join(dir, pattern)); len(found) > 0 {
+			return found[0]
+		}
+		if dir == filepath.Dir(dir) {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	return ""
 }
 
 // Within is how long a server may take until it is ready, on a slow machine.
