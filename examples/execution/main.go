@@ -49,6 +49,10 @@ func main() {
 	flag.StringVar(&serve, "serve", "", "only serve, at this address, until interrupted")
 	flag.StringVar(&o.plot, "plot", "", "a file for the plot, an SVG")
 	flag.BoolVar(&o.quick, "quick", false, "a few seconds in all; its figures mean nothing")
+	flag.Usage = func() {
+		fmt.Fprint(flag.CommandLine.Output(), "execution compares what sizes the tickets of a small database server, on a PostgreSQL of its own, in five minutes.\n\nexecution [flags]\n")
+		flag.PrintDefaults()
+	}
 	flag.Parse()
 	err := o.choose(names)
 	if err == nil {
