@@ -110,6 +110,7 @@ func reasonIn(st *status.Status) string {
 
 // The outcome of a call is what its grpc-status says, in headers or trailers.
 func TestGRPCOutcomes(t *testing.T) {
+	t.Parallel()
 	send := func(n, size int, err error) func(testgrpc.TestService_StreamingOutputCallServer) error {
 		return func(s testgrpc.TestService_StreamingOutputCallServer) error {
 			for range n {
@@ -337,6 +338,7 @@ func TestGRPCReset(t *testing.T) {
 
 // A call that goes both ways is never held up, gives no sample, and has no slot once it lasts.
 func TestGRPCConversation(t *testing.T) {
+	t.Parallel()
 	g, client := callers(t, &callee{duplex: func(s testgrpc.TestService_FullDuplexCallServer) error {
 		for {
 			in, err := s.Recv()
@@ -383,6 +385,7 @@ func TestGRPCConversation(t *testing.T) {
 
 // A call whose client sends nothing cannot keep its slot.
 func TestGRPCSilentClient(t *testing.T) {
+	t.Parallel()
 	g, client := callers(t, &callee{duplex: func(s testgrpc.TestService_FullDuplexCallServer) error {
 		<-s.Context().Done()
 		return nil

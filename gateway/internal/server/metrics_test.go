@@ -55,6 +55,7 @@ func TestMetricsSayWhoAnswered(t *testing.T) {
 // A signal under pressure shrinks the limit and is named wherever somebody may
 // look for the reason: the refusal, the log, the gate, the metrics.
 func TestABindingSignalIsNamed(t *testing.T) {
+	t.Parallel()
 	release := make(chan struct{})
 	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) { <-release })
 	defer close(release)

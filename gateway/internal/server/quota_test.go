@@ -564,6 +564,7 @@ func TestCostInTheTrailer(t *testing.T) {
 // A stream of events says at its end what it has cost, and its quota is settled by that. So does an answer in
 // JSON. The slot of a stream is free by then. What breaks off costs what was charged, or more if it has said so.
 func TestCostInTheEvents(t *testing.T) {
+	t.Parallel()
 	const usage = "data: {\"choices\":[],\"usage\":{\"total_tokens\":%d}}\n\n"
 	for _, tt := range []struct {
 		name, kind, stream string

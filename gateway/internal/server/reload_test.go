@@ -141,6 +141,7 @@ func TestReloadUnderLoad(t *testing.T) {
 }
 
 func TestReloadListeners(t *testing.T) {
+	t.Parallel()
 	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {})
 	src := new(source)
 	first := baseConfig(t, up.URL)
@@ -449,6 +450,7 @@ func TestReloadTellsListeners(t *testing.T) {
 
 // A file that changes between the reading of the configuration and the start is not missed.
 func TestWatchFromTheReading(t *testing.T) {
+	t.Parallel()
 	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {})
 	file := filepath.Join(t.TempDir(), "weir.yaml")
 	if err := os.WriteFile(file, []byte("1"), 0o600); err != nil {
@@ -472,6 +474,7 @@ func TestWatchFromTheReading(t *testing.T) {
 }
 
 func TestWatch(t *testing.T) {
+	t.Parallel()
 	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {})
 	file := filepath.Join(t.TempDir(), "weir.yaml")
 	if err := os.WriteFile(file, []byte("1"), 0o600); err != nil {

@@ -25,6 +25,7 @@ import (
 // an idle one that the gateway closed as a request was on its way. The lame duck leaves next to
 // none of those, and clients may send such a request again.
 func TestShutdownUnderLoad(t *testing.T) {
+	t.Parallel()
 	var worked atomic.Int64
 	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {
 		await.Work(10 * time.Millisecond)
@@ -277,6 +278,7 @@ func TestShutdownCutsWhatStays(t *testing.T) {
 // After a reload, a shutdown waits for answers on the replaced listener whose handlers have
 // returned: their last bytes wait for the client's window.
 func TestShutdownAfterReloadSendsAnswersWhole(t *testing.T) {
+	t.Parallel()
 	const window, length = 100, 200 // what the client takes at first, and the answer
 	up := upstreamOf(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write(make([]byte, length))

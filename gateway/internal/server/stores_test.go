@@ -209,6 +209,7 @@ func TestQuotaSetWhileRunning(t *testing.T) {
 // Asking a running gateway a thousand times what would happen takes nothing: the whole
 // burst is there afterwards, and no more. A rule set at run time is told with who set it.
 func TestExplainTakesNothing(t *testing.T) {
+	t.Parallel()
 	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer upstream.Close()
 	cfg := bookConfig(t, upstream.URL, t.TempDir())

@@ -112,6 +112,7 @@ func TestSpans(t *testing.T) {
 
 // A collector that never answers holds up no request, no reload and no shutdown for long.
 func TestSpansToNobody(t *testing.T) {
+	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -115,6 +115,7 @@ func (c *slowClient) end() map[int]int {
 // Bodies that stall give their slots up, and when they are complete the upstream
 // has no more of them to work on than its gate allows.
 func TestStalledBodiesComeBackThroughTheGate(t *testing.T) {
+	t.Parallel()
 	f := func(name, protocol string, length int64, target bool) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -168,6 +169,7 @@ func stalledBodies(t *testing.T, protocol string, length int64, target bool) {
 // A complete body that finds no slot is refused, and the upstream never sees it
 // complete.
 func TestCompleteBodyIsRefused(t *testing.T) {
+	t.Parallel()
 	f := func(name, protocol string, length int64) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -241,6 +243,7 @@ func TestCompleteBodyWithoutAnEnd(t *testing.T) {
 
 // A body that trickles is never silent for long, and gives its slot up too.
 func TestTricklingBodyGivesItsSlotUp(t *testing.T) {
+	t.Parallel()
 	wk := newWorker(t, 0)
 	cfg := baseConfig(t, wk.url)
 	cfg.Listeners[0].ReadTimeout = policy.Duration(time.Minute) // no machine stands still for so long
@@ -293,6 +296,7 @@ func TestFastBodyKeepsItsSlot(t *testing.T) {
 // The slot is held for as long as its work usually takes, and before the first answer as long as it
 // may take.
 func TestBrokenUpload(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name   string
 		expect time.Duration // what earlier answers took; 0: there were none
