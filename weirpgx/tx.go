@@ -2,7 +2,6 @@ package weirpgx
 
 import (
 	"context"
-	"errors"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
@@ -10,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/poolgate"
 	"github.com/weir-go/weir/weirsql"
 )
 
@@ -28,9 +28,6 @@ type fate struct {
 
 func newTx(inner pgx.Tx, u *use) *tx { return &tx{inner, u, &fate{}} }
 
-// inFailedTransaction is the SQLSTATE of a statement that comes after one that failed.
-const inFailedTransaction = "25P02"
-
 // statement is one of a transaction. It frees nothing, but the transaction remembers how it ended.
 type statement struct {
 	fate *fate
@@ -41,12 +38,8 @@ func (statement) sample()  {}
 func (statement) abandon() {}
 
 func (s statement) end(err error) {
-	if err == nil {
+	if err == nil || poolgate.AfterFailure(err) {
 		return
-	}
-	var state interface{ SQLState() string }
-	if errors.As(err, &state) && state.SQLState() == inFailedTransaction {
-		return // an earlier statement says why
 	}
 	if o := weirsql.Classify(s.ctx, err); o != weir.OK {
 		s.fate.mu.Lock()

@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/poolgate"
 )
 
 // This file stands between database/sql and a driver. database/sql asks a connection for optional
@@ -190,13 +191,14 @@ func (c *dbConn) enter(ctx context.Context, method, query string) (u *use, mine 
 	return u, true, nil
 }
 
-// answer notes what came of a statement. In a transaction the first failure counts. Above the pool the methods
-// of [DB] take the sample: database/sql may try again.
+// answer notes what came of a statement. In a transaction the last failure counts: it may have gone on after
+// an earlier one, behind a savepoint. Above the pool the methods of [DB] take the sample: database/sql may try
+// again.
 func (c *dbConn) answer(ctx context.Context, u *use, err error) {
 	switch {
 	case err == driver.ErrSkip:
 	case c.tx != nil:
-		if err == nil || u.failed != weir.NoSample {
+		if err == nil || poolgate.AfterFailure(err) {
 			return
 		}
 		if o := c.guard.classify(ctx, err); o != weir.OK {

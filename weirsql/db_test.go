@@ -192,6 +192,15 @@ func TestEnds(t *testing.T) {
 			_, _ = tx.ExecContext(ctx, "x")
 			check(t, tx.Rollback())
 		}, "[overload]"},
+		{"rollback after two statements that failed, with a savepoint between", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			tx, err := db.BeginTx(ctx, nil)
+			check(t, err)
+			s.on("exec", fails(stateError("XX000")))
+			_, _ = tx.ExecContext(ctx, "x")
+			s.on("exec", fails(stateError("55P03")))
+			_, _ = tx.ExecContext(ctx, "x")
+			check(t, tx.Rollback())
+		}, "[overload]"},
 		{"commit after a statement that failed", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
 			tx, err := db.BeginTx(ctx, nil)
 			check(t, err)

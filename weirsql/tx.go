@@ -98,7 +98,7 @@ func (t *tx) Rollback() error {
 	return err
 }
 
-// over tells the gate what came of the transaction: if it has not committed, what its first failed statement
+// over tells the gate what came of the transaction: if it has not committed, what its last failed statement
 // came to, or why its context ended.
 func (t *tx) over(committed bool, err error) {
 	u := t.c.use

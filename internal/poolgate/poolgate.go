@@ -2,6 +2,7 @@
 package poolgate
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/weir-go/weir/control"
@@ -47,4 +48,11 @@ func Exempt(gate limit.Config, conns int64) int64 {
 		return n
 	}
 	return -1
+}
+
+// AfterFailure reports whether a statement was refused only because an earlier one of its transaction had
+// failed (SQLSTATE 25P02). The earlier one says why.
+func AfterFailure(err error) bool {
+	var state interface{ SQLState() string }
+	return errors.As(err, &state) && state.SQLState() == "25P02"
 }

@@ -1,0 +1,138 @@
+package weirsql
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+// guard is a gate and how to ask it. It never changes once built.
+type guard struct {
+	gate     weir.Gate
+	work     func(context.Context, string, *weir.Work)
+	classify func(context.Context, error) weir.Outcome
+	logger   *slog.Logger
+	share    float64                    // of the time left, for each statement; 0: no budgets
+	tell     func(time.Duration) string // tells the database in a transaction
+	holds    *holds                     // nil: nothing is held when a context ends
+	leaks    bool                       // uses that are dropped are to be found
+}
+
+// Option adjusts [New], [Open] and [Connector].
+type Option func(*guard)
+
+func newGuard(g weir.Gate, opts []Option) *guard {
+	guard := &guard{gate: g, classify: Classify}
+	for _, o := range opts {
+		o(guard)
+	}
+	return guard
+}
+
+// WithWork fills in who asks for what: tenant, user, priority, cost. Op is already query, exec, prepare, begin, conn
+// or ping, and Write is set: see [DB]. A ping is Exempt. fn can change all of it. query is the
+// text; it is empty for a transaction, a conn and a ping.
+func WithWork(fn func(ctx context.Context, query string, w *weir.Work)) Option {
+	return func(g *guard) { g.work = fn }
+}
+
+// WithClassify replaces [Classify], for instance by [ClassifyMySQL]. nil leaves it.
+func WithClassify(fn func(ctx context.Context, err error) weir.Outcome) Option {
+	return func(g *guard) {
+		if fn != nil {
+			g.classify = fn
+		}
+	}
+}
+
+// WithLogger sets where the one line goes that is written when work waits in the pool. Default
+// [slog.Default].
+func WithLogger(l *slog.Logger) Option {
+	return func(g *guard) { g.logger = l }
+}
+
+// WithBudget gives each statement a share of the time that is left until its context's deadline: from 0 to
+// 1, at most what is left. Default 0: no budgets. A statement without a deadline has no budget.
+//
+// Outside of transactions it is a deadline of the context, and includes reading the rows. In a transaction
+// the database is told before each statement, with the text that tell returns, such as
+// [LocalTimeout]. That is one more round trip. tell is called with 0 for a statement without a deadline
+// after one with a deadline. With a nil tell, statements in transactions have no budget.
+func WithBudget(share float64, tell func(d time.Duration) string) Option {
+	return func(g *guard) {
+		if share > 0 {
+			g.share, g.tell = min(share, 1), tell
+		}
+	}
+}
+
+// WithHold keeps the permit of a call whose context has ended before its answer. It is for drivers that
+// return then although the server works on, as those of MySQL do. The permit is held for the mean time of calls, or for
+// as long again as this one took if that is more. It is never held for more than longest.
+func WithHold(longest time.Duration) Option {
+	return func(g *guard) {
+		if longest > 0 {
+			g.holds = &holds{longest: longest}
+		}
+	}
+}
+
+// WithFindLeaks gives back the permits of rows and connections that are dropped without being closed, once
+// the garbage collector has found them. A gate that looks for leaks reports the call site, for instance one
+// with limit.Config.FindLeaks. The connection itself stays lost to the pool. A debug option: it costs a cleanup
+// for each query. What database/sql keeps is not found: transactions, rows of a [Stmt], and rows under a
+// context that can still end.
+func WithFindLeaks() Option {
+	return func(g *guard) { g.leaks = true }
+}
+
+// admit asks the gate for one use of the database.
+func (g *guard) admit(ctx context.Context, c call, maxWait time.Duration) (*use, error) {
+	u := &use{Context: ctx, guard: g, method: c.method}
+	if g.holds != nil {
+		u.began = time.Now()
+	}
+	if g.gate == nil {
+		return u, nil
+	}
+	w := weir.Work{Op: c.method, Write: c.isWrite(), Exempt: c.method == methodPing}
+	if g.work != nil {
+		w = g.described(ctx, c, w)
+	}
+	if maxWait != 0 {
+		w.MaxWait = maxWait
+	}
+	p, err := g.gate.Admit(ctx, w)
+	if err != nil {
+		return nil, notBadConn(err)
+	}
+	u.permit = p
+	return u, nil
+}
+
+// described is a function of its own because its work escapes to the heap.
+func (g *guard) described(ctx context.Context, c call, w weir.Work) weir.Work {
+	g.work(ctx, c.query, &w)
+	return w
+}
+
+// notBadConn returns the error of a gate so that it does not match [driver.ErrBadConn], whatever it wraps.
+// database/sql would try again, three times in all.
+func notBadConn(err error) error {
+	if errors.Is(err, driver.ErrBadConn) {
+		return refusal{err}
+	}
+	return err
+}
+
+type refusal struct{ err error }
+
+func (r refusal) Error() string      { return r.err.Error() }
+func (r refusal) As(target any) bool { return errors.As(r.err, target) }
+func (r refusal) Is(target error) bool {
+	return target != driver.ErrBadConn && errors.Is(r.err, target)
+}
