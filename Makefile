@@ -11,7 +11,7 @@ export CGO_ENABLED = 1
 
 # The modules that go.work joins, and all their packages.
 MODULES  = . bench examples/analytics examples/execution gateway weirgrpc weirkafka weirpgx weirredis
-PACKAGES = ./... ./bench/... ./examples/analytics/... ./examples/execution/... ./gateway/... ./weirgrpc/... ./weirkafka/... ./weirpgx/... ./weirredis/...
+PACKAGES = $(patsubst ././...,./...,$(MODULES:%=./%/...))
 
 CACHE       := .cache
 STATICCHECK := $(CACHE)/bin/staticcheck
@@ -44,8 +44,12 @@ build: need-go ## build bin/weir, a static binary; needs no C compiler
 run: build ## build and run the demo; make run ARGS="run --upstream http://127.0.0.1:3000" runs your own
 	@exec $(BIN) $(ARGS)
 
+# The servers are fetched while the checks compute. Then nothing else runs beside the tests.
 .PHONY: test
-test: need-cc check parts test-unit test-integration ## everything: checks, unit tests with -race, tests against real nginx, gunicorn, Redis, Envoy, PostgreSQL, Kafka and Prometheus
+test: need-cc ## everything: checks, unit tests with -race, tests against real nginx, gunicorn, Redis, Envoy, PostgreSQL, Kafka and Prometheus
+	@$(MAKE) --no-print-directory --output-sync=target -j 2 parts check
+	@$(MAKE) --no-print-directory test-unit
+	@$(MAKE) --no-print-directory test-integration
 	@echo "all tests passed"
 
 .PHONY: test-short
