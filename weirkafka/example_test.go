@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/limit"
@@ -49,4 +51,17 @@ func Example() {
 	defer permit.Done(weir.OK) // once the indexer has applied it
 	fmt.Println(gate.Snapshot().Limit)
 	// Output: 1000
+}
+
+// A record that the cluster never acknowledges: it is given up, and its permit comes back.
+func ExampleProducer() {
+	gate := weir.Must(limit.New(limit.Config{Name: "documents", Limit: 100}))
+	defer gate.Close()
+	client := weir.Must(kgo.NewClient(kgo.SeedBrokers("127.0.0.1:1"), kgo.RecordDeliveryTimeout(time.Second)))
+	defer client.Close()
+	producer := &weirkafka.Producer{Client: client, Gate: gate}
+
+	err := producer.ProduceSync(context.Background(), &kgo.Record{Topic: "documents", Value: []byte("...")})
+	fmt.Println(weirkafka.Classify(err), gate.Snapshot().InFlight)
+	// Output: overload 0
 }

@@ -58,7 +58,7 @@ var moduleArrows = map[string][]string{
 	"examples/execution": {"", "control", "keyed", "limit", "weirhttp", "weirpgx", "weirsql", "internal/chart", "internal/freeport", "internal/loadgen", "internal/postgres"},
 	"gateway":            {"", "control", "policy", "quota", "signal", "sim", "weirgrpc", "weirhttp", "weirkafka", "weirredis", "internal/loadgen", "internal/fault", "internal/jsontree", "internal/setting"},
 	"weirgrpc":           {"", "policy", "throttle", "weirhttp", "internal/yield"},
-	"weirkafka":          {"internal/fault", "internal/setting"},
+	"weirkafka":          {"", "control", "keyed", "limit", "signal", "internal/fault", "internal/setting"},
 	"weirpgx":            {"", "limit", "signal", "weirsql", "internal/poolgate"},
 	"weirredis":          {"quota", "internal/fault"},
 }
