@@ -233,6 +233,26 @@ func (b *behindEnvoy) refusesCall(t *testing.T) {
 	}
 }
 
+// grpc-go's own client through an Envoy that asks weir.
+func TestInteropThroughEnvoy(t *testing.T) {
+	t.Parallel()
+	envoyPart(t)
+	service := interopServer(t)
+	b := &behindEnvoy{gateway: startListening(t, "http", "serve: [ext_proc]", gatewayConfig(service, 64))}
+	b.front(t, service, "weir::"+b.addr, "port_value: 8091", "port_value: "+portOf(b.addr),
+		"    - name: service\n", `    - name: service
+      typed_extension_protocol_options:
+        envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+          "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+          explicit_http_config: {http2_protocol_options: {}}
+`)
+	passInterop(t, strings.TrimPrefix(b.url, "http://"), insecure.NewCredentials())
+	b.idle(t)
+	if n := b.gate(t, "app").Admitted; n < uint64(len(interopCases)) {
+		t.Errorf("%d calls were admitted, of %d cases", n, len(interopCases))
+	}
+}
+
 // An Envoy asks over a Unix socket as well.
 func TestEnvoyOverASocket(t *testing.T) {
 	t.Parallel()
