@@ -79,6 +79,10 @@ test-integration: need-go parts
 test-redis: need-go ## the tests of the store alone; make test-redis WEIR_REDIS_SERVER=/path/to/redis-server: against that one
 	go test -tags integration -count=1 -parallel 8 -timeout 30m ./weirredis/
 
+.PHONY: soak-envoy
+soak-envoy: need-go parts ## 20 reloads and 5 drains of two gateways behind an Envoy, under load: none lost, none unseen; two minutes
+	WEIR_LONG=1 go test -tags integration -count=1 -v -timeout 30m -run 'TestEnvoyReloadsAndDrains$$' ./gateway/integration/
+
 .PHONY: parts
 parts: $(H2SPEC) $(RATELIMIT) ## install the real servers that the integration tests run against
 	@scripts/parts

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -441,6 +442,8 @@ func (p *pair) healthy(t *testing.T, g *gateway) {
 	})
 }
 
+var idleTimeout = regexp.MustCompile(` *idle_timeout: .*\n`)
+
 // Reloads of both gateways, and drains in turn, lose no request and let none in unseen, though Envoy
 // fails closed. The variable WEIR_LONG asks for 20 reloads and 5 drains.
 func TestEnvoyReloadsAndDrains(t *testing.T) {
@@ -456,7 +459,8 @@ func TestEnvoyReloadsAndDrains(t *testing.T) {
 		g.rewrite(t, func(old string) string {
 			old = strings.Replace(old, fmt.Sprintf("limit: {limit: %d,", p.limit(t, g)), fmt.Sprintf("limit: {limit: %d,", limit), 1)
 			if i%4 > 1 { // another listener on the same socket, too
-				old = strings.Replace(old, "serve: [ext_proc]\n", fmt.Sprintf("serve: [ext_proc]\n    idle_timeout: %ds\n", 600+i), 1)
+				before, after, _ := strings.Cut(idleTimeout.ReplaceAllString(old, ""), "serve: [ext_proc]\n")
+				old = fmt.Sprintf("%sserve: [ext_proc]\n    idle_timeout: %ds\n%s", before, 600+i, after)
 			}
 			return old
 		})
