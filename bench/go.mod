@@ -12,6 +12,7 @@ require (
 	github.com/sethvargo/go-limiter v0.7.1
 	github.com/throttled/throttled/v2 v2.15.0
 	github.com/weir-go/weir v0.0.0
+	github.com/weir-go/weir/weirgrpc v0.0.0
 	github.com/weir-go/weir/weirpgx v0.0.0
 	github.com/weir-go/weir/weirredis v0.0.0
 	github.com/zeromicro/go-zero v1.10.3
@@ -25,6 +26,7 @@ require (
 
 replace (
 	github.com/weir-go/weir => ../
+	github.com/weir-go/weir/weirgrpc => ../weirgrpc
 	github.com/weir-go/weir/weirpgx => ../weirpgx
 	github.com/weir-go/weir/weirredis => ../weirredis
 )

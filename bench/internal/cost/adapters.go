@@ -1,0 +1,230 @@
+package cost
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/failsafe-go/failsafe-go"
+	"github.com/failsafe-go/failsafe-go/adaptivelimiter"
+	"github.com/failsafe-go/failsafe-go/failsafegrpc"
+	"google.golang.org/grpc"
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/tap"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/limit"
+	"github.com/weir-go/weir/throttle"
+	"github.com/weir-go/weir/weirgrpc"
+	"github.com/weir-go/weir/weirsql"
+)
+
+// call is a call of gRPC as a server sees it, with a handler that does nothing.
+func call() group {
+	const goalNS, tappedNS = 400, 1000
+	return group{
+		Name:  "call of gRPC",
+		Floor: Subject{Name: "interceptor that does nothing", New: ready(bareCall)},
+		Peers: []Subject{
+			{Name: "weirgrpc, fixed limit", Goal: goal{Extra: goalNS}, New: guardedCall(limit.Config{Name: "bench", Limit: size})},
+			{Name: "weirgrpc, default limit", New: guardedCall(limit.Config{Name: "bench"})},
+			{Name: "weirgrpc, fixed limit, with a tap", Goal: goal{Extra: tappedNS}, New: tappedCall},
+			{Name: "failsafe-go adaptive limiter", New: ready(failsafeCall), Parks: true},
+		},
+	}
+}
+
+// statement is one of a database that does nothing, in a context that can end.
+func statement() group {
+	const goalNS = 600
+	return group{
+		Name:  "statement of a database",
+		Floor: Subject{Name: "database/sql", New: statements(func() database { return sql.OpenDB(idle{}) }, exec)},
+		Peers: []Subject{
+			{Name: "weirsql, fixed limit", Goal: goal{Extra: goalNS}, New: statements(guarded(limit.Config{Name: "bench", Limit: size}), exec)},
+			{Name: "weirsql, default limit", New: statements(guarded(limit.Config{Name: "bench"}), exec)},
+		},
+	}
+}
+
+// query is a statement that returns rows, of which there are none.
+func query() group {
+	const goalNS = 600
+	return group{
+		Name:  "query of a database",
+		Floor: Subject{Name: "database/sql", New: statements(func() database { return sql.OpenDB(idle{}) }, rows)},
+		Peers: []Subject{
+			{Name: "weirsql, fixed limit", Goal: goal{Extra: goalNS}, New: statements(guarded(limit.Config{Name: "bench", Limit: size}), rows)},
+		},
+	}
+}
+
+// request is a call to another service that succeeds.
+func request() group {
+	const goalNS = 300
+	return group{
+		Name:  "call to another service",
+		Floor: Subject{Name: "the call alone", New: ready(bareRequest)},
+		Peers: []Subject{
+			{Name: "throttle, retry and budget", Goal: goal{Extra: goalNS}, New: ready(throttledRequest)},
+		},
+	}
+}
+
+const method = "/grpc.testing.TestService/UnaryCall"
+
+// unary loops over calls through an interceptor.
+func unary(interceptor grpc.UnaryServerInterceptor) Loop {
+	info, req := &grpc.UnaryServerInfo{FullMethod: method}, any(new(testgrpc.SimpleRequest))
+	ctx := metadata.NewIncomingContext(context.Background(), metadata.Pairs(":authority", "bench", "content-type", "application/grpc"))
+	return func(n int) error {
+		for range n {
+			if _, err := interceptor(ctx, req, info, handle); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+func handle(_ context.Context, req any) (any, error) { return req, nil }
+
+func bareCall() Loop {
+	return unary(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		return handler(ctx, req)
+	})
+}
+
+func guardedCall(cfg limit.Config) func() (Loop, func()) {
+	return func() (Loop, func()) {
+		l := weir.Must(limit.New(cfg))
+		return unary(weirgrpc.New(l, weirgrpc.WithYield(false)).Unary()), l.Close
+	}
+}
+
+// tappedCall asks in the tap, and claims in the interceptor. A transport makes a context for each call.
+func tappedCall() (Loop, func()) {
+	l := weir.Must(limit.New(limit.Config{Name: "bench", Limit: size}))
+	guard := weirgrpc.New(l, weirgrpc.WithYield(false))
+	in, intercept := guard.Tap(nil), guard.Unary()
+	info, req := &grpc.UnaryServerInfo{FullMethod: method}, any(new(testgrpc.SimpleRequest))
+	tapped := &tap.Info{FullMethodName: method, Header: metadata.MD{}}
+	return func(n int) error {
+		for range n {
+			base, cancel := context.WithTimeout(context.Background(), time.Second)
+			ctx, err := in(base, tapped)
+			if err == nil {
+				_, err = intercept(ctx, req, info, handle)
+			}
+			cancel()
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}, l.Close
+}
+
+// failsafeCall has the limiter of failsafeTry.
+func failsafeCall() Loop {
+	return unary(failsafegrpc.NewUnaryServerInterceptor[any](failsafe.Policy[any](adaptivelimiter.NewBuilder[any]().WithLimits(size, 200, size).Build())))
+}
+
+// database is what [sql.DB] and [weirsql.DB] have in common here.
+type database interface {
+	ExecContext(context.Context, string, ...any) (sql.Result, error)
+	QueryContext(context.Context, string, ...any) (*sql.Rows, error)
+	Close() error
+}
+
+func guarded(cfg limit.Config) func() database {
+	return func() database { return weir.Must(weirsql.Open(idle{}, 2*size, cfg)) }
+}
+
+func statements(open func() database, do func(context.Context, database) error) func() (Loop, func()) {
+	return func() (Loop, func()) {
+		db := open()
+		ctx, cancel := context.WithCancel(context.Background())
+		return func(n int) error {
+				for range n {
+					if err := do(ctx, db); err != nil {
+						return err
+					}
+				}
+				return nil
+			}, func() {
+				cancel()
+				_ = db.Close()
+			}
+	}
+}
+
+const text = "UPDATE orders SET paid = true WHERE id = 7"
+
+func exec(ctx context.Context, db database) error {
+	_, err := db.ExecContext(ctx, text)
+	return err
+}
+
+func rows(ctx context.Context, db database) error {
+	r, err := db.QueryContext(ctx, text)
+	if err != nil {
+		return err
+	}
+	return r.Close()
+}
+
+// idle is a driver that does nothing.
+type idle struct{}
+
+func (idle) Connect(context.Context) (driver.Conn, error) { return idle{}, nil }
+func (idle) Driver() driver.Driver                        { return idle{} }
+func (idle) Open(string) (driver.Conn, error)             { return idle{}, nil }
+func (idle) Prepare(string) (driver.Stmt, error)          { return nil, errors.ErrUnsupported }
+func (idle) Begin() (driver.Tx, error)                    { return nil, errors.ErrUnsupported }
+func (idle) Close() error                                 { return nil }
+func (idle) ResetSession(context.Context) error           { return nil }
+func (idle) IsValid() bool                                { return true }
+func (idle) ExecContext(context.Context, string, []driver.NamedValue) (driver.Result, error) {
+	return driver.ResultNoRows, nil
+}
+func (idle) QueryContext(context.Context, string, []driver.NamedValue) (driver.Rows, error) {
+	return noRows{}, nil
+}
+
+type noRows struct{}
+
+func (noRows) Columns() []string         { return nil }
+func (noRows) Close() error              { return nil }
+func (noRows) Next([]driver.Value) error { return io.EOF }
+
+func answered(context.Context) error { return nil }
+
+func bareRequest() Loop {
+	ctx := context.Background()
+	return func(n int) error {
+		for range n {
+			if err := answered(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+func throttledRequest() Loop {
+	caller := weir.Must(throttle.NewCaller(throttle.CallerConfig{Name: "bench"}))
+	ctx := context.Background()
+	return func(n int) error {
+		for range n {
+			if err := caller.Do(ctx, "target", weir.Work{}, true, answered); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
