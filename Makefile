@@ -185,6 +185,12 @@ LIVEORDERARGS ?= -o docs/scoreboard
 scoreboard-live-order: build ## who goes first, on real servers, 20 minutes; LIVEORDERARGS="-rows S15,S21": these alone, printed
 	go run ./bench/cmd/live -weir $(BIN) -parts order -name live-order $(LIVEORDERARGS)
 
+LIVEENVOYARGS ?= -name live-envoy -o docs/scoreboard
+
+.PHONY: scoreboard-live-envoy
+scoreboard-live-envoy: build parts ## the gateway behind an Envoy that asks it, beside itself and Envoy's own filter, on real servers, 25 minutes
+	go run ./bench/cmd/live -weir $(BIN) -envoy .cache/bin/envoy -parts gateway,order -rows 2x,half,S12,S13 -guards fixed,weir,"weir behind Envoy",Envoy $(LIVEENVOYARGS)
+
 CALLERSARGS ?=
 
 .PHONY: live-callers

@@ -7,9 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -23,7 +20,6 @@ type stand struct {
 	subjects  []*subject
 	processes []*rig.Process
 	service   net.Listener
-	dir       string
 }
 
 // subject is a port of the Envoy, and the figures of each turn, in µs.
@@ -43,8 +39,8 @@ func (p *plan) start(ctx context.Context) (_ *stand, err error) {
 	if s.service, err = startService(); err != nil {
 		return nil, err
 	}
-	file := envoyHead
-	clusters := cluster("service", s.service.Addr().String(), "")
+	var e rig.Envoy
+	e.Cluster("service", s.service.Addr().String(), false)
 	for _, name := range []string{none, empty, weir} {
 		addr, err := rig.Ports.Addr()
 		if err != nil {
@@ -57,20 +53,13 @@ func (p *plan) start(ctx context.Context) (_ *stand, err error) {
 				return nil, fmt.Errorf("%s: %w", name, err)
 			}
 			s.processes = append(s.processes, process)
-			filter = strings.ReplaceAll(envoyFilter, "CLUSTER", name)
-			clusters += cluster(name, at, envoyH2)
+			filter = rig.EnvoyAsks(name)
+			e.Cluster(name, at, true)
 		}
-		file += strings.NewReplacer("NAME", name, "PORT", port(addr), "FILTER", filter).Replace(envoyListener)
+		e.Listen(name, addr, filter)
 		s.subjects = append(s.subjects, &subject{name: name, addr: addr})
 	}
-	if s.dir, err = os.MkdirTemp("", "weir-bench"); err != nil {
-		return nil, err
-	}
-	name := filepath.Join(s.dir, "envoy.yaml")
-	if err := os.WriteFile(name, []byte(file+"  clusters:\n"+clusters), 0o600); err != nil {
-		return nil, err
-	}
-	process, err := rig.StartListening(ctx, s.subjects[0].addr, p.envoy, "-c", name, "--concurrency", "1", "--use-dynamic-base-id", "--log-level", "warning")
+	process, err := e.Start(ctx, p.envoy, s.subjects[0].addr)
 	if err != nil {
 		return nil, err
 	}
@@ -91,10 +80,7 @@ func (s *stand) stop() {
 	if s.service != nil {
 		_ = s.service.Close()
 	}
-	_ = os.RemoveAll(s.dir) // empty if it was not made
 }
-
-func port(addr string) string { return addr[strings.LastIndexByte(addr, ':')+1:] }
 
 // work lets each client ask without a pause for d, and adds the figures.
 func (s *subject) work(ctx context.Context, clients int, d time.Duration) error {
@@ -165,52 +151,4 @@ func startService() (net.Listener, error) {
 		}
 	}()
 	return l, nil
-}
-
-// The parts of the Envoy's file. What concerns the processor is as in packaging/envoy/ext_proc.yaml.
-const (
-	envoyHead = `static_resources:
-  listeners:
-`
-	envoyListener = `    - name: NAME
-      address: {socket_address: {address: 127.0.0.1, port_value: PORT}}
-      filter_chains:
-        - filters:
-            - name: envoy.filters.network.http_connection_manager
-              typed_config:
-                "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-                stat_prefix: NAME
-                use_remote_address: true
-                http_filters:
-FILTER                  - name: envoy.filters.http.router
-                    typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}
-                route_config:
-                  virtual_hosts:
-                    - {name: all, domains: ["*"], routes: [{match: {prefix: /}, route: {cluster: service, timeout: 0s}}]}
-`
-	envoyFilter = `                  - name: envoy.filters.http.ext_proc
-                    typed_config:
-                      "@type": type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor
-                      grpc_service: {envoy_grpc: {cluster_name: CLUSTER}}
-                      processing_mode: {request_header_mode: SEND, response_header_mode: SEND, response_trailer_mode: SEND}
-                      message_timeout: 10s
-                      max_message_timeout: 35s
-                      request_attributes: [source.address]
-`
-	envoyH2 = `      typed_extension_protocol_options:
-        envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
-          "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
-          explicit_http_config: {http2_protocol_options: {}}
-`
-)
-
-// cluster is one of the Envoy's.
-func cluster(name, addr, options string) string {
-	return fmt.Sprintf(`    - name: %s
-      type: STATIC
-      connect_timeout: 5s
-%s      load_assignment:
-        cluster_name: %[1]s
-        endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %[3]s}}}}]}]
-`, name, options, port(addr))
 }

@@ -59,6 +59,7 @@ func Main(ctx context.Context, args []string, in io.Reader, out, log io.Writer) 
 	quick := flags.Bool("quick", false, "a minute of it, to see that everything works; prints the report and writes nothing")
 	plan := Plan{Parts: hour}
 	flags.StringVar(&plan.Weir, "weir", "", "the gateway's binary")
+	flags.StringVar(&plan.Envoy, "envoy", "", "the `program`, for the guards with an Envoy")
 	flags.IntVar(&plan.Rounds, "rounds", 3, "values each figure is made of")
 	flags.Float64Var(&plan.Pace, "pace", 1, "multiplies the length of every run")
 	flags.IntVar(&plan.Retries, "retries", 2, "how often a void run is repeated")
@@ -216,7 +217,7 @@ func (r *runner) gateway(ctx context.Context, u upstream, round int) error {
 			row: &row, law: &u.law, backend: u.law.Name, unit: r.plan.turn(u.unit), patience: u.patience(row.Impatient),
 			capacity: rate, part: partGateway, round: round,
 		}
-		guards := kit.Turned(r.plan.Guards.Of(proxies(row.ID)), round)
+		guards := kit.Turned(r.plan.Guards.Of(r.plan.proxies(row.ID)), round)
 		together := max(1, len(guards))
 		if row.peak()*rate*float64(len(guards)) > sideBySide {
 			together = 1
@@ -256,7 +257,13 @@ func (r *runner) lanes(ctx context.Context, law Law, guards []string) ([]*lane, 
 
 func (r *runner) proxied(ctx context.Context, law Law, guard string) (*lane, error) {
 	return r.before(law, guard, false, func(addr, admin, url string) (*process, error) {
-		if guard != guardFixed && guard != guardWeir {
+		switch guard {
+		case guardFixed, guardWeir:
+		case guardEnvoy:
+			return r.startEnvoy(ctx, addr, url, "")
+		case guardAsked:
+			return r.startAsked(ctx, addr, admin, url, func(listen string) string { return askedConfig(listen, admin) })
+		default:
 			return startRole(r.test, role{Kind: "proxy", Procs: 1, Upstream: url, Guard: Guard{Name: guard}})
 		}
 		flags := []string{"--upstream", url, "--listen", addr, "--admin", admin}

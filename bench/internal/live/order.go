@@ -67,7 +67,11 @@ func (r *runner) order(ctx context.Context, round int) error {
 		}
 		o := orderRun{row: &row, round: round, times: row.times(&r.plan)}
 		_, o.capacity = row.law.best()
-		for _, guard := range kit.Turned(r.plan.Guards.Of(row.guards), round) {
+		guards := row.guards
+		if r.plan.Envoy != "" && !row.nested() {
+			guards = append(slices.Clone(guards), guardAsked)
+		}
+		for _, guard := range kit.Turned(r.plan.Guards.Of(guards), round) {
 			if err := r.try(ctx, o.trial(r.results), func() ([]*lane, error) { return r.ordered(ctx, &row, guard) }); err != nil {
 				return err
 			}
@@ -83,6 +87,9 @@ func (r *runner) ordered(ctx context.Context, row *orderRow, guard string) ([]*l
 		return r.serving(libraryRole(row, guard))
 	}
 	l, err := r.before(row.law, guard, row.nested(), func(addr, admin, url string) (*process, error) {
+		if guard == guardAsked {
+			return r.startAsked(ctx, addr, admin, url, func(listen string) string { return orderConfig(guard, &row.law, listen, admin, "") })
+		}
 		return startWeir(ctx, r.test, r.plan.Weir, addr, admin, orderConfig(guard, &row.law, addr, admin, url))
 	})
 	return []*lane{l}, err

@@ -186,14 +186,18 @@ var (
 	lawOne     = Law{Name: "one-100", Service: 10 * time.Millisecond, Law: station.Law{Slots: 1}}
 )
 
-// orderConfig is the gateway's file for a guard of part three.
+// orderConfig is the gateway's file for a guard of part three. Without an upstream it is for an Envoy that asks.
 func orderConfig(guard string, law *Law, addr, admin, upstream string) string {
 	limit, identity, inner, health := "{}", "", "", ""
+	serve, upstreams, to := ", serve: [ext_proc]", "", ""
+	if upstream != "" {
+		serve, upstreams, to = "", fmt.Sprintf("upstreams: {app: {targets: [\"%s\"]}}\n", upstream), ", upstream: app"
+	}
 	switch guard {
 	case guardFixed, guardHigh:
 		n, _ := law.best()
 		limit = fmt.Sprintf("{limit: %d, queue: {weights: {tenants: {two: 2, four: 4}}}}", n)
-	case guardWeir:
+	case guardWeir, guardAsked:
 		limit = "{queue: {weights: {tenants: {two: 2, four: 4}}}}"
 	}
 	if guard != guardUntold {
@@ -202,15 +206,14 @@ func orderConfig(guard string, law *Law, addr, admin, upstream string) string {
 			inner = ", exempt: true"
 		}
 	}
-	return fmt.Sprintf(`listeners: [{address: "%s"}]
+	return fmt.Sprintf(`listeners: [{address: "%s"%s}]
 admin: {address: "%s"}
-%supstreams: {app: {targets: ["%s"]}}
-gates: {all: {limit: %s}}
+%s%sgates: {all: {limit: %s}}
 routes:
-  - {match: [/healthz], gates: [all], upstream: app%s}
-  - {match: [%s], gates: [all], upstream: app, timeout: %s%s}
-  - {match: [/], gates: [all], upstream: app, timeout: %s}
-`, addr, admin, identity, upstream, limit, health, innerPath, orderPatience, inner, orderPatience)
+  - {match: [/healthz], gates: [all]%s%s}
+  - {match: [%s], gates: [all]%[7]s, timeout: %[10]s%[11]s}
+  - {match: [/], gates: [all]%[7]s, timeout: %[10]s}
+`, addr, serve, admin, identity, upstreams, limit, to, health, innerPath, orderPatience, inner)
 }
 
 // libraryRole is the server for a guard of a row of part three that has its gate

@@ -230,3 +230,27 @@ func TestNestedOutside(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// A gateway before a backend has an upstream, and one that an Envoy asks has none.
+func TestOrderConfig(t *testing.T) {
+	before := orderConfig(guardFixed, &lawPool200, "127.0.0.1:1", "127.0.0.1:2", "http://127.0.0.1:3")
+	asked := orderConfig(guardAsked, &lawPool200, "127.0.0.1:1", "127.0.0.1:2", "")
+	want := `listeners: [{address: "127.0.0.1:1"}]
+admin: {address: "127.0.0.1:2"}
+identity: {tenant: header:X-Tenant, priority: header:X-Priority}
+upstreams: {app: {targets: ["http://127.0.0.1:3"]}}
+gates: {all: {limit: {limit: 10, queue: {weights: {tenants: {two: 2, four: 4}}}}}}
+routes:
+  - {match: [/healthz], gates: [all], upstream: app, exempt: true}
+  - {match: [/inner], gates: [all], upstream: app, timeout: 1s, exempt: true}
+  - {match: [/], gates: [all], upstream: app, timeout: 1s}
+`
+	if before != want {
+		t.Errorf("got\n%s\nwant\n%s", before, want)
+	}
+	want = strings.NewReplacer("upstreams: {app: {targets: [\"http://127.0.0.1:3\"]}}\n", "", ", upstream: app", "",
+		`{address: "127.0.0.1:1"}`, `{address: "127.0.0.1:1", serve: [ext_proc]}`, "limit: 10, ", "").Replace(want)
+	if asked != want {
+		t.Errorf("got\n%s\nwant\n%s", asked, want)
+	}
+}

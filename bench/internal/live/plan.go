@@ -16,6 +16,7 @@ type Plan struct {
 	Pace    float64 // multiplies every length; 1 is the published scoreboard
 	Retries int     // of a void run
 	Weir    string  // the gateway's binary; empty: part two is left out
+	Envoy   string  // the program; empty: the guards with an Envoy are left out
 	Parts   kit.Names
 	Rows    kit.Names
 	Laws    kit.Names // backends
@@ -150,15 +151,22 @@ const (
 	guardFailsafeQueue = "failsafe-go + queue"
 )
 
-var proxyGuards = []string{guardFixed, guardWeir, guardFailsafe, guardFailsafeQueue, guardNone}
+var (
+	proxyGuards = []string{guardFixed, guardWeir, guardFailsafe, guardFailsafeQueue, guardNone}
+	envoyGuards = []string{guardAsked, guardEnvoy}
+)
 
 // proxies are the guards that a row of part two is run under. That no control
 // collapses needs no more than two rows.
-func proxies(row string) []string {
+func (p *Plan) proxies(row string) []string {
+	all := proxyGuards[:4]
 	if row == "2x" || row == "half" {
-		return proxyGuards
+		all = proxyGuards
 	}
-	return proxyGuards[:4]
+	if p.Envoy != "" {
+		all = slices.Concat(all, envoyGuards)
+	}
+	return all
 }
 
 // Row is a scenario: stages that follow one another in one run, each of which

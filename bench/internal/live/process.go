@@ -31,6 +31,7 @@ type process struct {
 
 	limits *limits // of a gateway's gate
 	ended  chan struct{}
+	beside *process // what belongs to it, on the same core
 }
 
 // startRole starts this program in a role, on core.
@@ -103,8 +104,21 @@ func (p *process) line() (string, error) {
 	return line, nil
 }
 
-// stop ends the process.
+// usage is what the process has used so far, with what is beside it.
+func (p *process) usage() rig.Usage {
+	u := p.Usage()
+	if p.beside != nil {
+		b := p.beside.usage()
+		u.CPU, u.Peak = u.CPU+b.CPU, u.Peak+b.Peak
+	}
+	return u
+}
+
+// stop ends the process, and what is beside it.
 func (p *process) stop() {
+	if p.beside != nil {
+		defer p.beside.stop()
+	}
 	if p.ended != nil {
 		close(p.ended)
 	}

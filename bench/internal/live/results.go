@@ -143,9 +143,12 @@ func (r *Results) judge() {
 }
 
 // fixed is the cell of the best fixed limit beside c.
-func (r *Results) fixed(c *cell) *cell {
+func (r *Results) fixed(c *cell) *cell { return r.beside(c, guardFixed) }
+
+// beside is the cell of a guard for the stage of c.
+func (r *Results) beside(c *cell, guard string) *cell {
 	for _, o := range r.Cells {
-		if o.Guard == guardFixed && o.Part == c.Part && o.Row == c.Row && o.Index == c.Index && o.Backend == c.Backend {
+		if o.Guard == guard && o.Part == c.Part && o.Row == c.Row && o.Index == c.Index && o.Backend == c.Backend {
 			return o
 		}
 	}
@@ -188,12 +191,17 @@ func (r *Results) Markdown() string {
 		r.orderMarkdown(&b)
 		return b.String()
 	}
-	fmt.Fprintf(&b, intro, r.Machine.Cores, r.Machine.Arch, r.Machine.Kernel, r.Machine.Go, r.Measured, r.Rounds, r.Pace, r.together())
+	target, name := "scoreboard-live", "live"
+	if r.withEnvoy() {
+		target, name = "scoreboard-live-envoy", "live-envoy"
+	}
+	fmt.Fprintf(&b, intro, target, name, r.Machine.Cores, r.Machine.Arch, r.Machine.Kernel, r.Machine.Go, r.Measured, r.Rounds, r.Pace, r.together())
 	r.voids(&b)
 	r.part(&b, partServer, "## A limiter inside the server\n\nweirhttp stands around the handler. GOMAXPROCS is 1 unless a row says otherwise.\n")
 	r.yield(&b)
 	r.part(&b, partGateway, "## A proxy before the server\n\nweir is `weir run --upstream URL` without further flags. fixed is `weir run --limit` with the backend's best concurrency. none is Go's ReverseProxy.\nfailsafe-go is the same inside its adaptive limiter, at its defaults or with its queueing. The backends keep working for clients that left:\n")
 	r.summary(&b)
+	r.behindEnvoy(&b)
 	r.order(&b)
 	return b.String()
 }
@@ -318,7 +326,7 @@ func (r *Results) yield(b *strings.Builder) {
 // best fixed limit's in the same round.
 func (r *Results) summary(b *strings.Builder) {
 	head := "\nOver all cells, goodput as a share of the best fixed limit's in the same round:\n\n"
-	for _, guard := range proxyGuards {
+	for _, guard := range slices.Concat(proxyGuards, envoyGuards) {
 		where, below := "", 0
 		var shares []float64
 		for _, c := range r.Cells {
@@ -343,5 +351,28 @@ func (r *Results) summary(b *strings.Builder) {
 		slices.Sort(shares)
 		fmt.Fprintf(b, "%s- %s: worst %.2f (%s), median %.2f; %d of %d cells under half\n", head, guard, shares[0], where, shares[len(shares)/2], below, len(shares))
 		head = ""
+	}
+}
+
+func (r *Results) withEnvoy() bool {
+	return slices.ContainsFunc(r.Cells, func(c *cell) bool { return c.Guard == guardAsked })
+}
+
+// behindEnvoy compares the gateway that an Envoy asks with the gateway by itself.
+func (r *Results) behindEnvoy(b *strings.Builder) {
+	if !r.withEnvoy() {
+		return
+	}
+	b.WriteString("\nEnvoy has its adaptive concurrency filter, set as its documentation does. Behind Envoy, weir is its external processor: two processes on the core of one.\n")
+	head := "Goodput behind Envoy, less that of weir by itself in the same round:\n\n"
+	for _, c := range r.Cells {
+		if c.Guard != guardAsked || len(c.Rounds) == 0 {
+			continue
+		}
+		g := goal{kit.Goal{What: "goodput − weir's", Bound: -0.05}, func(f, own *figures) float64 { return f.Goodput - own.Goodput }}
+		if v, ok := g.judge(c, r.beside(c, guardWeir)); ok {
+			fmt.Fprintf(b, "%s- %s %s on %s: %s\n", head, c.Row, c.Stage, c.Backend, v.String())
+			head = ""
+		}
 	}
 }

@@ -202,7 +202,7 @@ func (r *runner) mark(ctx context.Context, t *trial, lanes []*lane, outcomes []o
 			if l.front.limits != nil {
 				s.LimitLeast, s.LimitMean, s.LimitMost = l.front.limits.read()
 			}
-			m := mark{at: time.Since(epoch), app: s, front: l.front.Usage()}
+			m := mark{at: time.Since(epoch), app: s, front: l.front.usage()}
 			ours += m.front.CPU
 			outcomes[j].marks = append(outcomes[j].marks, m)
 		}
