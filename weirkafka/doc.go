@@ -11,6 +11,7 @@
 //	poller, err := signal.NewPoller(signal.Config{Watches: []signal.Watch{{Signal: lag, Interval: 5 * time.Second}}})
 //
 // The poller is the Signals of a limiter whose controller is a control.LagMap or a control.Drain.
+// [Lag.Topics] returns a signal for each topic instead.
 //
 // # What is measured
 //
