@@ -1,5 +1,6 @@
 // Package weirkafka reads how far a consumer group of Kafka is behind, so that whatever fills its
-// topics can slow down in time. A [Producer] asks a gate before each record.
+// topics can slow down in time. [Admission] is a gate that follows it. A [Producer] asks a gate before each
+// record.
 //
 //	lag, err := weirkafka.NewLag(weirkafka.LagConfig{
 //		Brokers: []string{"kafka.internal:9092"}, Group: "indexer", Topics: []string{"documents"},

@@ -3,6 +3,9 @@ package weirkafka_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -11,6 +14,7 @@ import (
 	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/signal"
+	"github.com/weir-go/weir/weirhttp"
 	"github.com/weir-go/weir/weirkafka"
 )
 
@@ -64,4 +68,26 @@ func ExampleProducer() {
 	err := producer.ProduceSync(context.Background(), &kgo.Record{Topic: "documents", Value: []byte("...")})
 	fmt.Println(weirkafka.Classify(err), gate.Snapshot().InFlight)
 	// Output: overload 0
+}
+
+// Three lines give an HTTP handler back-pressure from a lag. The cluster of this example is away, so its lag
+// is unknown, and the capacity stays until it is known.
+func ExampleAdmission() {
+	batches := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusCreated) // once the processor has applied the batch
+	})
+
+	lag := weir.Must(weirkafka.NewLag(weirkafka.LagConfig{Brokers: []string{"127.0.0.1:1"}, Group: "processor", Topics: []string{"batches"}}))
+	gate := weir.Must(weirkafka.NewAdmission(weirkafka.AdmissionConfig{Lag: lag, Logger: slog.New(slog.DiscardHandler)}))
+	handler := weirhttp.Middleware(gate, weirhttp.WithWork(func(r *http.Request, w *weir.Work) { w.Tenant = r.PathValue("db") }))(batches)
+
+	defer lag.Close()
+	defer gate.Close()
+	mux := http.NewServeMux()
+	mux.Handle("POST /v1/databases/{db}/batches", handler)
+	answer := httptest.NewRecorder()
+	mux.ServeHTTP(answer, httptest.NewRequest("POST", "/v1/databases/orders/batches", nil))
+	orders, _ := gate.Database("orders")
+	fmt.Println(answer.Code, orders.Key, orders.Admitted, orders.Limit)
+	// Output: 201 orders 1 1000
 }
