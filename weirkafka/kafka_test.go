@@ -4,8 +4,17 @@ package weirkafka
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"math/big"
+	"net"
 	"os"
 	"slices"
 	"strconv"
@@ -19,6 +28,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/sasl"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"github.com/weir-go/weir/internal/freeport"
 	"github.com/weir-go/weir/internal/kafka"
@@ -32,7 +42,42 @@ var broker = sync.OnceValues(func() (*kafka.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return kafka.Start(context.Background(), kafka.Config{Jars: jars, Ports: &ports, Users: map[string]string{"reader": "secret"}})
+	identity, err := loopback()
+	if err != nil {
+		return nil, err
+	}
+	return kafka.Start(context.Background(), kafka.Config{Jars: jars, Ports: &ports, Users: map[string]string{"reader": "secret"}, Certificate: identity.pem})
+})
+
+// identity is a key with its certificate, and whoever believes in it.
+type identity struct {
+	pem   []byte
+	roots *x509.CertPool
+}
+
+// loopback is the identity of the broker.
+var loopback = sync.OnceValues(func() (identity, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader) // Java's keystores know no Ed25519 in PEM
+	if err != nil {
+		return identity{}, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "broker"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return identity{}, err
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return identity{}, err
+	}
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	id := identity{append(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), certificate...), x509.NewCertPool()}
+	id.roots.AppendCertsFromPEM(certificate)
+	return id, nil
 })
 
 func TestMain(m *testing.M) {
@@ -262,6 +307,36 @@ func TestRights(t *testing.T) {
 	}
 	defer wrong.Close()
 	c.fails(wrong, "SASL_AUTHENTICATION_FAILED")
+}
+
+// The lag is read over TLS by a user of SCRAM. A broker that nobody knows, and a wrong password, are said.
+func TestTLSAndSCRAM(t *testing.T) {
+	s, c := real(t)
+	c.topic("encrypted", 5)
+	c.allow(kmsg.ACLResourceTypeTopic, "encrypted")
+	c.allow(kmsg.ACLResourceTypeGroup, "scram")
+	id, err := loopback()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reading := func(roots *x509.CertPool, mechanism sasl.Mechanism) *Lag {
+		l, err := NewLag(LagConfig{
+			Brokers: []string{s.TLS}, TLS: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, SASL: []sasl.Mechanism{mechanism},
+			Group: "scram", Topics: []string{"encrypted"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(l.Close)
+		return l
+	}
+	user := scram.Auth{User: "reader", Pass: "secret"}
+	for _, mechanism := range []sasl.Mechanism{user.AsSha256Mechanism(), user.AsSha512Mechanism()} {
+		c.eventually(reading(id.roots, mechanism), func(v float64, err error) bool { return err == nil && v == 5 })
+	}
+	c.fails(reading(x509.NewCertPool(), user.AsSha512Mechanism()), "certificate signed by unknown authority")
+	user.Pass = "wrong"
+	c.fails(reading(id.roots, user.AsSha512Mechanism()), "SASL_AUTHENTICATION_FAILED")
 }
 
 // fails reads until the error is this one: the broker takes a moment to hear of a right.

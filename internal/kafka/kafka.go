@@ -36,6 +36,9 @@ type Config struct {
 	// letters and digits. They have no rights but those that ACLs give them. Clients of Server.Addr,
 	// who do not log in, may do everything.
 	Users map[string]string
+	// Certificate, if there is one, is what the broker shows at Server.TLS, where Users log in with
+	// SCRAM: a key in PKCS #8 and its certificates, in PEM.
+	Certificate []byte
 	// Settings are name=value, after those that every such broker has. It makes no topics by itself.
 	Settings []string
 }
@@ -46,6 +49,8 @@ type Server struct {
 	Addr string
 	// SASL is where Config.Users log in; empty without any.
 	SASL string
+	// TLS is where they do so with TLS and SCRAM-SHA-256 or -512; empty without a Config.Certificate.
+	TLS string
 
 	cfg     Config
 	folder  string
@@ -79,7 +84,15 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	}
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // it never fails
-	if out, err := s.Tool(ctx, "kafka.tools.StorageTool", "format", "-t", base64.RawURLEncoding.EncodeToString(id[:]), "-c", s.file()); err != nil {
+	format := []string{"format", "-t", base64.RawURLEncoding.EncodeToString(id[:]), "-c", s.file()}
+	if s.TLS != "" {
+		for name, password := range cfg.Users {
+			for _, mechanism := range []string{"SCRAM-SHA-256", "SCRAM-SHA-512"} {
+				format = append(format, "--add-scram", fmt.Sprintf("%s=[name=%s,password=%s]", mechanism, name, password))
+			}
+		}
+	}
+	if out, err := s.Tool(ctx, "kafka.tools.StorageTool", format...); err != nil {
 		return nil, fmt.Errorf("%w\n%s", err, out)
 	}
 	return s, s.launch(ctx)
@@ -87,7 +100,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 
 // configure finds the ports, and writes the broker's file.
 func (s *Server) configure() error {
-	var addrs [3]string
+	var addrs [4]string
 	for i := range addrs {
 		var err error
 		if addrs[i], err = s.cfg.Ports.Addr(); err != nil {
@@ -122,15 +135,29 @@ func (s *Server) configure() error {
 			"authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
 			"super.users=User:ANONYMOUS")
 	}
+	if len(s.cfg.Certificate) > 0 {
+		s.TLS = addrs[3]
+		listeners += ",TLS://" + s.TLS
+		if err := os.WriteFile(s.certificate(), s.cfg.Certificate, 0o600); err != nil {
+			return err
+		}
+		lines = append(lines,
+			"listener.name.tls.ssl.keystore.type=PEM", "listener.name.tls.ssl.keystore.location="+s.certificate(),
+			"listener.name.tls.sasl.enabled.mechanisms=SCRAM-SHA-256,SCRAM-SHA-512",
+			"listener.name.tls.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;",
+			"listener.name.tls.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;")
+	}
 	lines = append(lines,
 		"listeners="+listeners+",CONTROLLER://"+addrs[1],
 		"advertised.listeners="+listeners,
-		"listener.security.protocol.map=PLAIN:PLAINTEXT,SASL:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT")
+		"listener.security.protocol.map=PLAIN:PLAINTEXT,SASL:SASL_PLAINTEXT,TLS:SASL_SSL,CONTROLLER:PLAINTEXT")
 	lines = append(lines, s.cfg.Settings...)
 	return os.WriteFile(s.file(), []byte(strings.Join(lines, "\n")+"\n"), 0o600)
 }
 
 func (s *Server) file() string { return filepath.Join(s.folder, "server.properties") }
+
+func (s *Server) certificate() string { return filepath.Join(s.folder, "broker.pem") }
 
 // java is a command with a class of the jars. It warns of nothing, and starts fast rather than runs fast.
 func (s *Server) java(ctx context.Context, heap, class string, args ...string) *exec.Cmd {
