@@ -81,6 +81,15 @@ type Successor interface {
 	Succeed(old Controller) bool
 }
 
+// Thresholds is a Controller that goes by a lag between thresholds. A gate with a limit for
+// each key gives single keys thresholds of their own with it.
+type Thresholds interface {
+	Controller
+	// WithThresholds returns a new controller with the same settings but for these
+	// thresholds. 0 means the same. The error names what is out of range.
+	WithThresholds(target, critical float64) (Controller, error)
+}
+
 // Decision is what a controller wants.
 type Decision struct {
 	// Limit is the new limit, from 1 to 1<<30. On any other value a gate keeps the
@@ -172,6 +181,14 @@ type Window struct {
 
 	// Readings are what the gate's signals say now.
 	Readings []Reading
+
+	// Within is set by a gate with one limit for each of many keys, where those that hold
+	// most are to shrink first (keyed.Config.LargestFirst). Of what they hold now, held is
+	// how many units would remain if none held more than the limit. all is the most that
+	// they held together, at the end of this window or of the one in which the controller
+	// asked before: a reading may be as old as that. The first call visits all keys, so a
+	// controller asks only when it decides.
+	Within func(limit int64) (held, all float64)
 }
 
 // Sample is one piece of work that has finished.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"sort"
 	"time"
 
 	"github.com/weir-go/weir/internal/fault"
@@ -64,7 +65,9 @@ type LagMapConfig struct {
 //   - The loop's gain is n × k, 0.011 × n at the defaults. Above 1 (from 91 gates on)
 //     the limit swings for ever. Below, the swing shrinks by the gain with every
 //     reading. If readings are an interval late, it shrinks only by the gain's root.
-//   - Lag is a total: one noisy tenant shrinks every gate that reads it.
+//   - Lag is a total: one noisy tenant shrinks every gate that reads it. A gate for many
+//     tenants can shrink those first that hold most: keyed.Config.LargestFirst. Then the
+//     limit goes to the fixed point at once, and does not swing, whatever the gain.
 //
 // Smoothing, MaxChange and Hysteresis damp the swing and are off by default. With a
 // reading one interval late, Smoothing s keeps a loop stable up to a gain of 1/s. It
@@ -91,16 +94,59 @@ func NewLagMap(cfg LagMapConfig) (*LagMap, error) {
 	return &LagMap{adjusted: adjust("lag", cfg.Initial, cfg.Min, cfg.Max, cfg.Interval), cfg: cfg, reader: reader}, nil
 }
 
+// WithThresholds implements [Thresholds].
+func (l *LagMap) WithThresholds(target, critical float64) (Controller, error) {
+	cfg := l.cfg
+	cfg.Target, cfg.Critical = cmp.Or(target, cfg.Target), cmp.Or(critical, cfg.Critical)
+	return orError(NewLagMap(cfg))
+}
+
+// orError keeps a nil pointer from becoming a Controller that is not nil.
+func orError[C Controller](c C, err error) (Controller, error) {
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
 // Update implements [Controller].
 func (l *LagMap) Update(w *Window) Decision {
 	lag, name, known := l.reader.read(w)
 	why := fmt.Sprintf("lag %.0f", lag)
 	if known {
-		l.move(l.at(lag))
+		l.move(l.wanted(lag, w))
 	} else {
 		l.limit, why = l.reader.without(l.limit)
 	}
 	return l.decideBy(name, why)
+}
+
+// wanted returns the limit that the lag calls for. Where the keys that hold most shrink
+// first, it is the largest limit that the lag left under it allows. What keys hold beyond
+// the limit is on its way out: it is no reason to shrink the others, too.
+func (l *LagMap) wanted(lag float64, w *Window) float64 {
+	if w.Within == nil {
+		return l.at(lag)
+	}
+	return float64(levelOf(l.cfg.Min, l.cfg.Max, func(limit int64) bool {
+		_, left := left(w, limit, lag)
+		return float64(limit) <= l.at(left)
+	}))
+}
+
+// left returns what keys hold up to the limit, and the part of the lag that this is.
+func left(w *Window, limit int64, lag float64) (held, part float64) {
+	held, all := w.Within(limit)
+	if held >= all {
+		return held, lag
+	}
+	return held, product(lag, held/all)
+}
+
+// levelOf returns the largest number from low to high for which ok holds. If it does not hold
+// for a number, it must not hold for a larger one. low is returned if it holds for none.
+func levelOf(low, high int64, ok func(int64) bool) int64 {
+	return low + int64(sort.Search(int(high-low), func(i int) bool { return !ok(low + 1 + int64(i)) }))
 }
 
 // at returns the limit that the lag calls for.
@@ -210,6 +256,18 @@ func NewDrain(cfg DrainConfig) (*Drain, error) {
 	return &Drain{adjusted: adjust("drain", cfg.Initial, cfg.Min, cfg.Max, cfg.Interval), cfg: cfg, reader: reader}, nil
 }
 
+// WithThresholds implements [Thresholds]. A Drain has no critical lag.
+func (d *Drain) WithThresholds(target, critical float64) (Controller, error) {
+	var f fault.List
+	f.Check(critical == 0, fault.Path{"Critical"}, critical, "leave it 0: drain has a target only")
+	if err := f.Err("control: drain"); err != nil {
+		return nil, err
+	}
+	cfg := d.cfg
+	cfg.Target = cmp.Or(target, cfg.Target)
+	return orError(NewDrain(cfg))
+}
+
 // Update implements [Controller].
 func (d *Drain) Update(w *Window) Decision {
 	lag, name, known := d.reader.read(w)
@@ -232,12 +290,38 @@ func (d *Drain) follow(lag float64, w *Window) string {
 		return fmt.Sprintf("lag %.0f below %.0f", lag, threshold)
 	case w.Elapsed <= 0:
 		return "a window of no length: limit kept"
-	case float64(w.InFlight) > d.limit:
+	case d.overfull(w):
 		return fmt.Sprintf("lag %.0f, %d in flight is worked off first", lag, w.InFlight)
 	}
 	busy := float64(w.LatencySum) / float64(w.Elapsed)
-	d.set(min(d.limit, d.cfg.shrink(busy, lag)))
+	d.set(min(d.limit, d.wanted(busy, lag, w)))
 	return fmt.Sprintf("lag %.0f, the drain kept %.0f slots busy", lag, busy)
+}
+
+// overfull reports whether more is in flight than the limit allows: of the mean key, or of
+// any where those that hold most shrink first.
+func (d *Drain) overfull(w *Window) bool {
+	if w.Within == nil {
+		return float64(w.InFlight) > d.limit
+	}
+	held, _ := w.Within(int64(d.limit))
+	now, _ := w.Within(math.MaxInt64)
+	return held < now
+}
+
+// wanted is what the limit should not exceed above the threshold. Where the keys that hold
+// most shrink first, it is the largest under which all of them hold no more than the lag left
+// under it allows.
+func (d *Drain) wanted(busy, lag float64, w *Window) float64 {
+	if w.Within == nil || w.MeanInFlight <= 0 {
+		return d.cfg.shrink(busy, lag)
+	}
+	now, _ := w.Within(math.MaxInt64)
+	keys := now / w.MeanInFlight
+	return float64(levelOf(d.cfg.Min, d.cfg.Max, func(limit int64) bool {
+		held, left := left(w, limit, lag)
+		return held <= product(keys, d.cfg.shrink(busy, left))
+	}))
 }
 
 // grow is what the limit becomes below the threshold.

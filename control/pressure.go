@@ -87,6 +87,20 @@ func NewCapped(inner Controller, cfg CapConfig) (*Capped, error) {
 // Name implements [Controller]: it is the inner controller's.
 func (c *Capped) Name() string { return c.inner.Name() }
 
+// WithThresholds implements [Thresholds], with the same cap. It is an error if the inner controller
+// has no thresholds.
+func (c *Capped) WithThresholds(target, critical float64) (Controller, error) {
+	inner, ok := c.inner.(Thresholds)
+	if !ok {
+		return nil, fault.Fault{Path: fault.Path{"Target"}, Problem: fmt.Sprintf("the controller %q has no thresholds", c.Name()), Instead: "leave it out"}
+	}
+	next, err := inner.WithThresholds(target, critical)
+	if err != nil {
+		return nil, err
+	}
+	return orError(NewCapped(next, c.cfg))
+}
+
 // Start implements [Controller].
 func (c *Capped) Start() Decision {
 	c.want, c.began = c.inner.Start(), false

@@ -36,6 +36,12 @@ type Config struct {
 	// Signals are read at the end of each window and shown to the controller.
 	Signals control.Source
 
+	// LargestFirst makes the keys that hold most shrink first, and the others only when
+	// that is not enough. The Controller must be a control.LagMap or a control.Drain. Work
+	// must keep its permit until it is no part of the lag any more. Then what a key
+	// holds is its own part of the lag. See the package's documentation for the rule.
+	LargestFirst bool
+
 	// Overrides are keys with a limit of their own. nil means none.
 	Overrides map[string]Override
 
@@ -98,6 +104,28 @@ type Override struct {
 	// Scale is how many times the limit of the others the key gets, rounded down
 	// and at least 1. Range above 0 to 1,000,000; 0 means 1. Only without Limit.
 	Scale float64
+	// Target and Critical are thresholds of the key's own, instead of those of the
+	// Controller, which must be a control.LagMap or a control.Drain. The key then has the
+	// limit that the Controller would set with them, times Scale. A control.Drain has no
+	// Critical. 0 means the Controller's. Only without Limit.
+	Target, Critical float64
+}
+
+// follows reports whether the key has thresholds of its own.
+func (o Override) follows() bool { return o.Target != 0 || o.Critical != 0 }
+
+// override is an Override in force.
+type override struct {
+	Override
+	own int64 // what the others' limit would be by the key's own thresholds; 0: it has none
+}
+
+// from returns the limit of the key where the others have base.
+func (o override) from(base int64) int64 {
+	if o.own > 0 {
+		base = o.own
+	}
+	return o.Override.from(base)
 }
 
 // maxScale bounds Override.Scale: beyond it, it is a mistake.
@@ -122,6 +150,8 @@ func (c *Config) validate() error {
 		f.Require(!byLatency(c.Controller), fault.Path{"Controller"},
 			"%q learns from the service times of one pool; use NewAdaptive, which gives each key its own", c.Controller.Name())
 	}
+	f.Require(!c.LargestFirst || byLag(c.Controller), fault.Path{"LargestFirst"},
+		"the controller does not go by a lag; write a control.LagMap or a control.Drain, or leave it out")
 	f.Check(c.MaxKeys >= 0 && c.MaxKeys <= keys.Most, fault.Path{"MaxKeys"}, c.MaxKeys, "must be from 1 to %d, or 0 for %d", keys.Most, DefaultMaxKeys)
 	q := &c.Queue
 	gate.CheckQueue(&f, q.Order, q.Shares, q.Weights.Users, q.Weights.Tenants)
@@ -131,8 +161,24 @@ func (c *Config) validate() error {
 		f.Check(o.Limit >= 0 && o.Limit <= limit.MaxLimit, at.At("Limit"), o.Limit, "must be from 1 to %d, or 0", int64(limit.MaxLimit))
 		f.Check(o.Scale >= 0 && o.Scale <= maxScale, at.At("Scale"), o.Scale, "must be above 0 and at most %v, or 0", maxScale)
 		f.Require(o.Limit == 0 || o.Scale == 0, at, "has a Limit and a Scale; leave one 0")
+		if o.follows() {
+			c.checkThresholds(&f, at, o)
+		}
 	}
 	return f.Err(fmt.Sprintf("keyed: gate %q", c.Name))
+}
+
+// checkThresholds checks the thresholds of one key.
+func (c *Config) checkThresholds(f *fault.List, at fault.Path, o Override) {
+	f.Require(o.Limit == 0, at, "has a Limit and thresholds; leave the Limit 0, or Target and Critical")
+	by, ok := c.Controller.(control.Thresholds)
+	if !ok {
+		f.Require(false, at, "has thresholds, and the controller has none; write a control.LagMap or a control.Drain")
+		return
+	}
+	if _, err := by.WithThresholds(o.Target, o.Critical); err != nil {
+		f.AddError(at, err)
+	}
 }
 
 // byLatency reports whether a controller needs service times. A gate with one
@@ -141,13 +187,18 @@ func byLatency(c control.Controller) bool {
 	return slices.Contains([]string{"belief", "knee", "aimd", "vegas", "gradient2"}, c.Name()) // also if it is capped
 }
 
+// byLag reports whether a controller can say of a lag whose it is.
+func byLag(c control.Controller) bool {
+	return c != nil && (c.Name() == "lag" || c.Name() == "drain") // also if it is capped
+}
+
 // settings are what every shard reads: replaced as a whole, never written to.
 type settings struct {
 	limit      int64  // of a key without an override
 	reason     string // for that limit, by this controller
 	controller string
 	signal     string
-	overrides  map[keys.Name]Override
+	overrides  map[keys.Name]override
 	maxKeys    int64
 	places     int64
 	longest    time.Duration
@@ -155,6 +206,7 @@ type settings struct {
 	parts      *gate.Parts
 	timed      bool // every piece of work is timed, not one of a few
 	moved      bool // the limit is, by a controller
+	largest    bool // those that hold most shrink first
 	byTime     bool
 
 	refuseOversize bool
@@ -163,18 +215,18 @@ type settings struct {
 func (c *Config) settings(by control.Controller, first control.Decision) *settings {
 	_, fixed := by.(control.Fixed)
 	s := &settings{
-		limit: gate.ClampLimit(first.Limit), reason: first.Reason, controller: by.Name(), overrides: make(map[keys.Name]Override, len(c.Overrides)),
+		limit: gate.ClampLimit(first.Limit), reason: first.Reason, controller: by.Name(), overrides: make(map[keys.Name]override, len(c.Overrides)),
 		maxKeys: int64(c.MaxKeys), places: int64(gate.Places(c.Queue.Len, limit.DefaultQueueLen)),
 		longest: gate.Longest(c.Queue.MaxWait, limit.DefaultMaxWait), order: c.Queue.Order,
 		parts: gate.NewParts(c.Queue.Shares, c.Queue.Weights.Users, c.Queue.Weights.Tenants),
 		timed: !fixed || c.Hooks.Done != nil || c.Now != nil || c.Queue.ByTime,
-		moved: !fixed, byTime: c.Queue.ByTime, refuseOversize: c.RefuseOversize,
+		moved: !fixed, largest: c.LargestFirst, byTime: c.Queue.ByTime, refuseOversize: c.RefuseOversize,
 	}
 	if s.maxKeys == 0 {
 		s.maxKeys = DefaultMaxKeys
 	}
 	for key, o := range c.Overrides {
-		s.overrides[keys.NameOf(key)] = o
+		s.overrides[keys.NameOf(key)] = override{Override: o}
 	}
 	return s
 }

@@ -45,8 +45,8 @@
 // control.Drain, control.Resource, control.Fixed). Controllers that learn from service
 // times (control.Belief, control.AIMD) belong in [Adaptive], one for each key.
 //
-// [Override] gives single keys a limit of their own, a number or a multiple of the
-// others'. All settings can be changed while the gate runs ([Pools.Reconfigure]).
+// [Override] gives single keys a limit of their own: a number, a multiple of the others',
+// or thresholds of a lag of their own. All settings can be changed while the gate runs ([Pools.Reconfigure]).
 //
 // A limit that shrinks revokes nothing. Work is granted only while its key stays
 // within the limit, so nothing is granted until enough has come back. A limit that
@@ -60,6 +60,24 @@
 // stand for bytes, say, once the size is known. (A limit.Limiter leaves the slots as
 // they are.) More may bring the key above its limit. The difference is also charged to
 // the share of whoever sent the work, if it had to wait.
+//
+// # Whose lag it is
+//
+// A lag is a total. Where work keeps its permit until it is no part of the lag any more,
+// what a key holds is its own part. With [Config.LargestFirst] the controller is told what
+// each key holds. Its limit is then the largest that is right for the lag left under it:
+// the lag without what keys hold beyond the limit. So keys that hold most are cut first.
+// The limit goes on to those that hold less only when what is left is still too much.
+//
+// It is one number for all keys, so admission costs the same. A key that holds less never
+// meets it. On the same reading it is never below the limit that one lag for all gives.
+// Once a window all known keys are visited, some ns each, one shard at a time.
+//
+// Do not use it where permits end before the work is applied, or where most of the lag
+// comes from elsewhere. Then what a key holds says little about its part. With several
+// processes before one queue each judges by its own keys. Leave out Smoothing, MaxChange
+// and Hysteresis: the limit goes to its fixed point at once, and damping only delays the
+// first cut.
 //
 // # Which keys are known, and for how long
 //

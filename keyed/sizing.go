@@ -1,13 +1,16 @@
 package keyed
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/internal/gate"
+	"github.com/weir-go/weir/internal/keys"
 	"github.com/weir-go/weir/internal/room"
 )
 
@@ -19,6 +22,8 @@ type sizing struct {
 	since  time.Duration // when the window began
 	before totals        // what the shards had counted then
 	timer  *time.Timer
+	loads  loads
+	own    map[keys.Name]control.Controller // of keys with thresholds of their own
 
 	tickAt atomic.Int64 // when the window closes; room.Never: not at all
 }
@@ -40,9 +45,10 @@ func (g *Pools) start(cfg Config) {
 	g.sizer.Controller, g.sizer.Signals = gate.ControllerOr(cfg.Controller, cfg.Limit), cfg.Signals
 	first := g.sizer.Controller.Start()
 	set := cfg.settings(g.sizer.Controller, first)
+	g.startOwn(&cfg, set)
 	g.settings.Store(set)
 	g.since = g.front.Now()
-	g.apply(set, true, g.since)
+	g.apply(set, true, true, g.since)
 	g.setHooks(&cfg)
 	g.schedule(g.since, first.Next)
 }
@@ -99,6 +105,9 @@ func (g *Pools) ticked() (c gate.Change, out gate.Answers) {
 	}
 	set := g.settings.Load()
 	sum := g.read(set, now)
+	if set.largest {
+		g.weigh(set)
+	}
 	d, problem := g.sizer.Ask(control.Decision{Limit: set.limit, Signal: set.signal})
 	c.Problem = problem
 	if !d.Extend {
@@ -106,19 +115,67 @@ func (g *Pools) ticked() (c gate.Change, out gate.Answers) {
 	}
 	next := *set
 	next.limit, next.signal = gate.ClampLimit(d.Limit), d.Signal
-	if next.limit != set.limit || next.signal != set.signal {
+	changed, grown := g.askOwn(&next, &c)
+	if changed || next.limit != set.limit || next.signal != set.signal {
 		next.reason = d.Reason
 		c.From, c.To, c.Reason = set.limit, next.limit, d.Reason
-		out = g.apply(&next, false, now)
+		out = g.apply(&next, false, grown, now)
 	}
 	g.schedule(now, d.Next)
 	return c, out
 }
 
-// apply puts new settings into force, and admits the waiters that can start now.
-func (g *Pools) apply(next *settings, overrides bool, now time.Duration) (out gate.Answers) {
+// askOwn asks the controllers of keys with thresholds of their own. It reports whether a
+// limit of theirs has changed, and whether one has grown.
+func (g *Pools) askOwn(next *settings, c *gate.Change) (changed, grown bool) {
+	if len(g.own) == 0 {
+		return false, false
+	}
+	next.overrides = maps.Clone(next.overrides)
+	for name, by := range g.own {
+		o := next.overrides[name]
+		d, problem := g.sizer.AskAlso(by, control.Decision{Limit: o.own})
+		c.Problem = cmp.Or(c.Problem, problem)
+		limit := gate.ClampLimit(d.Limit)
+		changed, grown = changed || limit != o.own, grown || limit > o.own
+		o.own = limit
+		next.overrides[name] = o
+	}
+	return changed, grown
+}
+
+// startOwn makes the controllers of keys with thresholds of their own. One that was there
+// before goes on from its limit, another from that of the others.
+func (g *Pools) startOwn(cfg *Config, set *settings) {
+	was := g.own
+	g.own = make(map[keys.Name]control.Controller)
+	by, _ := cfg.Controller.(control.Thresholds)
+	for key, o := range cfg.Overrides {
+		if !o.follows() || by == nil {
+			continue
+		}
+		c, err := by.WithThresholds(o.Target, o.Critical)
+		if err != nil {
+			continue // validate has asked the same
+		}
+		name := keys.NameOf(key)
+		if heir, ok := c.(control.Saver); ok {
+			state := control.State{Limit: float64(set.limit)}
+			if old, ok := was[name].(control.Saver); ok {
+				state = old.Save()
+			}
+			heir.Restore(state)
+		}
+		g.own[name] = c
+		set.overrides[name] = override{o, gate.ClampLimit(c.Start().Limit)}
+	}
+}
+
+// apply puts new settings into force, and admits the waiters that can start now. overrides
+// says whether the overrides have changed, grown whether the limit of a key may have grown.
+func (g *Pools) apply(next *settings, overrides, grown bool, now time.Duration) (out gate.Answers) {
 	was := g.settings.Swap(next)
-	if !overrides && next.limit <= was.limit {
+	if !overrides && !grown && next.limit <= was.limit {
 		return out
 	}
 	for i := range g.shards {
@@ -160,6 +217,78 @@ func (g *Pools) read(set *settings, now time.Duration) totals {
 		Overload:   since(sum.outcomes[weir.Overload], was.outcomes[weir.Overload]),
 		Abandoned:  since(sum.outcomes[weir.Abandoned], was.outcomes[weir.Abandoned]),
 		LatencySum: time.Duration(each(int64(sum.latency - was.latency))), Timed: each(sum.timed - was.timed),
+	}
+	return sum
+}
+
+// loads are what each key holds, at the end of a window. They tell which keys shrink
+// first.
+type loads struct {
+	each   []float64    // of the keys that have the limit
+	scaled []scaledLoad // of those that have a multiple of it
+	pinned float64      // of those that it does not move, within their own
+	total  float64
+	before float64 // total, when the controller asked before
+}
+
+// scaledLoad is what a key holds whose limit is a multiple of the others'.
+type scaledLoad struct {
+	held float64
+	key  override
+}
+
+// weigh lets the controller ask what the keys hold (control.Window.Within). Only then each of
+// them is visited, once a window and one shard at a time.
+func (g *Pools) weigh(set *settings) {
+	asked := false
+	g.sizer.Window.Within = func(limit int64) (held, all float64) {
+		if !asked {
+			asked = true
+			g.gather(set)
+		}
+		return g.loads.within(limit), max(g.loads.total, g.loads.before)
+	}
+}
+
+func (g *Pools) gather(set *settings) {
+	l := &g.loads
+	*l = loads{each: l.each[:0], scaled: l.scaled[:0], before: l.total}
+	for i := range g.shards {
+		s := &g.shards[i]
+		s.mu.Lock()
+		s.table.All(func(_ uint32, e *keys.Entry) bool {
+			if e.Held() > 0 {
+				l.add(set, e)
+			}
+			return true
+		})
+		s.mu.Unlock()
+	}
+}
+
+func (l *loads) add(set *settings, e *keys.Entry) {
+	held := float64(e.Held())
+	l.total += held
+	if !e.Is(keys.Marked) {
+		l.each = append(l.each, held)
+		return
+	}
+	o := set.overrides[*e.Name()]
+	if o.Limit > 0 || o.own > 0 {
+		l.pinned += min(held, float64(o.from(set.limit))) // no other limit moves it
+		return
+	}
+	l.scaled = append(l.scaled, scaledLoad{held, o})
+}
+
+// within is control.Window.Within.
+func (l *loads) within(limit int64) float64 {
+	sum, most := l.pinned, float64(limit)
+	for _, held := range l.each {
+		sum += min(held, most)
+	}
+	for _, s := range l.scaled {
+		sum += min(s.held, float64(s.key.from(limit)))
 	}
 	return sum
 }
@@ -225,12 +354,13 @@ func (g *Pools) reconfigure(cfg Config) (c gate.Change, out gate.Answers, err er
 	was := g.settings.Load()
 	first := g.sizer.Replace(gate.ControllerOr(cfg.Controller, cfg.Limit), cfg.Signals, was.limit)
 	set := cfg.settings(g.sizer.Controller, first)
+	g.startOwn(&cfg, set)
 	if set.limit == was.limit && set.controller == was.controller && was.signal == "" {
 		set.reason = was.reason // nothing about the limit has changed
 	}
 	now := g.front.Now()
 	g.setHooks(&cfg)
-	out = g.apply(set, true, now)
+	out = g.apply(set, true, true, now)
 	g.restart(now, g.total())
 	g.schedule(now, first.Next)
 	return gate.Change{From: was.limit, To: set.limit, Reason: first.Reason}, out, nil
@@ -257,5 +387,5 @@ func (g *Pools) restored(state control.State) (c gate.Change, out gate.Answers) 
 	set := *g.settings.Load()
 	c = gate.Change{From: set.limit, To: gate.ClampLimit(base), Reason: "restored"}
 	set.limit, set.reason = c.To, c.Reason
-	return c, g.apply(&set, false, g.front.Now())
+	return c, g.apply(&set, false, false, g.front.Now())
 }

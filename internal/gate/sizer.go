@@ -55,26 +55,38 @@ func isFixed(c control.Controller) bool {
 // Ask asks the controller to decide about s.Window. A decision that makes no sense is
 // replaced by kept. The first of them comes with the problem, for the hook.
 func (s *Sizer) Ask(kept control.Decision) (d control.Decision, problem string) {
+	return s.ask(kept, func(w *control.Window) control.Decision {
+		w.Readings = w.Readings[:0]
+		if s.Signals != nil {
+			w.Readings = s.Signals.Readings(w.Readings)
+		}
+		return s.Controller.Update(w)
+	})
+}
+
+// AskAlso asks another controller about the window that [Sizer.Ask] has been asked about, with the
+// readings of then.
+func (s *Sizer) AskAlso(c control.Controller, kept control.Decision) (d control.Decision, problem string) {
+	return s.ask(kept, c.Update)
+}
+
+func (s *Sizer) ask(kept control.Decision, update func(*control.Window) control.Decision) (d control.Decision, problem string) {
 	kept.Next, kept.Reason = IdleWindow, "kept: the controller failed"
+	name := s.Controller.Name()
 	defer func() {
 		if r := recover(); r != nil {
-			d, problem = kept, fmt.Sprintf("controller %q panicked: %v", s.Controller.Name(), r)
+			d, problem = kept, fmt.Sprintf("controller %q panicked: %v", name, r)
 		}
 		if problem != "" && s.Faults.Add(1) > 1 {
 			problem = ""
 		}
 	}()
-	w := &s.Window
-	w.Readings = w.Readings[:0]
-	if s.Signals != nil {
-		w.Readings = s.Signals.Readings(w.Readings)
-	}
-	d = s.Controller.Update(w)
+	d = update(&s.Window)
 	switch {
 	case d.Limit < 1 || d.Limit > MaxLimit:
-		return kept, fmt.Sprintf("controller %q wants a limit of %d: it must be from 1 to %d", s.Controller.Name(), d.Limit, int64(MaxLimit))
+		return kept, fmt.Sprintf("controller %q wants a limit of %d: it must be from 1 to %d", name, d.Limit, int64(MaxLimit))
 	case d.Next < 0:
-		return kept, fmt.Sprintf("controller %q wants a window of %v: it must not be negative", s.Controller.Name(), d.Next)
+		return kept, fmt.Sprintf("controller %q wants a window of %v: it must not be negative", name, d.Next)
 	case d.Next > 0:
 		d.Next = max(d.Next, shortestWindow)
 	}
