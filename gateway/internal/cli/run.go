@@ -300,6 +300,9 @@ func (o *runOptions) withoutFile() (*config.Config, error) {
 	if o.Timeout < 0 {
 		add("--timeout %v is in the past; it is how long clients wait for an answer, for instance 1s; leave it out if nobody knows", o.Timeout)
 	}
+	if listen := cmp.Or(o.Listen, config.DefaultListen); listen == cmp.Or(o.Admin, config.DefaultAdmin) {
+		add("clients and operators cannot both connect to %s; choose another port with --listen or --admin", listen)
+	}
 	cfg, err := config.ForUpstream(o.Upstream, o.Listen, max(o.Limit, 0))
 	if err != nil {
 		wrong = append(wrong, err)

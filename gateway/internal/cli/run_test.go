@@ -111,6 +111,8 @@ func TestRunMistakes(t *testing.T) {
 	f(2, `--timeout "1 s": "1 s" has a space; write 1s`, up, "--timeout=1 s")
 	f(2, `--timeout "soon": "soon" is no duration`, up, "--timeout=soon")
 	f(2, "--timeout 0s says that nobody waits", up, "--timeout=0s")
+	f(2, "both connect to 127.0.0.1:8090; choose another port", up, "--listen=127.0.0.1:8090")
+	f(2, "both connect to 127.0.0.1:9; choose another port", up, "--listen=127.0.0.1:9", "--admin=127.0.0.1:9")
 	f(2, `--upstream "http://127.0.0.1:2": it is http://127.0.0.1:1 already; more than one needs a file`, "--upstream=http://127.0.0.1:1", "--upstream=http://127.0.0.1:2")
 	f(2, "it is not a whole number; see weir run --help", up, "--limit=many")
 	f(2, "write weir run --upstream http://127.0.0.1:1", "http://127.0.0.1:1")

@@ -341,7 +341,7 @@ func rowOfStore(p *page, s *admin.Store) {
 }
 
 func rowOfListener(p *page, l *accept.Snapshot) {
-	p.row("LISTENER|CONNECTIONS|AT MOST|TAKEN|REFUSED|BY|ADDRESSES|OF AT MOST|OTHERS",
+	p.row("LISTENER|OPEN|MAX|ACCEPTED|REFUSED|BY|ADDRESSES KNOWN|MAX KNOWN|OPEN OF OTHERS",
 		l.Listener, l.InFlight, l.Limit, l.Admitted, sum(l.Refused), counted(l.Refused), l.Addresses, l.MaxAddresses, l.Crowd)
 }
 

@@ -222,7 +222,7 @@ func TestStatusOfListeners(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"LISTENER  CONNECTIONS  AT MOST  TAKEN  REFUSED  BY                                              ADDRESSES  OF AT MOST  OTHERS",
+		"LISTENER  OPEN  MAX  ACCEPTED  REFUSED  BY                                              ADDRESSES KNOWN  MAX KNOWN  OPEN OF OTHERS",
 		":8443     7            100      40     13       connections.per_address 12, max_connections 1   3          65536    2",
 		":8080     0            100      0      0        -                                               0          0        0",
 		"CONNECTIONS OF  ONLY OBSERVED, WOULD REFUSE\n:8080           connections.rate 5\n:8081           nothing\n",
