@@ -211,8 +211,8 @@ func distantAt(gates []Gate) (n int) {
 }
 
 // refusal reports whether one of the gates is known to refuse w, without asking a server. Then they
-// are asked in their order. Asked at once, somebody over a quota of its own would keep taking from
-// a shared one, and hold that empty until each refusal has given back.
+// are asked in their order. Asked at once, a caller above its own quota would keep taking from a
+// shared one. That would be empty until each refusal has given back.
 func refusal(ctx context.Context, w Work, gates []Gate) bool {
 	w.MaxWait = NoWait
 	for _, g := range gates {

@@ -25,8 +25,7 @@
 //
 // How long a stream lives says nothing about the backend, so it is never a latency. A call that
 // streams its answers gives its sample with the first of them. A call that streams its requests
-// gives none at all, not even when it ends with an error: such calls end so when their client is
-// done.
+// gives none, also if it ends with an error: such calls end so when their client is done.
 //
 // A stream that lasts gives its slot back after the grace time of [weirhttp.Streams], and has a
 // place in that bounded pool instead. The time runs from the first answer. For calls that stream

@@ -110,7 +110,7 @@ func (r *round) add(p Partition, id [16]byte, leader int32) {
 }
 
 // fetchCommits asks the group's coordinator for the commits. Newer brokers are asked by the topics'
-// ids, so that a commit for a topic that was deleted is not taken for one of its successor.
+// ids. So a commit for a topic that was deleted is not taken for one of its successor.
 func (r *round) fetchCommits(ctx context.Context) error {
 	topics := map[string]*kmsg.OffsetFetchRequestGroupTopic{}
 	known := map[string]map[int32]*partition{}

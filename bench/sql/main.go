@@ -5,10 +5,13 @@
 //	go run ./bench/sql -storm                 statements whose contexts end, with both of pgx's handlers
 //
 // For each workload it tries fixed sizes from 1 to 200, and the controllers that find the size, from
-// a start at 4 and at 128. All take turns, round by round, under the same two loads. Closed: many more clients than the
-// pool can take, each with one transaction at a time, which wait in order. Open: transactions that arrive at random, twice as many as the best
-// fixed size gets done, each with a deadline of five times the p95 of a lone client. Useful is what was
-// committed, in the open load before its deadline. Server and clients share the machine, so it should have nothing else to do.
+// a start at 4 and at 128. All take turns, round by round, under the same two loads.
+//
+//   - Closed: many more clients than the pool can take. Each has one transaction at a time. They wait in order.
+//   - Open: transactions arrive at random, twice as many as the best fixed size gets done. The deadline
+//     of each is five times the p95 of a lone client.
+//
+// Useful is what was committed, in the open load before its deadline. Server and clients share the machine, so it should have nothing else to do.
 package main
 
 import (

@@ -1,9 +1,10 @@
-// Package callers measures what clients that cooperate change, on real processes: a gateway with a
-// limit, a backend behind it that works on for clients that have left, and two processes with clients.
+// Package callers measures what clients that cooperate change, on real processes. They are a gateway
+// with a limit, a backend behind it, and two processes with clients. The backend works on for clients
+// that have left.
 //
-// The clients of a process are ours (weirhttp.Transport, with a time-out for all attempts together) or
-// naive (a time-out for each attempt, and four retries at once after a time-out and after a refusal).
-// Each scenario runs with both processes of one kind, and with one of each.
+// The clients of a process are ours or naive. Ours use weirhttp.Transport, with a time-out for all
+// attempts together. Naive ones have a time-out for each attempt, and retry four times at once after a
+// time-out and after a refusal. Each scenario runs with both processes of one kind, and with one of each.
 //
 //   - S5 is a retry storm: at a load of 0.8 the backend loses four-fifths of its capacity for a while.
 //   - S15 is tasks of four calls for twice the capacity. Calls after the first have the priority high.
