@@ -291,6 +291,38 @@ func TestClientHoldsTheSlot(t *testing.T) {
 	}
 }
 
+// The first answer of a stream is its sample: the target has answered, whatever the stream ends with.
+func TestClientSamplesTheFirstAnswer(t *testing.T) {
+	outcomes := make(chan weir.Outcome, 1)
+	own := weir.Must(limit.New(limit.Config{Name: "own", Limit: 1, Hooks: weir.Hooks{
+		Done: func(_ string, o weir.Outcome, _ time.Duration) { outcomes <- o },
+	}}))
+	t.Cleanup(own.Close)
+	seen := make(chan struct{})
+	address := start(t, &service{
+		output: func(_ *testgrpc.StreamingOutputCallRequest, s testgrpc.TestService_StreamingOutputCallServer) error {
+			_ = s.Send(new(testgrpc.StreamingOutputCallResponse))
+			<-seen
+			return status.Error(codes.Unavailable, "no")
+		},
+	})
+	client := through(t, clientOf(t, throttle.CallerConfig{Limit: own}), address)
+	out, err := client.StreamingOutputCall(within(t), new(testgrpc.StreamingOutputCallRequest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	close(seen)
+	if _, err := receive(out); status.Code(err) != codes.Unavailable {
+		t.Errorf("%v", err)
+	}
+	if o := <-outcomes; o != weir.OK {
+		t.Errorf("the outcome is %v", o)
+	}
+}
+
 // What this process refuses is an error with the Rejection, and with a status. It is not tried again.
 func TestClientRefusesLocally(t *testing.T) {
 	own := newLimit(t, 1, -1)
