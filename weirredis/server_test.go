@@ -373,7 +373,7 @@ func TestEviction(t *testing.T) {
 func TestPolicyUnreadable(t *testing.T) {
 	server := startRedis(t)
 	server.grant(t, strings.ReplaceAll(rights, "+info ", ""))
-	c := Config{Addrs: []string{server.addr}, Username: "weir", Password: "secret", Deadline: time.Second}
+	c := Config{Addrs: []string{server.addr}, Username: "weir", Password: "secret", Deadline: 10 * time.Second}
 	if _, err := New(c); err == nil || !strings.Contains(err.Error(), "allow the user INFO") {
 		t.Errorf("%v", err)
 	}

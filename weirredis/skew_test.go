@@ -42,22 +42,22 @@ func TestSkewedProcessesForReal(t *testing.T) {
 	for i, skew := range []time.Duration{0, 500 * time.Millisecond} {
 		stores[i] = open(t, Config{Addrs: []string{addr}, Now: func() time.Time { return time.Now().Add(skew) }})
 	}
-	const rate, burst = 100, 100 // far below what even a slow machine asks for
+	const rate, burst = 100, 10_000 // a rate far below what even a slow machine asks for; a burst that no pause fills
 	l := quota.Window{Rate: rate, Burst: burst}
-	ask := func(s *Store) (bool, time.Time) {
-		a, err := s.runFor(context.Background(), "k", &request{cost: 1, limits: []quota.Window{l}})
+	ask := func(s *Store, cost float64) (bool, time.Time) {
+		a, err := s.runFor(context.Background(), "k", &request{cost: cost, limits: []quota.Window{l}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return a.ok, a.now
 	}
-	ok, begin := ask(stores[0])
+	ok, begin := ask(stores[0], burst)
 	for ok { // spend the burst: from here on only what comes back counts
-		ok, begin = ask(stores[0])
+		ok, begin = ask(stores[0], 1)
 	}
 	admitted, now := 0, begin
-	for i := 0; now.Sub(begin) < 2*time.Second; i++ {
-		if ok, now = ask(stores[i%2]); ok {
+	for i := 0; ok || now.Sub(begin) < 2*time.Second; i++ { // to an empty bucket again
+		if ok, now = ask(stores[i%2], 1); ok {
 			admitted++
 		}
 	}

@@ -72,7 +72,7 @@ func TestAloneStandsStill(t *testing.T) {
 		context  func() (context.Context, context.CancelFunc)
 		want     error
 	}{
-		"the deadline": {100 * time.Millisecond, func() (context.Context, context.CancelFunc) { return context.WithCancel(t.Context()) }, errDeadline},
+		"the deadline": {3 * time.Second, func() (context.Context, context.CancelFunc) { return context.WithCancel(t.Context()) }, errDeadline},
 		"the caller's": {10 * time.Second, func() (context.Context, context.CancelFunc) {
 			return context.WithTimeout(t.Context(), 100*time.Millisecond)
 		}, context.DeadlineExceeded},

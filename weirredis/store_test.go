@@ -233,7 +233,7 @@ func (w *twin) waitOut(t *testing.T, k quota.Request, wait time.Duration) {
 // Failures with a success between them are no outage, however many there are.
 func TestFailuresNotInARow(t *testing.T) {
 	server := startRedis(t)
-	s := open(t, Config{Addrs: []string{server.addr}, Deadline: 500 * time.Millisecond, DialTimeout: 10 * time.Second})
+	s := open(t, Config{Addrs: []string{server.addr}, Deadline: time.Second, DialTimeout: 10 * time.Second})
 	take := func() error {
 		_, err := s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Cost: 1})
 		return err
