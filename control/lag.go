@@ -67,7 +67,7 @@ type LagMapConfig struct {
 //     reading. If readings are an interval late, it shrinks only by the gain's root.
 //   - Lag is a total: one noisy tenant shrinks every gate that reads it. A gate for many
 //     tenants can shrink those first that hold most: keyed.Config.LargestFirst. Then the
-//     limit goes to the fixed point at once, and does not swing, whatever the gain.
+//     limit also swings less, and never to Min while a cut of the largest is enough.
 //
 // Smoothing, MaxChange and Hysteresis damp the swing and are off by default. With a
 // reading one interval late, Smoothing s keeps a loop stable up to a gain of 1/s. It
@@ -115,6 +115,7 @@ func (l *LagMap) Update(w *Window) Decision {
 	why := fmt.Sprintf("lag %.0f", lag)
 	if known {
 		l.move(l.wanted(lag, w))
+		why += beyond(w, int64(l.limit), lag)
 	} else {
 		l.limit, why = l.reader.without(l.limit)
 	}
@@ -141,6 +142,15 @@ func left(w *Window, limit int64, lag float64) (held, part float64) {
 		return held, lag
 	}
 	return held, product(lag, held/all)
+}
+
+// beyond says how much of the lag is of keys that hold more than the limit, if that is known.
+func beyond(w *Window, limit int64, lag float64) string {
+	if w.Within == nil {
+		return ""
+	}
+	_, part := left(w, limit, lag)
+	return fmt.Sprintf(", %.0f of it beyond the limit", lag-part)
 }
 
 // levelOf returns the largest number from low to high for which ok holds. If it does not hold
@@ -295,7 +305,7 @@ func (d *Drain) follow(lag float64, w *Window) string {
 	}
 	busy := float64(w.LatencySum) / float64(w.Elapsed)
 	d.set(min(d.limit, d.wanted(busy, lag, w)))
-	return fmt.Sprintf("lag %.0f, the drain kept %.0f slots busy", lag, busy)
+	return fmt.Sprintf("lag %.0f, the drain kept %.0f slots busy", lag, busy) + beyond(w, int64(d.limit), lag)
 }
 
 // overfull reports whether more is in flight than the limit allows: of the mean key, or of

@@ -46,7 +46,8 @@
 // times (control.Belief, control.AIMD) belong in [Adaptive], one for each key.
 //
 // [Override] gives single keys a limit of their own: a number, a multiple of the others',
-// or thresholds of a lag of their own. All settings can be changed while the gate runs ([Pools.Reconfigure]).
+// or thresholds of a lag of their own. All settings can be changed while the gate runs
+// ([Pools.Reconfigure]).
 //
 // A limit that shrinks revokes nothing. Work is granted only while its key stays
 // within the limit, so nothing is granted until enough has come back. A limit that
@@ -76,7 +77,7 @@
 // Do not use it where permits end before the work is applied, or where most of the lag
 // comes from elsewhere. Then what a key holds says little about its part. With several
 // processes before one queue each judges by its own keys. Leave out Smoothing, MaxChange
-// and Hysteresis: the limit goes to its fixed point at once, and damping only delays the
+// and Hysteresis: the limit goes to its fixed point by itself, and damping only delays the
 // first cut.
 //
 // # Which keys are known, and for how long

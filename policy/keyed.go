@@ -1,9 +1,12 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
+	"strconv"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
@@ -23,6 +26,7 @@ func (c *compiler) checkEach(at fault.Path, g *GateSpec) {
 		return
 	}
 	c.checkOverrides(at.At("overrides"), e.Overrides)
+	c.checkLagOf(at, g)
 	c.checkIdleWeights(at[:len(at)-1].At("limit", "queue", "weights"), e.by(), &g.Limit.Queue.Weights)
 	if e.Own {
 		c.checkOwn(at, e)
@@ -54,10 +58,58 @@ func (c *compiler) checkOverrides(at fault.Path, overrides map[string]OverrideSp
 		switch o, at := overrides[key], at.At(key); {
 		case o.Limit != 0 && o.Scale != 0:
 			c.Add(at, "has both a limit and a scale", "leave one of them out")
-		case o.Limit == 0 && o.Scale == 0:
+		case o.Limit != 0 && o.follows():
+			c.Add(at, "has both a limit and thresholds", "leave limit out, or target and critical")
+		case o.Limit == 0 && o.Scale == 0 && !o.follows():
 			c.Add(at, "changes nothing", "write limit: 50, or scale: 2 for twice the limit of the others")
 		}
 	}
+}
+
+// follows reports whether the key has thresholds of its own.
+func (o OverrideSpec) follows() bool { return o.Target != 0 || o.Critical != 0 }
+
+// checkLagOf checks the settings that mean something to one controller that goes by a lag.
+func (c *compiler) checkLagOf(at fault.Path, g *GateSpec) {
+	k, ok := g.Limit.kind()
+	byLag := ok && (k.word == "lag" || k.word == "drain") && !g.Each.Own
+	const instead = "leave it out, or write controller: lag or drain, and no own: true"
+	if g.Each.Shrink == "largest_first" && !byLag && ok {
+		c.Add(at.At("shrink"), "means nothing without one controller that goes by a lag", instead)
+	}
+	for _, key := range slices.Sorted(maps.Keys(g.Each.Overrides)) {
+		o, at := g.Each.Overrides[key], at.At("overrides", key)
+		switch {
+		case !o.follows() || !ok:
+		case !byLag:
+			c.Add(at, "has thresholds, which mean nothing without one controller that goes by a lag", "leave target and critical out, or write controller: lag or drain, and no own: true")
+		case k.word == "drain" && o.Critical != 0:
+			c.Add(at.At("critical"), "means nothing to the controller drain", "leave it out")
+		case k.word == "lag":
+			c.checkThresholds(at, g.Limit, o)
+		}
+	}
+}
+
+// checkThresholds checks a key's own thresholds against those that it leaves to the controller.
+func (c *compiler) checkThresholds(at fault.Path, l *LimitSpec, o OverrideSpec) {
+	by := configOf[control.LagMapConfig](l, "lag")
+	target, critical := cmp.Or(o.Target, by.Target, lagDefault("Target")), cmp.Or(o.Critical, by.Critical, lagDefault("Critical"))
+	if critical > target {
+		return
+	}
+	setting := "critical"
+	if o.Critical == 0 {
+		setting = "target"
+	}
+	c.Add(at.At(setting), fmt.Sprintf("the target of %v is not below the critical lag of %v", target, critical), "write a target below critical")
+}
+
+// lagDefault is the default of a field of control.LagMapConfig.
+func lagDefault(field string) float64 {
+	f, _ := reflect.TypeFor[control.LagMapConfig]().FieldByName(field)
+	n, _ := strconv.ParseFloat(f.Tag.Get("default"), 64)
+	return n
 }
 
 // checkOwn checks a limiter for each key.
@@ -103,14 +155,15 @@ func (c *compiler) keyedConfig(name string) (keyed.Config, error) {
 	cfg := keyed.Config{
 		Name: name, Key: keyFuncs[g.Each.by()], MaxKeys: g.Each.MaxKeys,
 		Limit: one.Limit, Controller: one.Controller, Signals: c.sourceOf(g.Limit.sources()),
-		Queue:  one.Queue,
-		Exempt: one.Exempt, RefuseOversize: one.RefuseOversize, Hooks: c.hooks(), FindLeaks: c.opts.FindLeaks, Now: c.opts.Now,
+		LargestFirst: g.Each.Shrink == "largest_first",
+		Queue:        one.Queue,
+		Exempt:       one.Exempt, RefuseOversize: one.RefuseOversize, Hooks: c.hooks(), FindLeaks: c.opts.FindLeaks, Now: c.opts.Now,
 	}
 	for key, o := range g.Each.Overrides {
 		if cfg.Overrides == nil {
 			cfg.Overrides = make(map[string]keyed.Override, len(g.Each.Overrides))
 		}
-		cfg.Overrides[key] = keyed.Override{Limit: o.Limit, Scale: o.Scale}
+		cfg.Overrides[key] = keyed.Override{Limit: o.Limit, Scale: o.Scale, Target: o.Target, Critical: o.Critical}
 	}
 	return cfg, err
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/signal"
 )
 
 // virtual is a policy with one gate, db, on a clock of the test's own.
@@ -490,5 +491,83 @@ func TestLimitForEachBy(t *testing.T) {
 	other := compile(t, Spec{Gates: map[string]GateSpec{"db": fixed(1)}}, Options{Previous: p})
 	if other.Gate("db") == p.Gate("db") || other.Gate("db").Pools() != nil {
 		t.Error("a gate of another mechanism was adopted")
+	}
+}
+
+// lagging returns a gate with a pool for each tenant that follows a lag.
+func lagging(controller string, each EachSpec) Spec {
+	l := &LimitSpec{Controller: controller, Min: 1, Max: 100, Queue: QueueSpec{Len: -1}}
+	switch controller {
+	case "lag":
+		l.Lag = LagSpec{LagMapConfig: control.LagMapConfig{Signal: "behind", Target: 10, Critical: 110}, Interval: Duration(time.Second)}
+	case "drain":
+		l.Drain = DrainSpec{DrainConfig: control.DrainConfig{Signal: "behind", Target: 10}, Interval: Duration(time.Second)}
+	}
+	return Spec{Gates: map[string]GateSpec{"db": {Limit: l, Each: &each}}}
+}
+
+// lagNow is a source on virtual time.
+type lagNow float64
+
+func (l *lagNow) Readings(into []control.Reading) []control.Reading {
+	return append(into, control.Reading{Name: "behind", Value: float64(*l), Known: true})
+}
+
+// Who holds most is cut, and the others keep what one lag for all would take from them.
+func TestShrinkLargestFirst(t *testing.T) {
+	now, lag := time.Duration(0), lagNow(100)
+	for shrink, want := range map[string]int64{"alike": 10, "": 10, "largest_first": 55} {
+		now = 0
+		spec := lagging("lag", EachSpec{Shrink: shrink, Overrides: map[string]OverrideSpec{"strict": {Target: 5, Critical: 20}}})
+		p := compile(t, spec, Options{Now: func() time.Duration { return now }, Readings: &lag,
+			Signals: map[string]signal.Signal{"behind": dialled(0)}})
+		g := p.Gate("db")
+		held(t, g, weir.Work{Tenant: "loud"}, 100)
+		now = time.Second
+		p.Step()
+		quiet, _ := g.Pools().Key("quiet")
+		strict, _ := g.Pools().Key("strict")
+		if quiet.Limit != want || (strict.Limit != 1) != (shrink == "largest_first") {
+			t.Errorf("shrink %q: %d, want %d; strict %d", shrink, quiet.Limit, want, strict.Limit)
+		}
+		if reason := g.Snapshot().LimitReason; strings.Contains(reason, "45 of it beyond the limit") != (shrink == "largest_first") {
+			t.Errorf("shrink %q: %s", shrink, reason)
+		}
+		p.Close()
+	}
+}
+
+func TestLagOfKeysFaults(t *testing.T) {
+	behind := map[string]OverrideSpec{
+		"a": {Target: 200}, "b": {Target: 5, Limit: 3}, "c": {Critical: 5}, "d": {Target: 20, Critical: 10}, "ok": {Target: 5, Scale: 2},
+	}
+	tests := []struct {
+		spec Spec
+		want []string
+	}{
+		{lagging("lag", EachSpec{Shrink: "largest", Overrides: behind}), []string{
+			`gates.db.each.shrink: "largest" is not known`,
+			"gates.db.each.overrides.a.target: the target of 200 is not below the critical lag of 110; write a target below critical",
+			"gates.db.each.overrides.b: has both a limit and thresholds; leave limit out, or target and critical",
+			"gates.db.each.overrides.c.critical: the target of 10 is not below the critical lag of 5",
+			"gates.db.each.overrides.d.critical: the target of 20 is not below the critical lag of 10",
+		}},
+		{lagging("drain", EachSpec{Overrides: map[string]OverrideSpec{"a": {Critical: 9}}}), []string{
+			"gates.db.each.overrides.a.critical: means nothing to the controller drain; leave it out",
+		}},
+		{databases(3, EachSpec{Shrink: "largest_first", Overrides: map[string]OverrideSpec{"a": {Target: 9}}}), []string{
+			"gates.db.each.shrink: means nothing without one controller that goes by a lag; leave it out, or write controller: lag or drain",
+			"gates.db.each.overrides.a: has thresholds, which mean nothing without one controller that goes by a lag",
+		}},
+		{lagging("lag", EachSpec{Own: true, Shrink: "largest_first"}), []string{"gates.db.each.shrink: means nothing"}},
+	}
+	for _, tt := range tests {
+		_, err := Compile(tt.spec, Options{Signals: map[string]signal.Signal{"behind": dialled(0)}})
+		got := strings.Join(faultsOf(t, err), "\n")
+		for _, want := range tt.want {
+			if !strings.Contains(got, want) {
+				t.Errorf("no %s in\n%s", want, got)
+			}
+		}
 	}
 }

@@ -316,17 +316,24 @@ type EachSpec struct {
 	// Keys that are known at a time, 64 bytes each. With own the default is 1024, the most 10000, and a key
 	// takes up to 64 KiB. Idle keys are evicted for newcomers; a key in use stays. 0 means the default.
 	MaxKeys int `json:"max_keys,omitempty" default:"65536" min:"0" max:"16777215"`
+	// Which keys shrink when the controller lag or drain lowers the limit: all alike, or those first
+	// that hold most. Work must hold its slot until it is no part of the lag any more.
+	Shrink string `json:"shrink,omitempty" default:"alike" enum:"alike,largest_first"`
 	// Keys with a limit of their own.
 	Overrides map[string]OverrideSpec `json:"overrides,omitempty" example:"{acme: {limit: 50}}" names:"any"`
 }
 
-// OverrideSpec is the limit of one key. It is a number, or a factor on the limit of the others. A
-// factor has no meaning with Own.
+// OverrideSpec is the limit of one key. It is a number, a factor on the limit of the others, or what
+// the controller lag or drain makes of thresholds of the key's own. With Own only the number has a meaning.
 type OverrideSpec struct {
 	// The key's limit.
 	Limit int64 `json:"limit,omitempty" min:"1" max:"1000000" example:"50"`
 	// The key's limit as a multiple of the others', instead of a limit; not with own.
 	Scale float64 `json:"scale,omitempty" min:"0" max:"1000000" example:"2"`
+	// The key's own target, instead of that of the controller lag or drain; not with own.
+	Target float64 `json:"target,omitempty" min:"0.000001" example:"5000"`
+	// The key's own critical lag, instead of that of the controller lag; not with own.
+	Critical float64 `json:"critical,omitempty" min:"0.000001" example:"50000"`
 }
 
 // ShedSpec is a gate that refuses by priority, the lowest first, as a pressure
