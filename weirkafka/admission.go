@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,6 +41,11 @@ type AdmissionConfig struct {
 	// readings; the lag's has the name of the signal. It has bounds of its own, so the five settings above
 	// are left out, but for AdjustmentInterval. Give the controller the same interval.
 	Controller control.Controller
+	// AllAlike makes all databases shrink alike. By default those that hold most shrink first, and the others
+	// only when that is not enough: see keyed.Config.LargestFirst. That assumes that a permit is held until
+	// its work is applied. It never allows less than EvidentDB's formula. With a Controller that goes by no
+	// lag, all are alike.
+	AllAlike bool
 	// Pressures are further signals, where 1 is the most that is wanted: the processor, or a store's own
 	// throttling. Above 1, the highest pressure caps the capacity below what the lag allows, down to
 	// MinCapacity (1 with a Controller). Default none.
@@ -120,7 +126,8 @@ func NewAdmission(cfg AdmissionConfig) (*Admission, error) {
 	}
 	a.pools, err = keyed.New(keyed.Config{
 		Name: cfg.Name, Key: cfg.Database, Controller: controller, Signals: a.poller, Overrides: cfg.Overrides,
-		MaxKeys: cfg.MaxDatabases, Queue: cfg.Queue, Hooks: a.hooks(cfg.Hooks),
+		LargestFirst: !cfg.AllAlike && slices.Contains([]string{"lag", "drain"}, controller.Name()),
+		MaxKeys:      cfg.MaxDatabases, Queue: cfg.Queue, Hooks: a.hooks(cfg.Hooks),
 	})
 	if err != nil {
 		a.poller.Close()

@@ -162,7 +162,7 @@ func TestCapacity(t *testing.T) {
 func TestShrinkAndItsLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lag, log := lagging(0), &journal{}
-		a := admission(t, AdmissionConfig{Lag: lag, Logger: log.logger(), Queue: limit.Queue{Len: -1}})
+		a := admission(t, AdmissionConfig{Lag: lag, AllAlike: true, Logger: log.logger(), Queue: limit.Queue{Len: -1}})
 		defer a.Close()
 		var held []weir.Permit
 		for range 900 {
@@ -203,6 +203,41 @@ level=WARN msg="decreased capacity; permits in use stay valid, and none are gran
 			p.Done(weir.OK)
 		}
 	})
+}
+
+// The databases that hold most shrink first. All alike, one that floods takes from all of them.
+func TestWhoShrinksFirst(t *testing.T) {
+	for alike, want := range map[bool]int64{true: 1, false: 50} {
+		synctest.Test(t, func(t *testing.T) {
+			lag := lagging(0)
+			a := admission(t, AdmissionConfig{
+				Lag: lag, MaxCapacity: 100, MinCapacity: 1, TargetLag: 10, CriticalLag: 110, AllAlike: alike, Queue: limit.Queue{Len: -1},
+			})
+			defer a.Close()
+			for database, n := range map[string]int{"noisy": 100, "orders": 5, "billing": 5} {
+				for range n {
+					p, err := a.Admit(t.Context(), weir.Work{Tenant: database})
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer p.Done(weir.OK)
+				}
+			}
+			lag.v.Store(110)
+			time.Sleep(6 * time.Second)
+			if got := a.Snapshot().Limit; got != want {
+				t.Errorf("all alike %v: capacity %d, want %d (%s)", alike, got, want, a.Snapshot().LimitReason)
+			}
+			p, err := a.TryAdmit(weir.Work{Tenant: "orders"})
+			if (err != nil) != alike {
+				t.Errorf("all alike %v: a quiet database: %v", alike, err)
+			}
+			p.Done(weir.OK)
+			if _, err := a.TryAdmit(weir.Work{Tenant: "noisy"}); err == nil {
+				t.Errorf("all alike %v: the database that floods was admitted", alike)
+			}
+		})
+	}
 }
 
 // A lag that cannot be told is no lag of 0. The capacity stays, and then goes to the least.

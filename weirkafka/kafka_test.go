@@ -30,8 +30,10 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
+	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/internal/freeport"
 	"github.com/weir-go/weir/internal/kafka"
+	"github.com/weir-go/weir/limit"
 )
 
 var ports = freeport.Range{First: 31_000, Size: 700}
@@ -337,6 +339,87 @@ func TestTLSAndSCRAM(t *testing.T) {
 	c.fails(reading(x509.NewCertPool(), user.AsSha512Mechanism()), "certificate signed by unknown authority")
 	user.Pass = "wrong"
 	c.fails(reading(id.roots, user.AsSha512Mechanism()), "SASL_AUTHENTICATION_FAILED")
+}
+
+// A record that the broker finds too large has Failed. A broker that ends and comes back keeps no permit, and
+// loses no record. (Too few replicas cannot be had of one broker: it asks for no more than it has.)
+func TestProducerOnABroker(t *testing.T) {
+	s, c := real(t)
+	c.create("small", "max.message.bytes", "1000")
+	patient, err := kgo.NewClient(kgo.SeedBrokers(s.Addr), kgo.MetadataMinAge(50*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer patient.Close()
+	g := gate(t, 10)
+	p := &Producer{Client: patient, Gate: g}
+	value := make([]byte, 5000)
+	_, _ = rand.Read(value) // nothing that can be compressed
+	if err := p.ProduceSync(t.Context(), &kgo.Record{Topic: "small", Value: value}); !errors.Is(err, kerr.MessageTooLarge) {
+		t.Error(err)
+	}
+	if got := <-g.ended; got != weir.Failed {
+		t.Errorf("%v", got)
+	}
+
+	c.topic("restarted", 0)
+	many, err := limit.New(limit.Config{Limit: 10, Queue: limit.Queue{MaxWait: -1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer many.Close()
+	p = &Producer{Client: patient, Gate: many}
+	const records = 2000
+	landed := make(chan error, records)
+	var producing sync.WaitGroup
+	producing.Go(func() {
+		for range records {
+			if err := p.Produce(t.Context(), &kgo.Record{Topic: "restarted", Value: []byte("x")}, func(_ *kgo.Record, err error) { landed <- err }); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	if err := <-landed; err != nil {
+		t.Error(err)
+	}
+	if err := s.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	producing.Wait()
+	for range records - 1 {
+		if err := <-landed; err != nil {
+			t.Error(err)
+		}
+	}
+	if n := many.Snapshot().InFlight; n != 0 {
+		t.Errorf("%d in flight", n)
+	}
+	l, err := NewLag(LagConfig{Brokers: []string{s.Addr}, Group: "nobody", Topics: []string{"restarted"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c.eventually(l, func(v float64, err error) bool { return err == nil && v == records })
+}
+
+// create makes a topic of one partition with a setting.
+func (c *cluster) create(name, setting, value string) {
+	c.t.Helper()
+	req := kmsg.NewPtrCreateTopicsRequest()
+	topic := kmsg.NewCreateTopicsRequestTopic()
+	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, 1, 1
+	config := kmsg.NewCreateTopicsRequestTopicConfig()
+	config.Name, config.Value = setting, &value
+	topic.Configs = append(topic.Configs, config)
+	req.Topics, req.TimeoutMillis = append(req.Topics, topic), 30_000
+	resp, err := req.RequestWith(c.t.Context(), c.client)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
 }
 
 // fails reads until the error is this one: the broker takes a moment to hear of a right.
