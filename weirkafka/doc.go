@@ -33,4 +33,9 @@
 //
 // The user needs the ACLs DESCRIBE on the group and DESCRIBE on each topic. Nothing here joins a group,
 // commits, or makes a topic.
+//
+// # Quotas of the cluster
+//
+// [RetryQuota] repeats what an admin asked for and a quota refused. [Throttles] counts how long brokers hold
+// the connections of a client.
 package weirkafka

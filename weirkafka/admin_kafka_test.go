@@ -1,0 +1,80 @@
+//go:build integration
+
+package weirkafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// Kafka refuses what is above the mutation quota of a client, and makes it later.
+func TestRetryQuotaIsKafkas(t *testing.T) {
+	s, c := real(t)
+	const id, rate, partitions = "mutator", 5, 10 // a burst of 11 × rate
+	alter := kmsg.NewPtrAlterClientQuotasRequest()
+	entry, entity, op := kmsg.NewAlterClientQuotasRequestEntry(), kmsg.NewAlterClientQuotasRequestEntryEntity(), kmsg.NewAlterClientQuotasRequestEntryOp()
+	entity.Type, entity.Name = "client-id", kmsg.StringPtr(id)
+	op.Key, op.Value = "controller_mutation_rate", rate
+	entry.Entity, entry.Ops = append(entry.Entity, entity), append(entry.Ops, op)
+	alter.Entries = append(alter.Entries, entry)
+	if resp, err := alter.RequestWith(t.Context(), c.client); err != nil || resp.Entries[0].ErrorCode != 0 {
+		t.Fatal(resp, err)
+	}
+	var throttles Throttles
+	client, err := kgo.NewClient(kgo.SeedBrokers(s.Addr), kgo.ClientID(id), kgo.WithHooks(&throttles))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	create := createTopics(client, partitions)
+	refused := false
+	for round := 0; !refused; round++ { // until the controller knows the quota
+		if round == 20 {
+			t.Fatal("200 topics were made, and none was refused")
+		}
+		var topics []string
+		for i := range 10 {
+			topics = append(topics, fmt.Sprintf("mutation-%d-%d", round, i))
+		}
+		attempts := 0
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		got, err := RetryQuota(ctx, func(ctx context.Context, topics ...string) (answers, error) {
+			attempts++
+			some, err := create(ctx, topics...)
+			refused = refused || len(exceeding(some, itself)) > 0
+			return some, err
+		}, itself, topics...)
+		cancel()
+		if err != nil || len(got) != len(topics) {
+			t.Fatalf("%v, %v", got, err)
+		}
+		for topic, err := range got {
+			if err != nil {
+				t.Errorf("%s: %v", topic, err)
+			}
+		}
+		if refused && (attempts < 2 || throttles.Count() == 0 || throttles.Total() <= 0) {
+			t.Errorf("%d attempts, %d throttles, %v", attempts, throttles.Count(), throttles.Total())
+		}
+	}
+	// Without time for a repeat the answer is the quota's, not a time-out.
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	var topics []string
+	for i := range 20 {
+		topics = append(topics, fmt.Sprintf("mutation-late-%d", i))
+	}
+	got, err := RetryQuota(ctx, create, itself, topics...)
+	if errors.Is(err, context.DeadlineExceeded) && len(got) == 0 {
+		t.Skip("this machine is too busy for one request in two seconds")
+	}
+	if err != nil || len(exceeding(got, itself)) == 0 {
+		t.Errorf("%v, %v; want that some are refused", got, err)
+	}
+}
