@@ -280,7 +280,7 @@ func TestUnknownLag(t *testing.T) {
 func TestPressureBeside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cpu := &level{name: "cpu"}
-		a := admission(t, AdmissionConfig{Lag: lagging(0), MaxCapacity: 100, Pressures: []signal.Watch{{Signal: cpu}}, Queue: limit.Queue{Len: -1}})
+		a := admission(t, AdmissionConfig{Lag: lagging(5000), MaxCapacity: 100, Pressures: []signal.Watch{{Signal: cpu}}, Queue: limit.Queue{Len: -1}})
 		defer a.Close()
 		for range 40 {
 			p, err := a.Admit(t.Context(), weir.Work{Tenant: "orders"})
@@ -473,7 +473,7 @@ func TestMetrics(t *testing.T) {
 evidentdb_admission_control_capacity{database=""} 505
 evidentdb_admission_control_capacity{database="a\"b\\c\nd"} 505
 evidentdb_admission_control_capacity{database="orders"} 7
-evidentdb_admission_control_capacity{database="_other"} 505
+evidentdb_admission_control_capacity{database="other"} 505
 # HELP evidentdb_admission_control_wait Seconds that admitted work has waited for a permit.
 # TYPE evidentdb_admission_control_wait histogram
 evidentdb_admission_control_wait_bucket{database="",le="0.1"} 1
@@ -491,11 +491,11 @@ evidentdb_admission_control_wait_bucket{database="orders",le="10"} 1
 evidentdb_admission_control_wait_bucket{database="orders",le="+Inf"} 1
 evidentdb_admission_control_wait_sum{database="orders"} 0
 evidentdb_admission_control_wait_count{database="orders"} 1
-evidentdb_admission_control_wait_bucket{database="_other",le="0.1"} 3
-evidentdb_admission_control_wait_bucket{database="_other",le="10"} 3
-evidentdb_admission_control_wait_bucket{database="_other",le="+Inf"} 3
-evidentdb_admission_control_wait_sum{database="_other"} 0
-evidentdb_admission_control_wait_count{database="_other"} 3
+evidentdb_admission_control_wait_bucket{database="other",le="0.1"} 3
+evidentdb_admission_control_wait_bucket{database="other",le="10"} 3
+evidentdb_admission_control_wait_bucket{database="other",le="+Inf"} 3
+evidentdb_admission_control_wait_sum{database="other"} 0
+evidentdb_admission_control_wait_count{database="other"} 3
 # HELP evidentdb_kafka_consumer_lag Messages that the consumer group is behind, over all partitions.
 # TYPE evidentdb_kafka_consumer_lag gauge
 evidentdb_kafka_consumer_lag 55000
@@ -541,7 +541,7 @@ func TestAdmissionOnACluster(t *testing.T) {
 	c.topic("batches", 60, 45)
 	c.commit("processor", "batches", 5, -1)
 	a := admission(t, AdmissionConfig{
-		Lag: c.lag(LagConfig{Group: "processor", Topics: []string{"batches"}}), MaxCapacity: 20, MinCapacity: 2, TargetLag: 10, CriticalLag: 100, AdjustmentInterval: 10 * time.Millisecond,
+		Lag: c.lag(LagConfig{Group: "processor", Topics: []string{"batches"}}), MaxCapacity: 20, MinCapacity: 2, TargetLag: 10, CriticalLag: 100, AdjustmentInterval: 500 * time.Millisecond,
 	})
 	defer a.Close()
 	follows := func(want int64) {

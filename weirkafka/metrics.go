@@ -52,7 +52,7 @@ var waitBuckets = [...]float64{0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 
 const MaxSeries = 100
 
 // OtherDatabases is the label of databases without series of their own.
-const OtherDatabases = "_other"
+const OtherDatabases = "other"
 
 const longestLabel = 128
 

@@ -110,7 +110,7 @@ func (s *sharing) take(t *topicLag) (r *reading, own bool) {
 func (r *reading) old() bool {
 	select {
 	case <-r.done:
-		return r.abandoned || time.Since(r.ended) >= sharedFor
+		return time.Since(r.ended) >= sharedFor
 	default:
 		return false
 	}

@@ -3,6 +3,7 @@ package weirkafka
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -68,38 +69,57 @@ func TestTopics(t *testing.T) {
 	}
 }
 
-// Signals that are read at the same time share a round. Whoever asks may leave: the others ask again.
+// Signals that are read at the same time share a round. If whoever asks leaves, the others ask again.
 func TestTopicsTogether(t *testing.T) {
 	c := newCluster(t, 1)
 	c.topic("a", 7)
 	c.topic("b", 5)
 	all := c.lag(LagConfig{Group: "g", Topics: []string{"a", "b"}}).Topics()
-	asked, release := make(chan struct{}, 10), make(chan struct{})
-	c.ControlKey(kmsg.OffsetFetch.Int16(), func(kmsg.Request) (kmsg.Response, error, bool) {
-		c.KeepControl()
-		asked <- struct{}{}
-		c.SleepControl(func() { <-release })
-		return nil, nil, false
-	})
-	ctx, leave := context.WithCancel(t.Context())
-	left := make(chan error)
-	go func() {
-		_, err := all[0].Read(ctx)
-		left <- err
-	}()
-	<-asked // the first is under way
-	got := make(chan string)
-	go func() {
-		v, err := all[1].Read(t.Context())
-		got <- fmt.Sprint(v, err)
-	}()
-	leave()
-	if err := <-left; err == nil {
-		t.Error("read without an answer")
+	a, b := all[0].(*topicLag), all[1].(*topicLag)
+	for _, leaves := range []bool{false, true} {
+		r, own := a.take(a)
+		if !own {
+			t.Fatal("a reading is under way")
+		}
+		got := make(chan string)
+		go func() {
+			v, err := b.Read(t.Context())
+			got <- fmt.Sprint(v, err)
+		}()
+		for joined := false; !joined; {
+			a.mu.Lock()
+			joined = b.seen == r
+			a.mu.Unlock()
+			runtime.Gosched()
+		}
+		want := "3 <nil>"
+		if r.partitions = []Partition{{Topic: "b", Lag: 3}}; leaves {
+			r.partitions, r.abandoned, want = nil, true, "5 <nil>"
+		}
+		r.ended = time.Now()
+		close(r.done)
+		if v := <-got; v != want {
+			t.Errorf("the first leaves %v: the second read %s, want %s", leaves, v, want)
+		}
 	}
-	close(release)
-	if v := <-got; v != "5 <nil>" {
-		t.Errorf("whoever stayed read %s", v)
+
+	// What has been abandoned serves nobody who comes later.
+	r, own := a.take(a)
+	if !own { // it was b's
+		r, _ = a.take(a)
+	}
+	r.ended, r.abandoned = time.Now(), true
+	close(r.done)
+	if v, err := b.Read(t.Context()); err != nil || v != 5 {
+		t.Errorf("read %v, %v", v, err)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, own := b.take(b); !own { // it never ends
+		t.Fatal("another reading is under way")
+	}
+	if v, err := a.Read(gone); err == nil || !strings.Contains(err.Error(), "weirkafka: kafka_lag/a: context canceled") {
+		t.Errorf("whoever has left read %v, %v", v, err)
 	}
 }
 
