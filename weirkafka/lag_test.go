@@ -387,11 +387,19 @@ func TestUnknownTopicAndCluster(t *testing.T) {
 // A reading asks each broker at most once for commits, and twice for offsets, whatever the number of
 // topics and partitions; and it asks nothing that changes anything.
 func TestRequestsOfAReading(t *testing.T) {
+	for _, partitions := range []int{1000, 10_000} {
+		t.Run(fmt.Sprint(partitions), func(t *testing.T) { requestsOfAReading(t, partitions) })
+	}
+}
+
+func requestsOfAReading(t *testing.T, partitions int) {
 	c := newCluster(t, 3)
 	var topics []string
 	for i := range 20 {
 		topics = append(topics, fmt.Sprintf("t%d", i))
-		c.topic(topics[i], make([]int, 50)...)
+		if err := c.CreateTopic(topics[i], int32(partitions/20), nil); err != nil {
+			t.Fatal(err)
+		}
 	}
 	l := c.lag(LagConfig{Group: "g", Topics: topics})
 	c.reads(l, 0)
