@@ -19,6 +19,7 @@ import (
 // own. A line that begins with weir run starts a gateway for the rest of the page, in place of
 // the one before. A comment before a block says why it cannot run here: <!-- not run: WHY -->.
 func TestShellOfTheDocs(t *testing.T) {
+	t.Parallel()
 	pages := []string{"../../README.md"}
 	err := filepath.WalkDir("../../docs", func(path string, d fs.DirEntry, err error) error {
 		if err == nil && filepath.Ext(path) == ".md" {

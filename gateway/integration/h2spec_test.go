@@ -28,6 +28,7 @@ var knownFailures = map[string]string{
 // The gateway passes h2spec but for the known failures. One that passes has to leave the
 // list.
 func TestH2Spec(t *testing.T) {
+	t.Parallel()
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		fmt.Fprintln(w, "hello")

@@ -47,6 +47,7 @@ func run(m *testing.M) int {
 // What is published stays below 30 MB. It is far below: above 22 something calls methods by
 // name, and the linker keeps them all; scripts/build says how to find it.
 func TestBinaryIsSmall(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "weir")
 	build := exec.Command("../../scripts/build", file, "-ldflags", "-s -w -buildid=")
 	build.Env = append(os.Environ(), "GOOS=linux", "GOARCH=amd64")

@@ -21,6 +21,7 @@ import (
 // lag, and its limit follows: down while the group is behind, up again once it has caught up, and to
 // the safe end when nobody can tell.
 func TestLimitFollowsALagOfKafka(t *testing.T) {
+	t.Parallel()
 	jars, err := kafka.Find()
 	if err != nil {
 		t.Fatal(err)

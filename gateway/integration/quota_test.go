@@ -268,6 +268,7 @@ func setAtOnce(t *testing.T, atA, atB string) {
 // What is set at one gateway is in force at the other within two seconds; without the
 // server both keep what they know, and a server that has forgotten is told again.
 func TestQuotasSetForTwoGateways(t *testing.T) {
+	t.Parallel()
 	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer up.Close()
 	addr := freeAddr(t)

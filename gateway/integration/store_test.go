@@ -132,6 +132,7 @@ routes: [{match: [/], gates: [api], upstream: app}]
 
 // A password that is changed at the store and in its file is used without a reload.
 func TestStorePasswordChanges(t *testing.T) {
+	t.Parallel()
 	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer up.Close()
 	addr := freeAddr(t)
@@ -200,6 +201,7 @@ routes: [{match: [/], gates: [api], upstream: app}]
 
 // A cluster may want TLS at each of its nodes.
 func TestStoreClusterOverTLS(t *testing.T) {
+	t.Parallel()
 	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer up.Close()
 	addr := busAddr(t)

@@ -247,6 +247,7 @@ func (a *clientAuthority) client(t *testing.T, server *certificate, id string) *
 // Clients are who their certificates say. Who has none of the right authority does not
 // get in, and an authority that is taken away takes its connections with it.
 func TestClientCertificates(t *testing.T) {
+	t.Parallel()
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		io.WriteString(w, r.Header.Get("X-Priority")+r.Header.Get("X-Forwarded-Client-Cert"))
 	}))
