@@ -84,6 +84,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	}
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // it never fails
+	id[0] &= 0x7f           // or one in 64 would begin with a hyphen, which the tool takes for a flag
 	format := []string{"format", "-t", base64.RawURLEncoding.EncodeToString(id[:]), "-c", s.file()}
 	if s.TLS != "" {
 		for name, password := range cfg.Users {
