@@ -10,7 +10,7 @@ SHELL       := bash
 export CGO_ENABLED = 1
 
 # The modules that go.work joins, and all their packages.
-MODULES  = . bench examples/analytics examples/execution gateway weirgrpc weirkafka weirpgx weirredis
+MODULES  = . bench examples/analytics examples/execution examples/linearizer gateway weirgrpc weirkafka weirpgx weirredis
 PACKAGES = $(patsubst ././...,./...,$(MODULES:%=./%/...))
 
 CACHE       := .cache

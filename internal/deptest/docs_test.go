@@ -7,7 +7,7 @@ import (
 )
 
 // modules are the folders of the modules that go.work joins, the library first.
-var modules = []string{root, root + "/bench", root + "/examples/analytics", root + "/examples/execution", root + "/gateway", root + "/weirgrpc", root + "/weirkafka", root + "/weirpgx", root + "/weirredis"}
+var modules = []string{root, root + "/bench", root + "/examples/analytics", root + "/examples/execution", root + "/examples/linearizer", root + "/gateway", root + "/weirgrpc", root + "/weirkafka", root + "/weirpgx", root + "/weirredis"}
 
 func TestPackagesDocumented(t *testing.T) {
 	for _, dir := range modules {

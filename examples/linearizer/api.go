@@ -1,0 +1,299 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"google.golang.org/grpc"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/weirhttp"
+)
+
+// apiConfig is what an API server needs.
+type apiConfig struct {
+	brokers []string
+	store   *store // only read
+	gate    weir.Gate
+	// addr and results are where HTTP and gRPC listen; port 0 is any that is free.
+	addr, results string
+	// patience is how long a client waits for its result if it does not say. Default 10 s.
+	patience time.Duration
+	// overdue is when the store is asked for a result that has not come. Default 1 s.
+	overdue time.Duration
+	log     *slog.Logger
+	options []kgo.Opt // besides, for tests
+}
+
+// api is the API server: it admits batches, publishes them, and waits for their results.
+type api struct {
+	cfg     apiConfig
+	client  *kgo.Client
+	http    *http.Server
+	grpc    *grpc.Server
+	addr    string // of HTTP
+	origin  string // of gRPC, as records say it
+	run     string // what tokens of this process begin with
+	stop    context.CancelFunc
+	stopped sync.WaitGroup
+
+	mu      sync.Mutex
+	count   uint64              // tokens that were given out
+	waiting map[string]*request // what has been published and has no result yet, by token
+}
+
+// request is a batch between admission and result. It outlives the client that has sent it.
+type request struct {
+	database, id string
+	digest       []byte
+	permit       weir.Permit
+	done         chan result // one place: the sender never waits
+
+	// Of the account of overdue results. The promise of the record fills in the first two.
+	partition int32
+	offset    int64 // -1 until the record is acknowledged
+	ask       time.Time
+	asked     int
+}
+
+// startAPI listens and serves.
+func startAPI(cfg apiConfig) (_ *api, err error) {
+	if cfg.patience == 0 {
+		cfg.patience = 10 * time.Second
+	}
+	if cfg.overdue == 0 {
+		cfg.overdue = time.Second
+	}
+	a := &api{cfg: cfg, run: rand.Text(), waiting: map[string]*request{}}
+	results, err := net.Listen("tcp", cfg.results)
+	if err != nil {
+		return nil, err
+	}
+	listener, err := net.Listen("tcp", cfg.addr)
+	if err != nil {
+		return nil, errors.Join(err, results.Close())
+	}
+	a.addr, a.origin = listener.Addr().String(), results.Addr().String()
+	a.client, err = kgo.NewClient(append([]kgo.Opt{
+		kgo.SeedBrokers(cfg.brokers...), kgo.ClientID("linearizer-api"), kgo.DefaultProduceTopic(topic),
+		kgo.ProducerBatchMaxBytes(1 << 20), kgo.RecordDeliveryTimeout(30 * time.Second),
+		// The gate bounds what is under way; this is only beyond what it could ever admit.
+		kgo.MaxBufferedRecords(1 << 20),
+	}, cfg.options...)...)
+	if err != nil {
+		return nil, errors.Join(err, results.Close(), listener.Close())
+	}
+	a.grpc = serveResults(results, a)
+	var ctx context.Context
+	ctx, a.stop = context.WithCancel(context.Background())
+	a.stopped.Go(func() { a.askForOverdue(ctx) })
+	a.http = &http.Server{Handler: a.routes(), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, ErrorLog: slog.NewLogLogger(cfg.log.Handler(), slog.LevelDebug)}
+	go func() { _ = a.http.Serve(listener) }() // it ends with Shutdown or Close
+	return a, nil
+}
+
+func (a *api) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/databases/{db}/batches", a.post)
+	mux.HandleFunc("GET /v1/databases/{db}/batches/{id}", a.getBatch)
+	mux.HandleFunc("GET /v1/databases/{db}/events", a.getEvents)
+	mux.HandleFunc("GET /status", a.getStatus)
+	return mux
+}
+
+// post takes a batch and answers with what became of it.
+func (a *api) post(w http.ResponseWriter, r *http.Request) {
+	database := r.PathValue("db")
+	if err := checkText("the database's name", database, maxName); err != nil {
+		answerProblem(w, http.StatusBadRequest, "not a name", err.Error())
+		return
+	}
+	patience, err := a.patienceOf(r)
+	if err != nil {
+		answerProblem(w, http.StatusBadRequest, "not a preference", err.Error())
+		return
+	}
+	// Before the body: what is refused costs no more than its header.
+	permit, err := a.cfg.gate.Admit(r.Context(), weir.Work{Op: "POST batches", Tenant: database, Write: true})
+	if err != nil {
+		var rej *weir.Rejection
+		errors.As(err, &rej)
+		weirhttp.WriteRejection(w, r, rej)
+		return
+	}
+	b, err := parseBatch(http.MaxBytesReader(w, r.Body, maxBatch))
+	if err != nil {
+		permit.Cancel()
+		answerBadBatch(w, err)
+		return
+	}
+	req := &request{database: database, id: b.ID, digest: b.digest(), permit: permit, done: make(chan result, 1), offset: -1}
+	if err := a.publish(req, &b); err != nil {
+		answerProblem(w, http.StatusInternalServerError, "the batch cannot be published", err.Error())
+		return
+	}
+	a.await(w, r, req, patience)
+}
+
+// await answers with the result, or with where to ask for it. The request goes on when the client does not.
+func (a *api) await(w http.ResponseWriter, r *http.Request, req *request, patience time.Duration) {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case res := <-req.done:
+		answerResult(w, res)
+	case <-timer.C:
+		w.Header().Set("Location", pathOf(req.database, req.id))
+		w.Header().Set("Retry-After", "1")
+		answerJSON(w, http.StatusAccepted, map[string]string{"status": "pending", "ask": pathOf(req.database, req.id)})
+	case <-r.Context().Done():
+	}
+}
+
+func pathOf(database, id string) string {
+	return "/v1/databases/" + url.PathEscape(database) + "/batches/" + url.PathEscape(id)
+}
+
+// patienceOf is how long the client wants to wait: Prefer: wait=SECONDS, of RFC 7240.
+func (a *api) patienceOf(r *http.Request) (time.Duration, error) {
+	for _, line := range r.Header.Values("Prefer") {
+		for part := range strings.SplitSeq(line, ",") {
+			value, ok := strings.CutPrefix(strings.TrimSpace(part), "wait=")
+			if !ok {
+				continue
+			}
+			seconds, err := strconv.ParseUint(value, 10, 16)
+			if err != nil || seconds > 600 {
+				return 0, errors.New("Prefer: wait= takes whole seconds, from 0 to 600")
+			}
+			return time.Duration(seconds) * time.Second, nil
+		}
+	}
+	return a.cfg.patience, nil
+}
+
+// publish writes the record. From here on, the request ends with its result, or with the record's failure.
+func (a *api) publish(req *request, b *batch) error {
+	a.mu.Lock()
+	a.count++
+	token := a.run + "." + strconv.FormatUint(a.count, 36)
+	req.ask = time.Now().Add(a.cfg.overdue)
+	a.waiting[token] = req
+	a.mu.Unlock()
+	rec := record{Version: version, Database: req.database, Origin: a.origin, Token: token, Batch: *b}
+	value, err := rec.encode()
+	if err != nil {
+		a.finish(token, result{}, weir.Failed)
+		return err
+	}
+	// Not under the client's context: it may leave, and the record is written all the same.
+	a.client.Produce(context.Background(), &kgo.Record{Key: []byte(req.database), Value: value}, func(r *kgo.Record, err error) {
+		if err != nil {
+			a.unpublished(token, err)
+			return
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		req.partition, req.offset = r.Partition, r.Offset
+	})
+	return nil
+}
+
+// unpublished is the status of a batch whose record was not acknowledged. Nobody keeps it, because the record
+// may be in the topic all the same.
+const unpublished status = "unpublished"
+
+func (a *api) unpublished(token string, err error) {
+	outcome := weir.Overload
+	if errors.Is(err, kerr.MessageTooLarge) {
+		outcome = weir.Failed
+	}
+	a.finish(token, result{Status: unpublished, Reason: clip(err.Error())}, outcome)
+}
+
+// receive implements receiver: results that processors deliver. Those that nobody waits for are of clients of
+// an earlier life of this address, or came twice.
+func (a *api) receive(some []delivery) {
+	for _, d := range some {
+		a.finish(d.Token, d.Result, weir.OK)
+	}
+}
+
+// finish ends a request with its result: the permit, and the client's wait if it is still there.
+func (a *api) finish(token string, res result, outcome weir.Outcome) {
+	a.mu.Lock()
+	req, ok := a.waiting[token]
+	delete(a.waiting, token)
+	a.mu.Unlock()
+	if !ok {
+		return
+	}
+	req.permit.Done(outcome)
+	req.done <- res
+}
+
+// answerResult writes what became of a batch.
+func answerResult(w http.ResponseWriter, res result) {
+	switch res.Status {
+	case applied:
+		answerJSON(w, http.StatusCreated, res)
+	case conflict:
+		answerProblem(w, http.StatusConflict, "the precondition failed", fmt.Sprintf("the batch expects revision %d, and the database has %d", res.Expected, res.Revision), res)
+	case reused:
+		answerProblem(w, http.StatusUnprocessableEntity, "the id is taken", res.Reason, res)
+	case unpublished:
+		w.Header().Set("Retry-After", "1")
+		answerProblem(w, http.StatusServiceUnavailable, "Kafka does not say that it has the batch", "it may be applied all the same; send it again with the same id: "+res.Reason, res)
+	default:
+		answerProblem(w, http.StatusInternalServerError, "the batch has no result", res.Reason, res)
+	}
+}
+
+func answerBadBatch(w http.ResponseWriter, err error) {
+	if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
+		answerProblem(w, http.StatusRequestEntityTooLarge, "too large", fmt.Sprintf("a batch has at most %d bytes", tooLarge.Limit))
+		return
+	}
+	answerProblem(w, http.StatusBadRequest, "not a batch", clip(err.Error()))
+}
+
+// answerProblem writes a problem document, with the result if there is one.
+func answerProblem(w http.ResponseWriter, code int, title, detail string, res ...result) {
+	doc := map[string]any{"title": title, "status": code, "detail": detail}
+	if len(res) == 1 {
+		doc["result"] = res[0]
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	writeJSON(w, code, doc)
+}
+
+func answerJSON(w http.ResponseWriter, code int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	writeJSON(w, code, v)
+}
+
+func writeJSON(w http.ResponseWriter, code int, v any) {
+	var buf bytes.Buffer
+	e := json.NewEncoder(&buf)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		code = http.StatusInternalServerError
+		buf.Reset()
+	}
+	w.WriteHeader(code)
+	_, _ = w.Write(buf.Bytes()) // an error means that the client has gone
+}

@@ -1,0 +1,269 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// The names of what both sides share in Kafka.
+const (
+	topic = "prospective-batches"
+	group = "linearizer"
+)
+
+// processorConfig is what a processor needs.
+type processorConfig struct {
+	brokers []string
+	store   *store // its own, with one connection
+	// work is how long a batch takes a processor, so that its capacity is known. 0: as long as it takes.
+	work time.Duration
+	// session is how long the group waits for a sign of life. Default 10 s.
+	session time.Duration
+	log     *slog.Logger
+	options []kgo.Opt // besides, for tests
+}
+
+// processor is a member of the consumer group. It puts the batches of its partitions in order.
+//
+// Its partitions are its own only as long as the store agrees. What the group believes, and what Kafka has
+// as committed, decides nothing.
+type processor struct {
+	cfg     processorConfig
+	client  *kgo.Client
+	pace    pace
+	courier *courier
+	commits *committer
+
+	mu     sync.Mutex
+	epochs map[int32]int64 // of the partitions that are this processor's
+}
+
+// newProcessor connects, and makes sure that the store belongs to the topic.
+func newProcessor(ctx context.Context, cfg processorConfig) (*processor, error) {
+	p := &processor{cfg: cfg, pace: pace{each: cfg.work}, epochs: map[int32]int64{}}
+	if p.cfg.session == 0 {
+		p.cfg.session = 10 * time.Second
+	}
+	opts := append([]kgo.Opt{
+		kgo.SeedBrokers(cfg.brokers...), kgo.ClientID("linearizer-processor"),
+		kgo.ConsumerGroup(group), kgo.DisableAutoCommit(),
+		kgo.SessionTimeout(p.cfg.session), kgo.HeartbeatInterval(p.cfg.session / 4), kgo.RebalanceTimeout(2 * p.cfg.session),
+		// Where the store knows nothing, and where Kafka no longer has what the store says.
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.AdjustFetchOffsetsFn(p.begin),
+		kgo.OnPartitionsRevoked(p.leave), kgo.OnPartitionsLost(p.leave),
+		kgo.FetchMaxWait(100 * time.Millisecond),
+	}, cfg.options...)
+	var err error
+	if p.client, err = kgo.NewClient(opts...); err != nil {
+		return nil, err
+	}
+	identity, err := identityOf(ctx, p.client)
+	if err == nil {
+		err = cfg.store.belong(ctx, identity)
+	}
+	if err != nil {
+		p.client.Close()
+		return nil, err
+	}
+	p.courier, p.commits = newCourier(), newCommitter(p.client, cfg.log)
+	p.client.AddConsumeTopics(topic) // it joins the group now, and calls begin, which needs all of p
+	return p, nil
+}
+
+// begin takes over the partitions that the group has assigned, and begins where the store says. Kafka's own
+// offsets may be behind, or of somebody who has played with them.
+func (p *processor) begin(ctx context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
+	_, generation := p.client.GroupMetadata()
+	for partition := range offsets[topic] {
+		next, known, err := p.take(ctx, partition, int64(generation))
+		if err != nil {
+			return nil, err // the client leaves and joins again, with another generation
+		}
+		at := kgo.NewOffset().AtStart()
+		if known {
+			at = kgo.NewOffset().At(next)
+			p.commits.commit(partition, next)
+		}
+		offsets[topic][partition] = at
+		p.cfg.log.Info("partition taken over", "partition", partition, "epoch", generation, "next", next)
+	}
+	return offsets, nil
+}
+
+// take waits as long as the store cannot be written, but not beyond the group's session.
+func (p *processor) take(ctx context.Context, partition int32, epoch int64) (next int64, known bool, err error) {
+	err = p.persist(ctx, "a partition cannot be taken over; trying again", func() bool { return true }, func() error {
+		next, known, err = p.cfg.store.take(ctx, partition, epoch)
+		return err
+	})
+	if errors.Is(err, errFenced) {
+		p.cfg.log.Error("the group's generation is behind the store's; if the group was deleted and made anew, use another store", "error", err)
+	}
+	if err == nil {
+		p.mu.Lock()
+		p.epochs[partition] = epoch
+		p.mu.Unlock()
+	}
+	return next, known, err
+}
+
+// leave forgets partitions. A transaction that is under way may still end: if the next owner has taken the
+// partition over by then, it fails, else the next owner begins behind it.
+func (p *processor) leave(_ context.Context, _ *kgo.Client, gone map[string][]int32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, partition := range gone[topic] {
+		delete(p.epochs, partition)
+		p.commits.forget(partition)
+		p.cfg.log.Info("partition given up", "partition", partition)
+	}
+}
+
+// epoch is that of a partition, false if it is no longer this processor's.
+func (p *processor) epoch(partition int32) (int64, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e, ok := p.epochs[partition]
+	return e, ok
+}
+
+// Records of one transaction, and how long they may wait for one another.
+const (
+	maxGroup  = 256
+	groupWait = 25 * time.Millisecond
+)
+
+// run works until ctx ends. It returns nil then.
+func (p *processor) run(ctx context.Context) error {
+	var background sync.WaitGroup
+	background.Go(func() { p.commits.run(ctx) })
+	defer background.Wait()
+	defer p.courier.close()
+	for ctx.Err() == nil {
+		fetches := p.client.PollRecords(ctx, maxGroup)
+		fetches.EachError(func(_ string, partition int32, err error) {
+			if ctx.Err() == nil {
+				p.cfg.log.Warn("Kafka cannot be read; trying again", "partition", partition, "error", err)
+			}
+		})
+		fetches.EachPartition(func(f kgo.FetchTopicPartition) { p.work(ctx, f.Partition, f.Records) })
+	}
+	return nil
+}
+
+// work applies the records of a partition, some at a time.
+func (p *processor) work(ctx context.Context, partition int32, records []*kgo.Record) {
+	for len(records) > 0 && ctx.Err() == nil {
+		epoch, ours := p.epoch(partition)
+		if !ours {
+			return
+		}
+		var entries []entry
+		for begun := time.Now(); len(entries) < len(records) && (len(entries) == 0 || time.Since(begun) < groupWait); {
+			if p.pace.wait(ctx) != nil {
+				return
+			}
+			entries = append(entries, read(records[len(entries)]))
+		}
+		records = records[len(entries):]
+		if !p.apply(ctx, partition, epoch, entries) {
+			return
+		}
+		p.commits.commit(partition, entries[len(entries)-1].offset+1)
+		p.courier.deliver(entries)
+	}
+}
+
+// read makes an entry of a record.
+func read(r *kgo.Record) entry {
+	e := entry{offset: r.Offset}
+	e.record, e.fault = parseRecord(r.Value)
+	return e
+}
+
+// apply writes entries, however long the store is busy or its disk full: nothing else of this processor goes
+// on meanwhile, so the lag rises and the API slows down. It reports false if the partition is somebody else's.
+func (p *processor) apply(ctx context.Context, partition int32, epoch int64, entries []entry) bool {
+	ours := func() bool { e, ok := p.epoch(partition); return ok && e == epoch }
+	err := p.persist(ctx, "the store cannot be written; trying again", ours, func() error {
+		return p.cfg.store.apply(ctx, partition, epoch, entries)
+	})
+	if errors.Is(err, errFenced) {
+		p.cfg.log.Warn("fenced: nothing was written", "partition", partition, "error", err)
+		p.leave(ctx, p.client, map[string][]int32{topic: {partition}})
+	}
+	if err != nil {
+		return false
+	}
+	for _, e := range entries {
+		if e.fault != nil {
+			p.cfg.log.Warn("a record is no batch; it was left out", "partition", partition, "offset", e.offset, "error", e.fault)
+		}
+	}
+	return true
+}
+
+// persist tries until it succeeds, is fenced, or is no longer wanted.
+func (p *processor) persist(ctx context.Context, trouble string, wanted func() bool, try func() error) error {
+	for failures := 0; ; failures++ {
+		err := try()
+		if err == nil || errors.Is(err, errFenced) {
+			return err
+		}
+		if ctx.Err() != nil || !wanted() {
+			return fmt.Errorf("given up: %w", err)
+		}
+		if failures == 0 {
+			p.cfg.log.Error(trouble, "error", err)
+		}
+		if wait(ctx, retryAfter(failures)) != nil {
+			return err
+		}
+	}
+}
+
+// close leaves the group.
+func (p *processor) close() { p.client.Close() }
+
+// wait returns after d, or with an error when ctx ends.
+func wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// pace gives a processor a known capacity: one batch in each time. What a transaction takes is made up for,
+// up to half a second, so it takes nothing of the capacity while it is faster than the batches.
+type pace struct {
+	each time.Duration
+	due  time.Time // when the next batch may begin
+}
+
+const paceSlack = 500 * time.Millisecond
+
+func (p *pace) wait(ctx context.Context) error {
+	if p.each == 0 {
+		return ctx.Err()
+	}
+	now := time.Now()
+	if oldest := now.Add(-paceSlack); p.due.Before(oldest) {
+		p.due = oldest
+	}
+	p.due = p.due.Add(p.each)
+	if ahead := p.due.Sub(now); ahead > 0 {
+		return wait(ctx, ahead)
+	}
+	return ctx.Err()
+}

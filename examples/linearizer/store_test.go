@@ -1,0 +1,235 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+)
+
+func newStore(t *testing.T) *store {
+	t.Helper()
+	s, err := openStore(t.Context(), filepath.Join(t.TempDir(), "a store?#%.db"), writers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.db.ExecContext(t.Context(), "PRAGMA synchronous = OFF"); err != nil { // no power fails here
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// model is a naive store: it keeps everything that was ever sent, and says again what it has said.
+type model struct {
+	logs    map[string][]logged
+	answers map[string]settled // by database and id
+	claims  map[int32]claim
+}
+
+func (m *model) apply(e *entry) {
+	r := &e.record
+	key := r.Database + "\x00" + r.Batch.ID
+	if said, ok := m.answers[key]; ok {
+		if e.result = said.result; string(said.digest) != string(r.Batch.digest()) {
+			e.result = result{Status: reused}
+		}
+		return
+	}
+	head := int64(len(m.logs[r.Database]))
+	if r.Batch.Expect == nil || *r.Batch.Expect == head {
+		for i, ev := range r.Batch.Events {
+			m.logs[r.Database] = append(m.logs[r.Database], logged{Revision: head + int64(i) + 1, Batch: r.Batch.ID, event: ev})
+		}
+		e.result = result{Status: applied, First: head + 1, Last: head + int64(len(r.Batch.Events))}
+	} else {
+		e.result = result{Status: conflict, Expected: *r.Batch.Expect, Revision: head}
+	}
+	m.answers[key] = settled{e.result, r.Batch.digest()}
+}
+
+// Two processors, one of them always behind what the group has decided, write the records of two partitions:
+// some of them again, some with an id that was used, in groups of any size. The store is what the naive model
+// says, and whoever has lost a partition writes nothing.
+func TestStoreModel(t *testing.T) {
+	for seed := range uint64(3) {
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
+			s := newStore(t)
+			random := rand.New(rand.NewPCG(seed, 1))
+			m := &model{logs: map[string][]logged{}, answers: map[string]settled{}, claims: map[int32]claim{}}
+			topics := map[int32][]record{} // what the topic holds
+			held := [2]map[int32]int64{{}, {}}
+			for generation := int64(0); t.Context().Err() == nil && generation < 50; {
+				who, partition := random.IntN(2), int32(random.IntN(2))
+				switch random.IntN(10) {
+				case 0: // a rebalance
+					generation++
+					next, known, err := s.take(t.Context(), partition, generation)
+					if want := m.claims[partition].next; err != nil || next != want || known != (want > 0) {
+						t.Fatalf("taken over at %d (%v), want %d: %v", next, known, want, err)
+					}
+					m.claims[partition] = claim{generation, next}
+					held[who][partition] = generation
+				case 1: // one who was frozen wants to take it over
+					if c := m.claims[partition]; c.epoch > 1 {
+						if _, _, err := s.take(t.Context(), partition, c.epoch-1); !errors.Is(err, errFenced) {
+							t.Fatalf("taken over with an old epoch: %v", err)
+						}
+					}
+				default:
+					epoch := held[who][partition]
+					if epoch == 0 {
+						continue
+					}
+					step(t, s, m, random, topics, partition, epoch)
+				}
+			}
+			m.compare(t, s)
+		})
+	}
+}
+
+// step applies some records, old ones and new ones, as the model does.
+func step(t *testing.T, s *store, m *model, random *rand.Rand, topics map[int32][]record, partition int32, epoch int64) {
+	t.Helper()
+	for range random.IntN(4) {
+		topics[partition] = append(topics[partition], draw(random, partition))
+	}
+	from := max(0, int(m.claims[partition].next)-random.IntN(3))
+	to := min(len(topics[partition]), from+1+random.IntN(5))
+	var entries, wanted []entry
+	for at := from; at < to; at++ {
+		entries = append(entries, entry{offset: int64(at), record: topics[partition][at]})
+	}
+	wanted = slices.Clone(entries)
+	err := s.apply(t.Context(), partition, epoch, entries)
+	if len(entries) == 0 {
+		return
+	}
+	c := m.claims[partition]
+	if epoch != c.epoch {
+		if !errors.Is(err, errFenced) {
+			t.Fatalf("epoch %d wrote a partition of epoch %d: %v", epoch, c.epoch, err)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.claims[partition] = claim{epoch, max(c.next, int64(to))}
+	for i := range wanted {
+		m.apply(&wanted[i])
+		got, want := entries[i].result, wanted[i].result
+		if got.Reason = ""; got != want {
+			t.Fatalf("record %d of partition %d: %+v, want %+v", wanted[i].offset, partition, got, want)
+		}
+	}
+}
+
+// draw makes a record. Its database goes by the partition, as the topic's key does.
+func draw(random *rand.Rand, partition int32) record {
+	r := record{Version: version, Origin: "127.0.0.1:1", Token: "t", Database: fmt.Sprintf("db%d.%d", partition, random.IntN(2))}
+	var to *int64
+	if random.IntN(3) == 0 {
+		to = expect(int64(random.IntN(30)))
+	}
+	r.Batch = batchOf(strconv.Itoa(random.IntN(60)), to, []string{"a", "b", "c"}[:1+random.IntN(3)]...)
+	return r
+}
+
+// compare holds the whole store against the model.
+func (m *model) compare(t *testing.T, s *store) {
+	t.Helper()
+	events := 0
+	for database, want := range m.logs {
+		got, err := s.log(t.Context(), database, 1, 1_000_000)
+		if err != nil || len(got) != len(want) {
+			t.Fatalf("%s: %d events, want %d: %v", database, len(got), len(want), err)
+		}
+		for i := range got {
+			if got[i].Revision != want[i].Revision || got[i].Batch != want[i].Batch || got[i].Type != want[i].Type {
+				t.Fatalf("%s: %+v, want %+v", database, got[i], want[i])
+			}
+		}
+		events += len(got)
+	}
+	var batches int
+	if err := s.db.QueryRowContext(t.Context(), "SELECT count(*) FROM batches").Scan(&batches); err != nil || batches != len(m.answers) {
+		t.Errorf("%d results, want %d: %v", batches, len(m.answers), err)
+	}
+	if events < 100 {
+		t.Errorf("only %d events: the test shows little", events)
+	}
+}
+
+// What a transaction leaves when it fails: nothing.
+func TestAllOrNothing(t *testing.T) {
+	s := newStore(t)
+	if _, _, err := s.take(t.Context(), 0, 1); err != nil {
+		t.Fatal(err)
+	}
+	good := entry{offset: 0, record: record{Database: "d", Batch: batchOf("1", nil, "a")}}
+	if _, err := s.db.ExecContext(t.Context(), "CREATE TRIGGER full BEFORE INSERT ON events WHEN NEW.batch = '2' BEGIN SELECT RAISE(FAIL, 'the disk is full'); END"); err != nil {
+		t.Fatal(err)
+	}
+	bad := entry{offset: 1, record: record{Database: "d", Batch: batchOf("2", nil, "a", "b")}}
+	if err := s.apply(t.Context(), 0, 1, []entry{good, bad}); err == nil {
+		t.Fatal("no error")
+	}
+	if next, err := s.next(t.Context(), 0); err != nil || next != 0 {
+		t.Errorf("the next is %d: %v", next, err)
+	}
+	if events, err := s.log(t.Context(), "d", 1, 10); err != nil || len(events) != 0 {
+		t.Errorf("%v: %v", events, err)
+	}
+	if b, err := settledOf(t.Context(), s.db, "d", "1"); err != nil || b != nil {
+		t.Errorf("%+v: %v", b, err)
+	}
+}
+
+func TestBelong(t *testing.T) {
+	s := newStore(t)
+	for _, tt := range []struct {
+		identity string
+		want     error
+	}{{"a/1", nil}, {"a/1", nil}, {"a/2", errOtherTopic}} {
+		if err := s.belong(t.Context(), tt.identity); !errors.Is(err, tt.want) {
+			t.Errorf("%s: %v", tt.identity, err)
+		}
+	}
+}
+
+// Records that are no batch are remembered, so many of each partition.
+func TestRejectsAreBounded(t *testing.T) {
+	s := newStore(t)
+	if _, _, err := s.take(t.Context(), 0, 1); err != nil {
+		t.Fatal(err)
+	}
+	var entries []entry
+	for i := range int64(keptRejects + 50) {
+		entries = append(entries, entry{offset: i, fault: errors.New("no batch")})
+	}
+	if err := s.apply(t.Context(), 0, 1, entries); err != nil {
+		t.Fatal(err)
+	}
+	var n, first int64
+	if err := s.db.QueryRowContext(t.Context(), `SELECT count(*), min("offset") FROM rejects`).Scan(&n, &first); err != nil || n != keptRejects || first != 50 {
+		t.Errorf("%d, from %d: %v", n, first, err)
+	}
+	if r, ok, err := s.passed(t.Context(), 0, 60); err != nil || !ok || r.Status != noBatch {
+		t.Errorf("%+v, %v, %v", r, ok, err)
+	}
+	if r, ok, err := s.passed(t.Context(), 0, 10); err != nil || !ok || r.Status != lost {
+		t.Errorf("%+v, %v, %v", r, ok, err)
+	}
+	if r, ok, err := s.passed(t.Context(), 0, 5000); err != nil || ok {
+		t.Errorf("%+v, %v, %v", r, ok, err)
+	}
+}

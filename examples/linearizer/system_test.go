@@ -1,0 +1,378 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/keyed"
+	"github.com/weir-go/weir/limit"
+)
+
+// system is the whole of it on a broker in this process.
+type system struct {
+	t       *testing.T
+	cluster *kfake.Cluster
+	brokers []string
+	path    string
+	client  *kgo.Client
+	logged  *safeBuffer
+	log     *slog.Logger
+}
+
+// safeBuffer is what has been logged.
+type safeBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *safeBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *safeBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+func newSystem(t *testing.T) *system {
+	t.Helper()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Close)
+	s := &system{t: t, cluster: cluster, brokers: cluster.ListenAddrs(), path: filepath.Join(t.TempDir(), "store.db"), logged: &safeBuffer{}}
+	s.log = slog.New(slog.NewTextHandler(s.logged, nil))
+	if s.client, err = kgo.NewClient(kgo.SeedBrokers(s.brokers...), kgo.DefaultProduceTopic(topic), kgo.ProducerBatchMaxBytes(100<<20)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.client.Close)
+	if err := makeTopic(t.Context(), s.client, 4); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(s.logged.String())
+		}
+	})
+	return s
+}
+
+func (s *system) store(connections int) *store {
+	s.t.Helper()
+	st, err := openStore(s.t.Context(), s.path, connections)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		if err := st.close(); err != nil {
+			s.t.Error(err)
+		}
+	})
+	return st
+}
+
+// processor runs one until stop is called, or the test ends.
+func (s *system) processor(change func(*processorConfig)) (_ *processor, stop func()) {
+	s.t.Helper()
+	cfg := processorConfig{brokers: s.brokers, store: s.store(writers), log: s.log}
+	if change != nil {
+		change(&cfg)
+	}
+	p, err := newProcessor(s.t.Context(), cfg)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- p.run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			s.t.Error(err)
+		}
+		p.close()
+	})
+	s.t.Cleanup(stop)
+	return p, stop
+}
+
+// api runs one with so many slots for each database.
+func (s *system) api(slots int64, change func(*apiConfig)) *api {
+	s.t.Helper()
+	gate, err := keyed.New(keyed.Config{Name: "databases", Limit: slots, Queue: limit.Queue{Len: -1}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	cfg := apiConfig{brokers: s.brokers, store: s.store(readers), gate: gate, addr: "127.0.0.1:0", results: "127.0.0.1:0", patience: time.Minute, log: s.log}
+	if change != nil {
+		change(&cfg)
+	}
+	a, err := startAPI(cfg)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		if err := a.close(); err != nil {
+			s.t.Error(err)
+		}
+		gate.Close()
+		if n := gate.Snapshot().InFlight; n != 0 {
+			s.t.Errorf("%d permits are left", n)
+		}
+	})
+	return a
+}
+
+// inFlight is how many permits are out.
+func (a *api) inFlight() int64 { return a.cfg.gate.(weir.Snapshotter).Snapshot().InFlight }
+
+// answer is what a client gets.
+type answer struct {
+	code     int
+	header   http.Header
+	body     string
+	result   result
+	Result   result `json:"result"`
+	Detail   string `json:"detail"`
+	Reason   string `json:"reason"`
+	Ask      string `json:"ask"`
+	Events   []logged
+	NextFrom int64 `json:"next"`
+}
+
+func (s *system) ask(method, url, body string, header ...string) answer {
+	s.t.Helper()
+	req, err := http.NewRequestWithContext(s.t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	a := answer{code: resp.StatusCode, header: resp.Header, body: string(text)}
+	_ = json.Unmarshal(text, &a.result)
+	_ = json.Unmarshal(text, &a) // some answers are of another form: the test says what it wants
+	return a
+}
+
+func (s *system) post(a *api, database, body string, header ...string) answer {
+	s.t.Helper()
+	return s.ask(http.MethodPost, "http://"+a.addr+"/v1/databases/"+database+"/batches", body, header...)
+}
+
+func (s *system) get(a *api, path string) answer {
+	s.t.Helper()
+	return s.ask(http.MethodGet, "http://"+a.addr+path, "")
+}
+
+// until asks again and again, which takes a while on a busy machine.
+func (s *system) until(what string, ok func() bool) {
+	s.t.Helper()
+	again := time.NewTicker(5 * time.Millisecond)
+	defer again.Stop()
+	for begun := time.Now(); !ok(); <-again.C {
+		if time.Since(begun) > time.Minute {
+			s.t.Fatalf("not within a minute: %s\n%s", what, s.logged)
+		}
+	}
+}
+
+// The way of a batch, and every answer that a client may get.
+func TestAnswers(t *testing.T) {
+	s := newSystem(t)
+	s.processor(nil)
+	a := s.api(5, nil)
+	for _, tt := range []struct {
+		name, database, body string
+		code                 int
+		first, last          int64
+		says                 string
+	}{
+		{"the first", "orders", `{"id":"1","events":[{"type":"placed","data":{"a":"<&>"}},{"type":"paid"}]}`, 201, 1, 2, ""},
+		{"the next", "orders", `{"id":"2","expect":2,"events":[{"type":"sent"}]}`, 201, 3, 3, ""},
+		{"once more", "orders", `{"id":"2", "expect":2, "events":[ {"type":"sent"} ]}`, 201, 3, 3, ""},
+		{"once more, spaced otherwise", "orders", `{"id":"1","events":[{"type":"placed","data":{ "a" : "<&>" }},{"type":"paid"}]}`, 201, 1, 2, ""},
+		{"the precondition fails", "orders", `{"id":"3","expect":2,"events":[{"type":"lost"}]}`, 409, 0, 0, "the batch expects revision 2, and the database has 3"},
+		{"it has failed for good", "orders", `{"id":"3","expect":2,"events":[{"type":"lost"}]}`, 409, 0, 0, "expects revision 2"},
+		{"the id is taken", "orders", `{"id":"1","events":[{"type":"other"}]}`, 422, 0, 0, "another content came first"},
+		{"another database", "bills", `{"id":"1","expect":0,"events":[{"type":"other"}]}`, 201, 1, 1, ""},
+		{"an odd name", "a%2Fb%22%7B%7D", `{"id":"ä/ \"","events":[{"type":"x"}]}`, 201, 1, 1, ""},
+		{"no JSON", "orders", `{`, 400, 0, 0, "unexpected EOF"},
+		{"two batches", "orders", `{"id":"9","events":[{"type":"x"}]}{}`, 400, 0, 0, "one batch a request"},
+		{"an unknown field", "orders", `{"id":"9","expects":1,"events":[{"type":"x"}]}`, 400, 0, 0, `unknown field \"expects\"`},
+		{"no id", "orders", `{"events":[{"type":"x"}]}`, 400, 0, 0, "id is empty"},
+		{"an id of 1 MB", "orders", `{"id":"` + strings.Repeat("x", 1<<20) + `","events":[{"type":"x"}]}`, 413, 0, 0, "at most 786432 bytes"},
+		{"an id of 100 KB", "orders", `{"id":"` + strings.Repeat("x", 100<<10) + `","events":[{"type":"x"}]}`, 400, 0, 0, "id has 102400 bytes, at most 128"},
+		{"no events", "orders", `{"id":"9"}`, 400, 0, 0, "0 events"},
+		{"an event without a type", "orders", `{"id":"9","events":[{}]}`, 400, 0, 0, "events[0].type is empty"},
+		{"a revision below 0", "orders", `{"id":"9","expect":-1,"events":[{"type":"x"}]}`, 400, 0, 0, "expect is -1"},
+		{"a name that cannot be printed", "a%0Ab", `{"id":"9","events":[{"type":"x"}]}`, 400, 0, 0, "U+000A"},
+		{"a name that is too long", strings.Repeat("x", 201), `{"id":"9","events":[{"type":"x"}]}`, 400, 0, 0, "201 bytes"},
+	} {
+		got := s.post(a, tt.database, tt.body)
+		if got.code != tt.code || got.result.First != tt.first || got.result.Last != tt.last || !strings.Contains(got.body, tt.says) {
+			t.Errorf("%s: %d %s", tt.name, got.code, got.body)
+		}
+	}
+	if got := s.post(a, "orders", `{}`, "Prefer", "wait=soon"); got.code != 400 || !strings.Contains(got.body, "Prefer: wait=") {
+		t.Errorf("no preference: %d %s", got.code, got.body)
+	}
+	if got := s.get(a, "/v1/databases/orders/batches/2"); got.code != 200 || got.result != (result{Status: applied, First: 3, Last: 3}) {
+		t.Errorf("the result: %d %s", got.code, got.body)
+	}
+	if got := s.get(a, pathOf("a/b\"{}", "ä/ \"")); got.code != 200 || got.result.First != 1 {
+		t.Errorf("the result of an odd name: %d %s", got.code, got.body)
+	}
+	if got := s.get(a, "/v1/databases/orders/batches/none"); got.code != 404 {
+		t.Errorf("no result: %d %s", got.code, got.body)
+	}
+	got := s.get(a, "/v1/databases/orders/events?from=1")
+	if got.code != 200 || len(got.Events) != 3 || got.NextFrom != 4 || got.Events[0].Type != "placed" || string(got.Events[0].Data) != `{"a":"<&>"}` || got.Events[2].Batch != "2" {
+		t.Errorf("the log: %d %s", got.code, got.body)
+	}
+	if got := s.get(a, "/v1/databases/orders/events?from=3"); got.code != 200 || len(got.Events) != 1 || got.Events[0].Revision != 3 {
+		t.Errorf("the log from 3: %d %s", got.code, got.body)
+	}
+	if got := s.get(a, "/v1/databases/orders/events?from=x"); got.code != 400 {
+		t.Errorf("the log from x: %d %s", got.code, got.body)
+	}
+}
+
+// While nothing is processed, a batch keeps its slot, whether its client waits or has left; its database
+// gets no more than it has slots, and others are not touched. Everything comes to an end with the results.
+func TestPermitsEndWithResults(t *testing.T) {
+	s := newSystem(t)
+	a := s.api(2, nil)
+	late := s.post(a, "orders", `{"id":"1","events":[{"type":"x"}]}`, "Prefer", "wait=0")
+	if late.code != 202 || late.Ask != "/v1/databases/orders/batches/1" || late.header.Get("Location") != late.Ask {
+		t.Fatalf("a client whose time is over: %d %s", late.code, late.body)
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+a.addr+"/v1/databases/orders/batches", strings.NewReader(`{"id":"2","events":[{"type":"x"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		if resp, err := http.DefaultClient.Do(req); err == nil {
+			resp.Body.Close()
+			t.Error("an answer to a client that has left")
+		}
+	}()
+	s.until("the second has a slot", func() bool { return a.inFlight() == 2 })
+	s.until("both are published", func() bool { return a.acknowledged() == 2 })
+	leave()
+	<-left
+	full := s.post(a, "orders", `{"id":"3","events":[{"type":"x"}]}`)
+	if full.code != 503 || full.header.Get("Retry-After") == "" || !strings.Contains(full.body, `"gate":"databases"`) {
+		t.Errorf("beyond the slots: %d %s", full.code, full.body)
+	}
+	if got := s.post(a, "bills", `{"id":"1","events":[{"type":"x"}]}`, "Prefer", "wait=0"); got.code != 202 {
+		t.Errorf("another database: %d %s", got.code, got.body)
+	}
+	if n := a.inFlight(); n != 3 {
+		t.Errorf("%d in flight", n)
+	}
+	s.processor(nil)
+	s.until("all permits are back", func() bool { return a.inFlight() == 0 })
+	for _, path := range []string{late.Ask, "/v1/databases/orders/batches/2", "/v1/databases/bills/batches/1"} {
+		if got := s.get(a, path); got.code != 200 || got.result.Status != applied {
+			t.Errorf("%s: %d %s", path, got.code, got.body)
+		}
+	}
+}
+
+// acknowledged is how many of those that wait Kafka has.
+func (a *api) acknowledged() (n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, req := range a.waiting {
+		if req.offset >= 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// A result that cannot be delivered is asked for.
+func TestOverdueIsAsked(t *testing.T) {
+	s := newSystem(t)
+	s.processor(nil)
+	a := s.api(2, func(cfg *apiConfig) { cfg.overdue = 20 * time.Millisecond })
+	a.grpc.Stop()
+	for _, tt := range []struct {
+		body string
+		code int
+	}{
+		{`{"id":"1","events":[{"type":"x"}]}`, 201},
+		{`{"id":"2","expect":5,"events":[{"type":"x"}]}`, 409},
+		{`{"id":"1","events":[{"type":"y"}]}`, 422},
+	} {
+		if got := s.post(a, "orders", tt.body); got.code != tt.code {
+			t.Errorf("%s: %d %s", tt.body, got.code, got.body)
+		}
+	}
+}
+
+// Processors come and go, and what is committed to Kafka means nothing: each batch is applied once.
+func TestProcessorsComeAndGo(t *testing.T) {
+	s := newSystem(t)
+	a := s.api(100, func(cfg *apiConfig) { cfg.overdue = 50 * time.Millisecond })
+	send := func(from, to int) {
+		t.Helper()
+		var wg sync.WaitGroup
+		for i := from; i < to; i++ {
+			wg.Go(func() {
+				body, _ := json.Marshal(batchOf(string(rune('a'+i)), nil, "x"))
+				if got := s.post(a, "orders", string(body)); got.code != 201 {
+					t.Errorf("%d: %d %s", i, got.code, got.body)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	_, stop := s.processor(nil)
+	send(0, 5)
+	s.processor(nil)
+	send(5, 10)
+	stop()
+	send(10, 15)
+	got := s.get(a, "/v1/databases/orders/events")
+	seen := map[string]bool{}
+	for i, e := range got.Events {
+		if e.Revision != int64(i+1) || seen[e.Batch] {
+			t.Errorf("event %d: %+v", i, e)
+		}
+		seen[e.Batch] = true
+	}
+	if len(seen) != 15 {
+		t.Errorf("%d batches in the log", len(seen))
+	}
+}

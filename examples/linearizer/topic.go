@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// makeTopic makes the topic, unless it is there.
+func makeTopic(ctx context.Context, client *kgo.Client, partitions int32) error {
+	req := kmsg.NewPtrCreateTopicsRequest()
+	req.TimeoutMillis = 30_000
+	t := kmsg.NewCreateTopicsRequestTopic()
+	t.Topic, t.NumPartitions, t.ReplicationFactor = topic, partitions, -1 // as many copies as the cluster makes by default
+	req.Topics = append(req.Topics, t)
+	resp, err := req.RequestWith(ctx, client)
+	if err != nil {
+		return fmt.Errorf("the topic %s cannot be made: %w", topic, err)
+	}
+	for _, t := range resp.Topics {
+		if err := kerr.ErrorForCode(t.ErrorCode); err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
+			return fmt.Errorf("the topic %s cannot be made: %w", topic, err)
+		}
+	}
+	return nil
+}
+
+// identityOf names the topic for good: its cluster, and its own id, which a topic of the same name that is
+// made anew does not have.
+func identityOf(ctx context.Context, client *kgo.Client) (string, error) {
+	req := kmsg.NewPtrMetadataRequest()
+	t := kmsg.NewMetadataRequestTopic()
+	t.Topic = kmsg.StringPtr(topic)
+	req.Topics = append(req.Topics, t)
+	resp, err := req.RequestWith(ctx, client)
+	if err != nil {
+		return "", fmt.Errorf("no broker says where the topic %s is: %w", topic, err)
+	}
+	if len(resp.Topics) != 1 {
+		return "", fmt.Errorf("an answer about %d topics, not 1", len(resp.Topics))
+	}
+	if err := kerr.ErrorForCode(resp.Topics[0].ErrorCode); err != nil {
+		return "", fmt.Errorf("the topic %s: %w", topic, err)
+	}
+	cluster := "?"
+	if resp.ClusterID != nil {
+		cluster = *resp.ClusterID
+	}
+	id := resp.Topics[0].TopicID
+	return cluster + "/" + hex.EncodeToString(id[:]), nil
+}
