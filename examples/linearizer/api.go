@@ -16,12 +16,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"google.golang.org/grpc"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/weirhttp"
+	"github.com/weir-go/weir/weirkafka"
 )
 
 // apiConfig is what an API server needs.
@@ -112,6 +112,7 @@ func (a *api) routes() http.Handler {
 	mux.HandleFunc("GET /v1/databases/{db}/batches/{id}", a.getBatch)
 	mux.HandleFunc("GET /v1/databases/{db}/events", a.getEvents)
 	mux.HandleFunc("GET /status", a.getStatus)
+	mux.HandleFunc("GET /metrics", a.getMetrics)
 	return mux
 }
 
@@ -201,9 +202,11 @@ func (a *api) publish(req *request, b *batch) error {
 		return err
 	}
 	// Not under the client's context: it may leave, and the record is written all the same.
-	a.client.Produce(context.Background(), &kgo.Record{Key: []byte(req.database), Value: value}, func(r *kgo.Record, err error) {
+	p := weirkafka.Producer{Client: a.client}
+	p.Publish(context.Background(), req.permit, &kgo.Record{Key: []byte(req.database), Value: value}, func(r *kgo.Record, err error) {
 		if err != nil {
-			a.unpublished(token, err)
+			// It is unknown whether the record is in the topic. The permit has ended.
+			a.finish(token, result{Status: unpublished, Reason: clip(err.Error())}, weir.Overload)
 			return
 		}
 		a.mu.Lock()
@@ -216,14 +219,6 @@ func (a *api) publish(req *request, b *batch) error {
 // unpublished is the status of a batch whose record was not acknowledged. Nobody keeps it, because the record
 // may be in the topic all the same.
 const unpublished status = "unpublished"
-
-func (a *api) unpublished(token string, err error) {
-	outcome := weir.Overload
-	if errors.Is(err, kerr.MessageTooLarge) {
-		outcome = weir.Failed
-	}
-	a.finish(token, result{Status: unpublished, Reason: clip(err.Error())}, outcome)
-}
 
 // receive implements receiver: results that processors deliver. Those that nobody waits for are of clients of
 // an earlier life of this address, or came twice.

@@ -164,10 +164,18 @@ func (a *api) getStatus(w http.ResponseWriter, _ *http.Request) {
 	waiting := len(a.waiting)
 	a.mu.Unlock()
 	shown := map[string]any{"waiting": waiting}
-	if g, ok := a.cfg.gate.(interface{ status() any }); ok {
+	if g, ok := a.cfg.gate.(shower); ok {
 		shown["admission"] = g.status()
 	}
 	answerJSON(w, http.StatusOK, shown)
+}
+
+// getMetrics is for Prometheus.
+func (a *api) getMetrics(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+	if g, ok := a.cfg.gate.(meter); ok {
+		_ = g.WriteMetrics(w) // an error means that the client has gone
+	}
 }
 
 // close stops taking requests, gives those under way a moment, and ends.

@@ -4,6 +4,8 @@
 //	go run ./examples/linearizer                          two API servers, two processors, a broker, and load
 //	go run ./examples/linearizer api -kafka HOST:PORT     one API server
 //	go run ./examples/linearizer process -kafka HOST:PORT one processor; as many as you like
+//	go run ./examples/linearizer -plot FILE.svg           an overload with and without admission, and a picture
+//	make linearizer-live                                  the same in figures, on a real Kafka
 //
 // A client sends a batch of events for a database to an API server. The API server admits it, and writes it to
 // the topic prospective-batches. A processor puts the batches of each database in order, gives the events
@@ -45,8 +47,10 @@ func main() {
 // options are what the command line says.
 type options struct {
 	kafka, store, listen, results string
-	work, patience                time.Duration
+	plot                          string
+	work, patience, during        time.Duration
 	partitions                    int
+	real, fresh                   bool // a Kafka of its own; a store of its own, that is removed
 	admission                     admissionConfig
 	out                           io.Writer
 	log                           *slog.Logger
@@ -71,17 +75,25 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 		return o.api(ctx)
 	case "process":
 		return o.process(ctx)
+	case "live":
+		o.real = true
+		_, err := o.overloads(ctx, byLine, byDrain, byNone)
+		return err
 	case "":
-		return o.demo(ctx)
+		if o.plot == "" {
+			return o.demo(ctx)
+		}
+		_, err := o.overloads(ctx, byLine, byNone)
+		return err
 	}
-	return fmt.Errorf("there is no command %q; there are api and process, and none at all", command)
+	return fmt.Errorf("there is no command %q; there are api, process and live, and none at all", command)
 }
 
 func (o *options) flags(command string, errs io.Writer) *flag.FlagSet {
 	f := flag.NewFlagSet("linearizer "+command, flag.ContinueOnError)
 	f.SetOutput(errs)
 	usual := ""
-	if command != "" {
+	if command == "api" || command == "process" {
 		usual = "127.0.0.1:9092"
 	}
 	f.StringVar(&o.kafka, "kafka", usual, "host:port of some brokers, with commas between; without a command: none, which is one in this process")
@@ -99,6 +111,11 @@ func (o *options) flags(command string, errs io.Writer) *flag.FlagSet {
 		f.Float64Var(&o.admission.critical, "critical", o.admission.critical, "lag from which it has the least")
 		f.DurationVar(&o.admission.every, "every", o.admission.every, "how often the lag is read")
 		f.DurationVar(&o.admission.wait, "wait", o.admission.wait, "the longest wait for a slot")
+	}
+	if command == "" || command == "live" {
+		o.listen = "127.0.0.1:0"
+		f.StringVar(&o.plot, "plot", "", "a file for a plot, an SVG: an overload with and without admission")
+		f.DurationVar(&o.during, "for", time.Minute, "how long the overload lasts")
 	}
 	if command == "api" {
 		f.StringVar(&o.listen, "listen", "127.0.0.1:8024", "where clients connect")
