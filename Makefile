@@ -73,7 +73,7 @@ test-unit: need-go
 # processes most of the time, so they run side by side.
 .PHONY: test-integration
 test-integration: need-go parts
-	go test -tags integration -count=1 -p 3 -parallel 8 -timeout 30m ./gateway/integration/ ./weirkafka/ ./weirpgx/ ./weirredis/ ./examples/analytics/ ./examples/execution/ ./bench/sql/
+	go test -tags integration -count=1 -p 3 -parallel 8 -timeout 30m ./gateway/integration/ ./weirkafka/ ./weirpgx/ ./weirredis/ ./examples/analytics/ ./examples/execution/ ./examples/linearizer/ ./bench/sql/
 
 .PHONY: test-redis
 test-redis: need-go ## the tests of the store alone; make test-redis WEIR_REDIS_SERVER=/path/to/redis-server: against that one
@@ -216,6 +216,20 @@ EXECUTIONARGS ?= -plot bin/execution.svg
 execution: need-go parts ## a small database server with admission as in MongoDB, under three controllers, five minutes; EXECUTIONARGS="-serve 127.0.0.1:8017"
 	@go build -trimpath -o bin/execution ./examples/execution
 	@exec bin/execution $(EXECUTIONARGS)
+
+LIVELINEARIZERARGS ?= -work 4ms
+
+.PHONY: linearizer-live
+linearizer-live: need-go parts ## an API before a consumer of Kafka, by the lag, by the drain, and without admission, five minutes
+	@go build -trimpath -o bin/linearizer ./examples/linearizer
+	@exec bin/linearizer live $(LIVELINEARIZERARGS)
+
+KILLSARGS ?=
+
+.PHONY: linearizer-kills
+linearizer-kills: need-go parts ## kill 50 of its processes under load, and compare the store with the clients' log; KILLSARGS="-seed 7"
+	@go build -trimpath -o bin/linearizer ./examples/linearizer
+	@exec bin/linearizer kills $(KILLSARGS)
 
 .PHONY: bench
 bench: build $(RATELIMIT) ## measure the gates beside their peers, as ratios in one run

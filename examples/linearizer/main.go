@@ -6,6 +6,7 @@
 //	go run ./examples/linearizer process -kafka HOST:PORT one processor; as many as you like
 //	go run ./examples/linearizer -plot FILE.svg           an overload with and without admission, and a picture
 //	make linearizer-live                                  the same in figures, on a real Kafka
+//	make linearizer-kills                                 fifty processes are killed under load, and nothing is lost
 //
 // A client sends a batch of events for a database to an API server. The API server admits it, and writes it to
 // the topic prospective-batches. A processor puts the batches of each database in order, gives the events
@@ -49,6 +50,9 @@ type options struct {
 	kafka, store, listen, results string
 	plot                          string
 	work, patience, during        time.Duration
+	session                       time.Duration
+	killed                        int
+	seed                          uint64
 	partitions                    int
 	real, fresh                   bool // a Kafka of its own; a store of its own, that is removed
 	admission                     admissionConfig
@@ -79,6 +83,8 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 		o.real = true
 		_, err := o.overloads(ctx, byLine, byDrain, byNone)
 		return err
+	case "kills":
+		return o.kills(ctx)
 	case "":
 		if o.plot == "" {
 			return o.demo(ctx)
@@ -86,7 +92,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 		_, err := o.overloads(ctx, byLine, byNone)
 		return err
 	}
-	return fmt.Errorf("there is no command %q; there are api, process and live, and none at all", command)
+	return fmt.Errorf("there is no command %q; there are api, process, live and kills, and none at all", command)
 }
 
 func (o *options) flags(command string, errs io.Writer) *flag.FlagSet {
@@ -99,6 +105,13 @@ func (o *options) flags(command string, errs io.Writer) *flag.FlagSet {
 	f.StringVar(&o.kafka, "kafka", usual, "host:port of some brokers, with commas between; without a command: none, which is one in this process")
 	f.StringVar(&o.store, "store", "", "the file of the store, which all processes share (default linearizer.db; without a command: one that is removed at the end)")
 	f.IntVar(&o.partitions, "partitions", 8, "partitions of the topic, if it is to be made")
+	if command == "kills" {
+		f.IntVar(&o.killed, "kills", 50, "how many processes are killed, one after the other")
+		f.Uint64Var(&o.seed, "seed", 0, "what is random is drawn from it; 0: another one each time")
+	}
+	if command == "process" {
+		f.DurationVar(&o.session, "session", 10*time.Second, "how long the group waits for a sign of life")
+	}
 	if command != "api" {
 		f.DurationVar(&o.work, "work", 0, "how long a batch takes a processor; 0: as long as it takes")
 	}
@@ -179,7 +192,7 @@ func (o *options) process(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	p, err := newProcessor(ctx, processorConfig{brokers: o.brokers(), store: s, work: o.work, log: o.log})
+	p, err := newProcessor(ctx, processorConfig{brokers: o.brokers(), store: s, work: o.work, session: o.session, log: o.log})
 	if err != nil {
 		return err
 	}

@@ -104,12 +104,12 @@ func (o *options) overload(ctx context.Context, controller string, capacity floa
 
 var brokerPorts = freeport.Range{First: 33_500, Size: 300}
 
-func startKafka(ctx context.Context) (*kafka.Server, error) {
+func startKafka(ctx context.Context, settings ...string) (*kafka.Server, error) {
 	jars, err := kafka.Find()
 	if err != nil {
 		return nil, err
 	}
-	return kafka.Start(ctx, kafka.Config{Jars: jars, Ports: &brokerPorts})
+	return kafka.Start(ctx, kafka.Config{Jars: jars, Ports: &brokerPorts, Settings: settings})
 }
 
 // settled returns what was seen in the second half.
