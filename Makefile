@@ -188,7 +188,7 @@ scoreboard-live-order: build ## who goes first, on real servers, 20 minutes; LIV
 LIVEENVOYARGS ?= -name live-envoy -o docs/scoreboard
 
 .PHONY: scoreboard-live-envoy
-scoreboard-live-envoy: build parts ## the gateway behind an Envoy that asks it, beside itself and Envoy's own filter, on real servers, 25 minutes
+scoreboard-live-envoy: build parts ## the gateway behind an Envoy that asks it, beside itself and Envoy's own filter, on real servers, 16 minutes
 	go run ./bench/cmd/live -weir $(BIN) -envoy .cache/bin/envoy -parts gateway,order -rows 2x,half,S12,S13 -guards fixed,weir,"weir behind Envoy",Envoy $(LIVEENVOYARGS)
 
 CALLERSARGS ?=

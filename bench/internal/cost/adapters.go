@@ -25,15 +25,27 @@ import (
 
 // call is a call of gRPC as a server sees it, with a handler that does nothing.
 func call() group {
-	const goalNS, tappedNS = 400, 1000
+	const goalNS = 400
 	return group{
 		Name:  "call of gRPC",
 		Floor: Subject{Name: "interceptor that does nothing", New: ready(bareCall)},
 		Peers: []Subject{
 			{Name: "weirgrpc, fixed limit", Goal: goal{Extra: goalNS}, New: guardedCall(limit.Config{Name: "bench", Limit: size})},
 			{Name: "weirgrpc, default limit", New: guardedCall(limit.Config{Name: "bench"})},
-			{Name: "weirgrpc, fixed limit, with a tap", Goal: goal{Extra: tappedNS}, New: tappedCall},
 			{Name: "failsafe-go adaptive limiter", New: ready(failsafeCall), Parks: true},
+		},
+	}
+}
+
+// tapped is a call that is decided before it is read. The transport makes a context for each call, also without a tap.
+func tapped() group {
+	const goalNS = 1000
+	return group{
+		Name:  "call of gRPC with a tap",
+		Floor: Subject{Name: "context and handler", New: ready(untapped)},
+		Peers: []Subject{
+			{Name: "weirgrpc, tap and interceptor", Goal: goal{Extra: goalNS}, New: tappedCall},
+			{Name: "failsafe-go adaptive limiter, tap", New: ready(failsafeTapped), Parks: true},
 		},
 	}
 }
@@ -70,7 +82,8 @@ func request() group {
 		Name:  "call to another service",
 		Floor: Subject{Name: "the call alone", New: ready(bareRequest)},
 		Peers: []Subject{
-			{Name: "throttle, retry and budget", Goal: goal{Extra: goalNS}, New: ready(throttledRequest)},
+			{Name: "throttle, retry and budget, as transports ask", Goal: goal{Extra: goalNS}, New: ready(throttledRequest)},
+			{Name: "the same by Caller.Do", New: ready(throttledDo)},
 		},
 	}
 }
@@ -93,10 +106,10 @@ func unary(interceptor grpc.UnaryServerInterceptor) Loop {
 
 func handle(_ context.Context, req any) (any, error) { return req, nil }
 
-func bareCall() Loop {
-	return unary(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		return handler(ctx, req)
-	})
+func bareCall() Loop { return unary(pass) }
+
+func pass(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	return handler(ctx, req)
 }
 
 func guardedCall(cfg limit.Config) func() (Loop, func()) {
@@ -106,17 +119,15 @@ func guardedCall(cfg limit.Config) func() (Loop, func()) {
 	}
 }
 
-// tappedCall asks in the tap, and claims in the interceptor. A transport makes a context for each call.
-func tappedCall() (Loop, func()) {
-	l := weir.Must(limit.New(limit.Config{Name: "bench", Limit: size}))
-	guard := weirgrpc.New(l, weirgrpc.WithYield(false))
-	in, intercept := guard.Tap(nil), guard.Unary()
+// transport loops over calls with a context of their own, as a transport makes it, through a tap and an interceptor.
+func transport(in tap.ServerInHandle, intercept grpc.UnaryServerInterceptor) Loop {
 	info, req := &grpc.UnaryServerInfo{FullMethod: method}, any(new(testgrpc.SimpleRequest))
-	tapped := &tap.Info{FullMethodName: method, Header: metadata.MD{}}
+	header := &tap.Info{FullMethodName: method, Header: metadata.MD{}}
 	return func(n int) error {
 		for range n {
 			base, cancel := context.WithTimeout(context.Background(), time.Second)
-			ctx, err := in(base, tapped)
+			base.Done() // which the transport asks for
+			ctx, err := in(base, header)
 			if err == nil {
 				_, err = intercept(ctx, req, info, handle)
 			}
@@ -126,13 +137,28 @@ func tappedCall() (Loop, func()) {
 			}
 		}
 		return nil
-	}, l.Close
+	}
+}
+
+func untapped() Loop {
+	return transport(func(ctx context.Context, _ *tap.Info) (context.Context, error) { return ctx, nil }, pass)
+}
+
+func tappedCall() (Loop, func()) {
+	l := weir.Must(limit.New(limit.Config{Name: "bench", Limit: size}))
+	guard := weirgrpc.New(l, weirgrpc.WithYield(false))
+	return transport(guard.Tap(nil), guard.Unary()), l.Close
+}
+
+func failsafeLimiter() failsafe.Policy[any] {
+	return adaptivelimiter.NewBuilder[any]().WithLimits(size, 200, size).Build()
 }
 
 // failsafeCall has the limiter of failsafeTry.
-func failsafeCall() Loop {
-	return unary(failsafegrpc.NewUnaryServerInterceptor[any](failsafe.Policy[any](adaptivelimiter.NewBuilder[any]().WithLimits(size, 200, size).Build())))
-}
+func failsafeCall() Loop { return unary(failsafegrpc.NewUnaryServerInterceptor(failsafeLimiter())) }
+
+// failsafeTapped only looks whether there is room: its tap holds nothing while the call runs.
+func failsafeTapped() Loop { return transport(failsafegrpc.NewServerInHandle(failsafeLimiter()), pass) }
 
 // database is what [sql.DB] and [weirsql.DB] have in common here.
 type database interface {
@@ -217,6 +243,28 @@ func bareRequest() Loop {
 }
 
 func throttledRequest() Loop {
+	caller := weir.Must(throttle.NewCaller(throttle.CallerConfig{Name: "bench"}))
+	ctx := context.Background()
+	return func(n int) error {
+		for range n {
+			call := caller.Start("target", time.Time{}, true)
+			p, err := call.Gate().Admit(ctx, weir.Work{})
+			if err != nil {
+				return err
+			}
+			call.Sent()
+			err = answered(ctx)
+			p.Done(weir.Classify(err))
+			call.End()
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+func throttledDo() Loop {
 	caller := weir.Must(throttle.NewCaller(throttle.CallerConfig{Name: "bench"}))
 	ctx := context.Background()
 	return func(n int) error {

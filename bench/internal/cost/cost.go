@@ -48,7 +48,7 @@ func (g *group) All() []Subject { return append([]Subject{g.Floor}, g.Peers...) 
 
 // Groups returns everything that is measured.
 func Groups() []group {
-	return []group{fixed(), sampled(), refusal(), handoff(), call(), statement(), query(), request()}
+	return []group{fixed(), sampled(), refusal(), handoff(), call(), tapped(), statement(), query(), request()}
 }
 
 // ready makes a New of a loop that needs nothing stopped.
