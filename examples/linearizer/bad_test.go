@@ -1,0 +1,200 @@
+package main
+
+import (
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+const goodRecord = `{"version":1,"database":"orders","origin":"127.0.0.1:1","token":"t","batch":{"id":"1","events":[{"type":"x"}]}}`
+
+func TestParseRecord(t *testing.T) {
+	if r, err := parseRecord([]byte(goodRecord)); err != nil || r.Database != "orders" || r.Batch.ID != "1" {
+		t.Errorf("%+v: %v", r, err)
+	}
+	for _, tt := range []struct{ name, value, want string }{
+		{"nothing", ``, "not the JSON of a batch"},
+		{"no JSON", `hello`, "not the JSON of a batch"},
+		{"another type", `{"version":"one"}`, "not the JSON of a batch"},
+		{"another version", strings.Replace(goodRecord, `"version":1`, `"version":2`, 1), "version 2; this program reads version 1"},
+		{"no origin", strings.Replace(goodRecord, `127.0.0.1:1`, ``, 1), "who waits"},
+		{"no token", strings.Replace(goodRecord, `"token":"t"`, `"token":""`, 1), "who waits"},
+		{"an origin of 1 KB", strings.Replace(goodRecord, `127.0.0.1:1`, strings.Repeat("x", 1024), 1), "who waits"},
+		{"10 MB", strings.Repeat("x", 10<<20), "10485760 bytes, at most 1048576"},
+		{"no id", strings.Replace(goodRecord, `"id":"1"`, `"id":""`, 1), "id is empty"},
+		{"no database", strings.Replace(goodRecord, `orders`, ``, 1), "database is empty"},
+		{"no events", strings.Replace(goodRecord, `{"type":"x"}`, ``, 1), "0 events"},
+	} {
+		_, err := parseRecord([]byte(tt.value))
+		if err == nil || !strings.Contains(err.Error(), tt.want) || len(err.Error()) > 300 {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
+}
+
+// produce writes records past the API, all to one partition.
+func (s *system) produce(key string, values ...string) {
+	s.t.Helper()
+	for _, v := range values {
+		if err := s.client.ProduceSync(s.t.Context(), &kgo.Record{Key: []byte(key), Value: []byte(v)}).FirstErr(); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// Whatever stands in the topic, what comes behind it is applied.
+func TestRubbishInTheTopic(t *testing.T) {
+	s := newSystem(t)
+	s.produce("orders", "", "no JSON", strings.Replace(goodRecord, `"version":1`, `"version":7`, 1), `{"version":1,"batch":{"id":"1"}}`, strings.Repeat("x", 900<<10))
+	s.processor(nil)
+	a := s.api(5, nil)
+	if got := s.post(a, "orders", `{"id":"1","events":[{"type":"x"}]}`); got.code != 201 || got.result.First != 1 {
+		t.Errorf("behind the rubbish: %d %s", got.code, got.body)
+	}
+	var n int
+	if err := a.cfg.store.db.QueryRowContext(t.Context(), "SELECT count(*) FROM rejects").Scan(&n); err != nil || n != 5 {
+		t.Errorf("%d error results: %v", n, err)
+	}
+	if n := strings.Count(s.logged.String(), "a record is no batch"); n != 5 {
+		t.Errorf("%d lines in the log", n)
+	}
+}
+
+// One id from two clients at once is one batch. With another content, one of the two is refused.
+func TestOneIDTwice(t *testing.T) {
+	s := newSystem(t)
+	s.processor(nil)
+	a, b := s.api(5, nil), s.api(5, nil)
+	for _, tt := range []struct {
+		id, one, other string
+		codes          int
+	}{{"same", "x", "x", 201 + 201}, {"different", "x", "y", 201 + 422}} {
+		var got [2]answer
+		var both sync.WaitGroup
+		both.Go(func() { got[0] = s.post(a, "orders", `{"id":"`+tt.id+`","events":[{"type":"`+tt.one+`"}]}`) })
+		both.Go(func() { got[1] = s.post(b, "orders", `{"id":"`+tt.id+`","events":[{"type":"`+tt.other+`"}]}`) })
+		both.Wait()
+		if got[0].code+got[1].code != tt.codes || tt.one == tt.other && got[0].result != got[1].result {
+			t.Errorf("%s: %d %s, %d %s", tt.id, got[0].code, got[0].body, got[1].code, got[1].body)
+		}
+	}
+	if got := s.get(a, "/v1/databases/orders/events"); len(got.Events) != 2 {
+		t.Errorf("%d events", len(got.Events))
+	}
+}
+
+// An API server that takes connections and never answers holds nobody else up.
+func TestSilentOrigin(t *testing.T) {
+	s := newSystem(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	s.produce("orders", strings.Replace(goodRecord, "127.0.0.1:1", l.Addr().String(), 1), strings.Replace(goodRecord, "127.0.0.1:1", "no address", 1))
+	s.processor(nil)
+	a := s.api(5, nil)
+	if got := s.post(a, "orders", `{"id":"2","expect":1,"events":[{"type":"x"}]}`); got.code != 201 {
+		t.Errorf("%d %s", got.code, got.body)
+	}
+}
+
+// While the store cannot be written, batches keep their slots, so the API refuses. Then it all comes back.
+func TestStoreBusyAndFull(t *testing.T) {
+	for _, tt := range []struct{ name, begin, end string }{
+		{"busy", "BEGIN IMMEDIATE", "ROLLBACK"},
+		{"full", "CREATE TRIGGER full BEFORE INSERT ON events BEGIN SELECT RAISE(FAIL, 'database or disk is full'); END", "DROP TRIGGER full"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newSystem(t)
+			s.processor(nil)
+			a := s.api(1, nil)
+			if got := s.post(a, "orders", `{"id":"0","events":[{"type":"x"}]}`); got.code != 201 {
+				t.Fatalf("before: %d %s", got.code, got.body)
+			}
+			other, err := s.store(1).db.Conn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer other.Close()
+			if _, err := other.ExecContext(t.Context(), tt.begin); err != nil {
+				t.Fatal(err)
+			}
+			if got := s.post(a, "orders", `{"id":"1","events":[{"type":"x"}]}`, "Prefer", "wait=0"); got.code != 202 {
+				t.Errorf("meanwhile: %d %s", got.code, got.body)
+			}
+			if tt.name == "full" {
+				s.until("the processor says why it stands still", func() bool { return strings.Contains(s.logged.String(), "disk is full") })
+			}
+			if got := s.post(a, "orders", `{"id":"2","events":[{"type":"x"}]}`); got.code != 503 {
+				t.Errorf("beyond the slots: %d %s", got.code, got.body)
+			}
+			if _, err := other.ExecContext(t.Context(), tt.end); err != nil {
+				t.Fatal(err)
+			}
+			s.until("all permits are back", func() bool { return a.inFlight() == 0 })
+			if got := s.post(a, "orders", `{"id":"2","expect":2,"events":[{"type":"x"}]}`); got.code != 201 {
+				t.Errorf("afterwards: %d %s", got.code, got.body)
+			}
+		})
+	}
+}
+
+// A partition that another has taken over, unknown to its processor: it writes nothing, and says so. That is
+// what a rebalance in the middle of a transaction is, and a processor that goes on after it was frozen.
+func TestFenced(t *testing.T) {
+	s := newSystem(t)
+	s.processor(nil)
+	a := s.api(5, func(cfg *apiConfig) { cfg.overdue = 20 * time.Millisecond })
+	if got := s.post(a, "orders", `{"id":"0","events":[{"type":"x"}]}`); got.code != 201 {
+		t.Fatalf("before: %d %s", got.code, got.body)
+	}
+	other := s.store(writers)
+	for partition := range int32(4) {
+		if _, _, err := other.take(t.Context(), partition, 1000); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := s.post(a, "orders", `{"id":"1","events":[{"type":"x"}]}`, "Prefer", "wait=0"); got.code != 202 {
+		t.Errorf("%d %s", got.code, got.body)
+	}
+	s.until("it is fenced", func() bool { return strings.Contains(s.logged.String(), "fenced: nothing was written") })
+	if b, err := settledOf(t.Context(), other.db, "orders", "1"); err != nil || b != nil {
+		t.Errorf("written: %+v, %v", b, err)
+	}
+	// Only the owner of now writes it.
+	e := entry{record: record{Version: version, Database: "orders", Batch: batchOf("1", nil, "x")}}
+	for partition := range int32(4) {
+		next, err := other.next(t.Context(), partition)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if next == 0 {
+			continue
+		}
+		e.offset = next
+		if err := other.apply(t.Context(), partition, 999, []entry{e}); !errors.Is(err, errFenced) {
+			t.Errorf("by an older owner: %v", err)
+		}
+		if err := other.apply(t.Context(), partition, 1000, []entry{e}); err != nil {
+			t.Error(err)
+		}
+	}
+	s.until("the result is found in the store", func() bool { return a.inFlight() == 0 })
+}
+
+// A store belongs to one topic. With another, its offsets would mean nothing.
+func TestOtherTopic(t *testing.T) {
+	s := newSystem(t)
+	_, stop := s.processor(nil)
+	stop()
+	again := newSystem(t)
+	if _, err := newProcessor(t.Context(), processorConfig{brokers: again.brokers, store: s.store(writers), log: s.log}); !errors.Is(err, errOtherTopic) {
+		t.Errorf("%v", err)
+	}
+}
