@@ -187,7 +187,19 @@ func (k *killing) killSome(ctx context.Context, random *rand.Rand) error {
 			return err
 		}
 	}
-	return nil
+	return k.freeze(ctx, k.members[killAPIs+random.IntN(killProcessors)])
+}
+
+// freeze stops a processor for longer than its session, so that others take its partitions over, and lets it go
+// on with what it had begun.
+func (k *killing) freeze(ctx context.Context, m *member) error {
+	const frozen = killSession + 2*time.Second
+	fmt.Fprintf(k.o.out, "    process, frozen for %v\n", frozen)
+	if err := syscall.Kill(m.process.Pid(), syscall.SIGSTOP); err != nil {
+		return err
+	}
+	err := wait(ctx, frozen)
+	return errors.Join(err, syscall.Kill(m.process.Pid(), syscall.SIGCONT), wait(ctx, time.Second))
 }
 
 func kill(pid int) error { return syscall.Kill(pid, syscall.SIGKILL) }
