@@ -163,6 +163,10 @@ belief-plot: need-go ## draw the picture of docs/explain/limiter.md: a belief th
 scoreboard-order: need-go ## simulate who goes first: priorities, fairness, exemption, nesting
 	go run ./bench/cmd/scoreboard -group order $(ORDERARGS)
 
+.PHONY: scoreboard-lag
+scoreboard-lag: need-go ## simulate databases before a consumer that falls behind: one lag for all, damped, the largest first
+	go run ./bench/cmd/scoreboard -group lag
+
 PEERARGS ?=
 
 .PHONY: scoreboard-order-peers

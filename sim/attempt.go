@@ -158,7 +158,7 @@ func (w *world) admitted(a *attempt, p weir.Permit) {
 }
 
 // inside counts what has been admitted and not been answered.
-func (w *world) inside() int { return w.server.Len() + w.failing }
+func (w *world) inside() int { return w.server.Len() + w.failing + w.held() }
 
 func (w *world) countInside() { w.stats.setInside(w.now, w.inside()) }
 
@@ -226,6 +226,14 @@ func (w *world) leave(a *attempt) {
 
 // finished is the backend's answer.
 func (w *world) finished(a *attempt) {
+	if w.consumer != nil && !a.failed && w.consumer.take(w, a) {
+		return // its permit is held until its batch was applied
+	}
+	w.concluded(a)
+}
+
+// concluded is the end of all that an attempt has waited for.
+func (w *world) concluded(a *attempt) {
 	w.countInside()
 	if w.phase.suspended {
 		w.delayed = append(w.delayed, delayed{a, true})

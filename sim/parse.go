@@ -148,11 +148,12 @@ func (s *Scenario) resolve(f *fault.List) {
 		s.Policy.Spec = spec
 	}
 	s.Policy.Spec = s.Fair.in(s.Policy.Spec)
-	if p, err := policy.Compile(s.Policy.Spec, policy.Options{Now: standstill}); err != nil {
+	if p, err := policy.Compile(s.Policy.Spec, s.options(standstill, silent{})); err != nil {
 		f.AddError(fault.Path{"policy"}, err)
 	} else {
 		p.Close()
 	}
+	s.checkSignals(f)
 	if f.Len() == 0 {
 		s.checkResolved(f)
 	}

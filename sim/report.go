@@ -290,6 +290,10 @@ type Summary struct {
 	// the gateways. Inside is the concurrency in the backend.
 	Limit  Level `json:"limit"`
 	Inside Level `json:"inside"`
+	// Backlog is what the scenario's consumer had before it. Applied is the part of what it could have
+	// applied that it did. Both are 0 without a consumer.
+	Backlog Level   `json:"backlog,omitzero"`
+	Applied float64 `json:"applied,omitempty"`
 }
 
 // Level is a value over time.
@@ -321,6 +325,7 @@ func (w *window) summary() Summary {
 	s.WastedShare = share(w.wasted, w.work)
 	s.WorkRatio = share(share(w.work-w.wasted, (w.to-w.from).Seconds()), w.power.mean())
 	s.Hits, s.OverLimit, s.Withheld = w.hits, w.over, w.withheld
+	s.Backlog, s.Applied = w.backlog.public(), share(float64(w.applied), float64(w.drain.mean()*(w.to-w.from).Seconds()))
 	return s
 }
 
@@ -390,7 +395,7 @@ var metrics = []metric{
 
 // Metrics returns the names a [Goal] can use, with what each means.
 func Metrics() map[string]string {
-	return texts(slices.Concat(metrics, between))
+	return texts(slices.Concat(metrics, lagMetrics, between))
 }
 
 func texts(list []metric) map[string]string {
@@ -405,7 +410,7 @@ func texts(list []metric) map[string]string {
 }
 
 func findMetric(name string) *metric {
-	for _, list := range [][]metric{metrics, between} {
+	for _, list := range [][]metric{metrics, lagMetrics, between} {
 		for i := range list {
 			if list[i].name == name {
 				return &list[i]

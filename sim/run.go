@@ -96,6 +96,9 @@ func newWorld(s *Scenario, seed uint64, opts *Options) (*world, error) {
 		w.requests = -1
 	}
 	w.stats = newStatistics(w.expectedEnd(), cmp.Or(max(0, opts.Columns), textColumns), s.windows(), s.Backend.Service.mean(), func(scale float64) float64 { return full * s.Backend.left(scale) })
+	if s.Consumer != nil {
+		w.consumer = newConsumer(s.Consumer, func() time.Duration { return w.now })
+	}
 	if s.tellsApart() {
 		w.ledger = newLedger(s, w.stats.windows)
 	}
@@ -244,16 +247,13 @@ func standstill() time.Duration { return 0 }
 // newFront compiles the scenario's policy for one gateway of a run.
 func newFront(w *world, s *Scenario) (*front, error) {
 	watched := concurrencyGate(s)
-	p, err := policy.Compile(s.Policy.Spec, policy.Options{
-		Now: func() time.Duration { return w.now },
-		Hooks: weir.Hooks{
-			LimitChanged: func(gate string, from, to int64, _ string) {
-				if gate == watched {
-					w.stats.addLimit(w.now, to-from)
-				}
-			},
-		},
-	})
+	opts := s.options(func() time.Duration { return w.now }, w.consumer)
+	opts.Hooks.LimitChanged = func(gate string, from, to int64, _ string) {
+		if gate == watched {
+			w.stats.addLimit(w.now, to-from)
+		}
+	}
+	p, err := policy.Compile(s.Policy.Spec, opts)
 	if err != nil {
 		return nil, err
 	}

@@ -48,6 +48,8 @@ type Scenario struct {
 	// at its default.
 	Traffic []Class `json:"traffic,omitempty"`
 
+	// Consumer works off a queue that the backend's answers fill. Default: none.
+	Consumer *Consumer `json:"consumer,omitempty"`
 	// Processes are those that clients belong to, by name.
 	Processes map[string]Process `json:"processes,omitempty"`
 	// Seeds of the random numbers, one run each. Default 1 to 5.

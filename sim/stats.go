@@ -35,6 +35,8 @@ type statistics struct {
 	inside   gauge
 	limit    gauge
 	power    gauge // seconds of work a second
+	backlog  gauge // of the consumer
+	drain    gauge // batches a second that it can apply
 	mean     float64
 	full     func(scale float64) float64
 }
@@ -60,6 +62,8 @@ type window struct {
 	work, wasted, over                    float64
 	latency, wait, refusal                hist.Histogram
 	capacity, power, inside, limit        level
+	backlog, drain                        level
+	applied                               uint64
 
 	inversions uint64 // these two only where classes are counted separately
 	classes    []tally
@@ -211,7 +215,24 @@ func (s *statistics) advanceAll(t time.Duration) {
 	s.advance(&s.power, t, func(w *window) *level { return &w.power })
 	s.advance(&s.inside, t, func(w *window) *level { return &w.inside })
 	s.advance(&s.limit, t, func(w *window) *level { return &w.limit })
+	s.advance(&s.backlog, t, func(w *window) *level { return &w.backlog })
+	s.advance(&s.drain, t, func(w *window) *level { return &w.drain })
 }
+
+// setBacklog: how many batches the consumer has before it.
+func (s *statistics) setBacklog(t time.Duration, n int) {
+	s.advance(&s.backlog, t, func(w *window) *level { return &w.backlog })
+	s.backlog.value = float64(n)
+}
+
+// setDrain: how many batches a second the consumer applies.
+func (s *statistics) setDrain(t time.Duration, rps float64) {
+	s.advance(&s.drain, t, func(w *window) *level { return &w.drain })
+	s.drain.value = rps
+}
+
+// applied is a batch that the consumer has applied.
+func (s *statistics) applied(t time.Duration) { s.each(t, func(w *window) { w.applied++ }) }
 
 func (s *statistics) closeBin(t time.Duration) {
 	s.bin.inside, s.bin.limit = int32(s.inside.value), int32(s.limit.value)

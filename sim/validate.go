@@ -34,6 +34,9 @@ func (s *Scenario) check(f *fault.List) {
 		s.checkProcess(f, fault.Path{"traffic"}.Index(i), &s.Traffic[i])
 	}
 	s.Fair.check(f, fault.Path{"fair"})
+	if s.Consumer != nil {
+		s.Consumer.check(f, fault.Path{"consumer"})
+	}
 	for i := range s.Goals {
 		s.checkGoal(f, i)
 	}
@@ -106,6 +109,7 @@ func (s *Scenario) checkGoal(f *fault.List, i int) {
 	}
 	f.Require(named, path.At("class"), "%q: no class of the traffic has that name", g.Class)
 	f.Require(g.metric() != nil, path.At("metric"), "%q: must be one of %s", g.Metric, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+	f.Require(s.Consumer != nil || !aboutLag(g.Metric), path.At("metric"), "%q: needs a consumer", g.Metric)
 	f.Require(g.TimesAlone == nil || g.Class != "", path.At("times_alone"), "needs a class to be alone")
 	f.Require(g.To == 0 || g.To > g.From, path.At("to"), "%v: must be after from, %v", g.To, g.From)
 	f.Require(time.Duration(g.To) <= s.Duration(), path.At("to"), "%v: the run ends at %v", g.To, s.Duration())

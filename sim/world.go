@@ -17,8 +17,10 @@ type world struct {
 	end    time.Duration
 	events eventQueue
 	server server
-	fronts []*front
-	spread *rand.Rand // which gateway a request goes to
+	// consumer is behind the server, nil if the scenario has none.
+	consumer *consumer
+	fronts   []*front
+	spread   *rand.Rand // which gateway a request goes to
 
 	outside Outside // nil: the policy's gates, on virtual time
 
@@ -74,6 +76,8 @@ func (w *world) run(ctx context.Context) error {
 			if job, finished := w.server.Step(w.now); finished {
 				w.finished(w.attempts[job])
 			}
+		case consumerNext:
+			w.consumer.step(w)
 		case gatesNext:
 			if w.steps++; w.steps > stuckAfter {
 				return fmt.Errorf("sim: at %v a gate asks again and again to be stepped: its Next does not move on", w.now)
@@ -94,12 +98,18 @@ func (w *world) run(ctx context.Context) error {
 // So slots are given back before they are asked for.
 const (
 	serverNext = iota
+	consumerNext
 	gatesNext
 	eventNext
 )
 
 func (w *world) soonest() (time.Duration, int) {
 	at, what := w.server.Next(), serverNext
+	if w.consumer != nil {
+		if t := w.consumer.queue.Next(); t < at {
+			at, what = t, consumerNext
+		}
+	}
 	for _, f := range w.fronts {
 		if t, ok := f.next(); ok && t < at && !w.phase.suspended {
 			at, what = t, gatesNext
@@ -125,6 +135,9 @@ func (w *world) begin() {
 		w.events.push(event{at: p.from, kind: eventPhase, subject: int32(i)})
 	}
 	w.events.push(event{at: w.stats.binWidth, kind: eventBin})
+	if w.consumer != nil {
+		w.consumer.begin(w)
+	}
 	for _, c := range w.classes {
 		w.await(c)
 		w.gather(c)
@@ -157,6 +170,10 @@ func (w *world) handle(ctx context.Context, e event) error {
 		w.finished(w.attempts[e.subject])
 	case eventPhase:
 		w.enterPhase(&w.phases[e.subject])
+	case eventConsumer:
+		w.consumer.enterPhase(w, e.subject)
+	case eventReading:
+		w.consumer.read(w)
 	case eventBin:
 		w.stats.closeBin(w.now)
 		w.events.push(event{at: e.at + w.stats.binWidth, kind: eventBin})
@@ -223,14 +240,16 @@ const never = station.Never
 type eventKind uint8
 
 const (
-	eventArrival eventKind = iota // subject: the class with its next request due
-	eventTimeout                  // subject: the attempt; its client loses patience
-	eventRetry                    // subject: the attempt that is made again
-	eventPhase                    // subject: the phase that begins
-	eventBin                      // a bin of the time series closes
-	eventError                    // subject: the attempt that the backend fails
-	eventClient                   // subject: the client with its next request due
-	eventInner                    // subject: the attempt; its nested calls are over
+	eventArrival  eventKind = iota // subject: the class with its next request due
+	eventTimeout                   // subject: the attempt; its client loses patience
+	eventRetry                     // subject: the attempt that is made again
+	eventPhase                     // subject: the phase that begins
+	eventBin                       // a bin of the time series closes
+	eventError                     // subject: the attempt that the backend fails
+	eventClient                    // subject: the client with its next request due
+	eventInner                     // subject: the attempt; its nested calls are over
+	eventConsumer                  // subject: the phase of the consumer that begins
+	eventReading                   // the consumer's backlog is read
 )
 
 // event is one thing that is due. generation shows if the subject's number in its pool now belongs

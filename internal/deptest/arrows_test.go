@@ -23,7 +23,7 @@ var arrows = map[string][]string{
 	"scenarios":         {},
 	"shed":              {"", "control", "signal", "internal/fault", "internal/setting"},
 	"signal":            {"control", "internal/fault", "internal/setting"},
-	"sim":               {"", "policy", "scenarios", "throttle", "internal/hist", "internal/station", "internal/fault", "internal/jsontree", "internal/setting"},
+	"sim":               {"", "control", "policy", "signal", "scenarios", "throttle", "internal/hist", "internal/station", "internal/fault", "internal/jsontree", "internal/setting"},
 	"throttle":          {"", "slot", "internal/fault", "internal/gate", "internal/setting"},
 	"weirhttp":          {"", "throttle", "internal/yield"},
 	"weirsql":           {"", "limit", "signal", "internal/poolgate"},

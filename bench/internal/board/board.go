@@ -122,10 +122,12 @@ type board struct {
 	tally      func([]Cell) string
 }
 
-// Limits is the board of limits, Order the one about who goes first.
+// Limits is the board of limits, order the one about who goes first, lags the one about a
+// consumer's lag.
 var (
 	Limits = &board{rows, controllers, "scoreboard.json", "README.md", limitPage, limitTally}
 	order  = &board{orderRows, orderColumns, "order.json", "order.md", orderPage, orderTally}
+	lags   = &board{lagRows, lagColumns, "lag.json", "lag.md", lagPage, lagTally}
 )
 
 // Read returns the cells that were written to a directory last, none if there are

@@ -269,7 +269,7 @@ func TestWriteReadsBack(t *testing.T) {
 		{Scenario: "S2", Setting: "limit 4", Limit: sim.Level{Min: 1, Mean: 2, Max: 3}},
 	}
 	dir := t.TempDir()
-	for _, b := range []*board{Limits, order} {
+	for _, b := range []*board{Limits, order, lags} {
 		if err := b.Write(dir, cells); err != nil {
 			t.Fatal(err)
 		}

@@ -68,7 +68,7 @@ func parse(args []string, errs io.Writer) (*command, error) {
 	var seeds kit.Names
 	flags.Var(&seeds, "seeds", "these seeds instead of the scenarios' 1 to 5, such as 1,2; printed only")
 	flags.StringVar(&c.opts.Default, "default", "", "another controller for the column default, such as belief; printed only")
-	group := flags.String("group", "limit", "which board: limit, or order for the one about who goes first, whose columns are "+strings.Join(orderColumns, ", "))
+	group := flags.String("group", "limit", "which board: limit; order for the one about who goes first, whose columns are "+strings.Join(orderColumns, ", ")+"; or lag for the one about a consumer's lag, whose columns are "+strings.Join(lagColumns, ", "))
 	flags.BoolVar(&c.merge, "merge", false, "put the part that is run in place of the same cells of the board that was written last")
 	flags.StringVar(&c.svg, "svg", "", "write plots of the part that is run to this directory; the whole board writes its own anyway")
 	flags.StringVar(&c.goodput, "goodput", "", "only draw the README's picture, goodput.svg, into this directory")
@@ -103,11 +103,11 @@ func parse(args []string, errs io.Writer) (*command, error) {
 
 // check finds the board, reads the seeds, and refuses columns that do not exist.
 func (c *command) check(group string, seeds []string) error {
-	c.board = map[string]*board{"limit": Limits, "order": order}[group]
+	c.board = map[string]*board{"limit": Limits, "order": order, "lag": lags}[group]
 	if c.board == nil {
-		return fmt.Errorf("-group %q: must be limit or order", group)
+		return fmt.Errorf("-group %q: must be limit, order or lag", group)
 	}
-	if c.board == order && c.svg != "" {
+	if c.board != Limits && c.svg != "" {
 		return errors.New("-svg is for the board of limits")
 	}
 	for _, row := range c.opts.Rows {
@@ -115,8 +115,10 @@ func (c *command) check(group string, seeds []string) error {
 		case slices.Contains(c.board.Rows, row):
 		case c.board == Limits && slices.Contains(order.Rows, row):
 			return fmt.Errorf("-rows %q: belongs to -group order", row)
-		case c.board == order && slices.Contains(Limits.Rows, row):
+		case c.board != Limits && slices.Contains(Limits.Rows, row):
 			return fmt.Errorf("-rows %q: belongs to -group limit", row)
+		case slices.Contains(lags.Rows, row):
+			return fmt.Errorf("-rows %q: belongs to -group lag", row)
 		default:
 			return fmt.Errorf("-rows %q: there is no such scenario; there are %s", row, strings.Join(c.board.Rows, ", "))
 		}

@@ -10,7 +10,7 @@ import (
 // The committed pages are what the committed figures say: to write them again
 // changes nothing.
 func TestCommittedPages(t *testing.T) {
-	for _, b := range []*board{Limits, order} {
+	for _, b := range []*board{Limits, order, lags} {
 		dir := t.TempDir()
 		committed, err := b.Read(docs)
 		if err != nil {
