@@ -46,7 +46,7 @@ run: build ## build and run the demo; make run ARGS="run --upstream http://127.0
 
 # The servers are fetched while the checks compute. Then nothing else runs beside the tests.
 .PHONY: test
-test: need-cc ## everything: checks, unit tests with -race, tests against real nginx, gunicorn, Redis, Envoy, PostgreSQL, Kafka and Prometheus
+test: need-cc ## everything: checks, unit tests with -race, tests against real nginx, gunicorn, Redis, Envoy, PostgreSQL, MariaDB, Kafka and Prometheus
 	@$(MAKE) --no-print-directory --output-sync=target -j 2 parts check
 	@$(MAKE) --no-print-directory test-unit
 	@$(MAKE) --no-print-directory test-integration

@@ -12,8 +12,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
-	"os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -43,7 +41,7 @@ type Server struct {
 	URL string
 
 	cfg     Config
-	as      account
+	as      process.Account
 	folder  string
 	addr    string
 	process *process.Process
@@ -78,14 +76,14 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if s.addr, err = cfg.Ports.Addr(); err != nil {
 		return nil, err
 	}
-	if s.as, err = unprivileged(s.folder); err != nil {
+	if s.as, err = process.Unprivileged(s.folder, "postgres"); err != nil {
 		return nil, err
 	}
 	password, secret := rand.Text(), filepath.Join(s.folder, "password")
-	if err := s.as.write(secret, password); err != nil {
+	if err := s.as.Write(secret, password); err != nil {
 		return nil, err
 	}
-	initdb := s.as.command(ctx, s.folder, filepath.Join(filepath.Dir(program), "initdb"), "--pgdata", s.data(), "--username", "weir", "--pwfile", secret,
+	initdb := s.as.Command(ctx, s.folder, filepath.Join(filepath.Dir(program), "initdb"), "--pgdata", s.data(), "--username", "weir", "--pwfile", secret,
 		"--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C", "--no-sync")
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("%s: %w\n%s", initdb, err, out)
@@ -107,7 +105,7 @@ func (s *Server) launch(ctx context.Context) error {
 		args = append(args, "-c", set)
 	}
 	// Not by the context: Stop ends it, after whoever uses it.
-	p, err := process.Start("PostgreSQL", s.as.command(context.WithoutCancel(ctx), s.folder, s.cfg.Program, args...))
+	p, err := process.Start("PostgreSQL", s.as.Command(context.WithoutCancel(ctx), s.folder, s.cfg.Program, args...))
 	if err != nil {
 		return err
 	}
@@ -145,45 +143,4 @@ func (s *Server) Restart(ctx context.Context) error {
 func (s *Server) Stop() error {
 	s.process.Stop()
 	return os.RemoveAll(s.folder)
-}
-
-// account is whom PostgreSQL runs as.
-type account struct{ credential *syscall.Credential }
-
-// unprivileged returns the account to run as, and gives it the folder.
-func unprivileged(folder string) (account, error) {
-	if os.Getuid() != 0 {
-		return account{}, nil
-	}
-	for _, name := range []string{"postgres", "nobody"} {
-		u, err := user.Lookup(name)
-		if err != nil {
-			continue
-		}
-		uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
-		gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
-		if err := errors.Join(err1, err2); err != nil {
-			return account{}, err
-		}
-		return account{&syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, os.Chown(folder, int(uid), int(gid))
-	}
-	return account{}, errors.New("root may not run PostgreSQL, and there is neither a user postgres nor nobody")
-}
-
-func (a account) command(ctx context.Context, folder, program string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Dir = folder
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: a.credential}
-	return cmd
-}
-
-// write writes a file that this account alone can read.
-func (a account) write(name, text string) error {
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-		return err
-	}
-	if a.credential == nil {
-		return nil
-	}
-	return os.Chown(name, int(a.credential.Uid), int(a.credential.Gid))
 }
