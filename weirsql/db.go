@@ -50,6 +50,12 @@
 //
 // For drivers that cannot, such as those of MySQL, see [WithHold]. [WithBudget] tells a database before.
 //
+// # Generated code and mappers
+//
+// A [DB] has the methods that the code of sqlc asks for, and those of gorm's ConnPool with its transactions. Hand
+// it over as it is. Turn off what keeps a [database/sql.Stmt] there: emit_prepared_queries of sqlc,
+// PrepareStmt of gorm. gorm's method DB fails, because no [database/sql.DB] stands above the gate.
+//
 // # Connections
 //
 // [database/sql.Conn.Raw] sees a wrapper; [DriverConn] returns the connection of the driver.
