@@ -47,6 +47,10 @@ func (l drainLoop) run(t *testing.T, cfg Config) drained {
 	for range l.loud {
 		rates = append(rates, 10*l.rate/float64(l.loud))
 	}
+	works := make([]weir.Work, len(rates))
+	for i := range works {
+		works[i] = tenant(fmt.Sprint("db-", i))
+	}
 	var (
 		queue           []weir.Permit
 		due, asked, got = make([]float64, len(rates)), make([]int, len(rates)), make([]int, len(rates))
@@ -68,9 +72,14 @@ func (l drainLoop) run(t *testing.T, cfg Config) drained {
 			applied++
 		}
 		for i, rate := range rates {
+			refused := false // and so is what comes for this key until something is applied
 			for due[i] += rate * step.Seconds(); due[i] >= 1; due[i]-- {
 				asked[i]++
-				if p, err := g.TryAdmit(tenant(fmt.Sprint("db-", i))); err == nil {
+				if refused {
+					continue
+				}
+				p, err := g.TryAdmit(works[i])
+				if refused = err != nil; !refused {
 					got[i]++
 					queue = append(queue, p)
 				}
