@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"log/slog"
 	"net"
 	"strings"
 	"sync"
@@ -186,6 +187,19 @@ func TestFenced(t *testing.T) {
 		}
 	}
 	s.until("the result is found in the store", func() bool { return a.inFlight() == 0 })
+}
+
+// A transaction that ends after its partition was given up tells Kafka nothing: the next owner does.
+func TestCommitsAreTheOwners(t *testing.T) {
+	p := &processor{cfg: processorConfig{log: slog.New(slog.DiscardHandler)}, commits: newCommitter(nil, nil), epochs: map[int32]int64{0: 3, 1: 3}}
+	p.commit(0, 3, 10)
+	p.leave(t.Context(), nil, map[string][]int32{topic: {1}})
+	p.commit(1, 3, 10)
+	p.epochs[2] = 5
+	p.commit(2, 4, 10)
+	if len(p.commits.next) != 1 || p.commits.next[0] != 10 {
+		t.Errorf("told: %v", p.commits.next)
+	}
 }
 
 // A store belongs to one topic. With another, its offsets would mean nothing.

@@ -45,7 +45,7 @@ type courier struct {
 
 	mu      sync.Mutex
 	lanes   map[string]chan delivery // by the API server's address
-	dropped int                      // results that found no room
+	dropped int                      // results that were not delivered
 }
 
 func newCourier() *courier {
@@ -146,10 +146,13 @@ func (c *courier) call(conn *grpc.ClientConn, some []delivery) {
 	}
 }
 
-// close drops what is under way.
-func (c *courier) close() {
+// close drops what is under way. It returns how many results were not delivered, all in all.
+func (c *courier) close() int {
 	c.cancel()
 	c.ended.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.dropped
 }
 
 // receiver is the other side: it gets the results.

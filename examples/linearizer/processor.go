@@ -41,7 +41,7 @@ type processor struct {
 	commits *committer
 
 	mu     sync.Mutex
-	epochs map[int32]int64 // of the partitions that are this processor's
+	epochs map[int32]int64 // of the partitions that are this processor's; the first generation is 1
 }
 
 // newProcessor connects, and makes sure that the store belongs to the topic.
@@ -89,7 +89,7 @@ func (p *processor) begin(ctx context.Context, offsets map[string]map[int32]kgo.
 		at := kgo.NewOffset().AtStart()
 		if known {
 			at = kgo.NewOffset().At(next)
-			p.commits.commit(partition, next)
+			p.commit(partition, int64(generation), next)
 		}
 		offsets[topic][partition] = at
 		p.cfg.log.Info("partition taken over", "partition", partition, "epoch", generation, "next", next)
@@ -134,6 +134,16 @@ func (p *processor) epoch(partition int32) (int64, bool) {
 	return e, ok
 }
 
+// commit tells Kafka how far a partition is, if it is still this processor's. Else the commit could follow one
+// of the next owner, and the lag would look larger than it is.
+func (p *processor) commit(partition int32, epoch, next int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.epochs[partition] == epoch {
+		p.commits.commit(partition, next)
+	}
+}
+
 // Records of one transaction, and how long they may wait for one another.
 const (
 	maxGroup  = 256
@@ -145,7 +155,11 @@ func (p *processor) run(ctx context.Context) error {
 	var background sync.WaitGroup
 	background.Go(func() { p.commits.run(ctx) })
 	defer background.Wait()
-	defer p.courier.close()
+	defer func() {
+		if n := p.courier.close(); n > 0 {
+			p.cfg.log.Info("some results could not be delivered; the API servers find them in the store", "results", n)
+		}
+	}()
 	for ctx.Err() == nil {
 		fetches := p.client.PollRecords(ctx, maxGroup)
 		fetches.EachError(func(_ string, partition int32, err error) {
@@ -176,7 +190,7 @@ func (p *processor) work(ctx context.Context, partition int32, records []*kgo.Re
 		if !p.apply(ctx, partition, epoch, entries) {
 			return
 		}
-		p.commits.commit(partition, entries[len(entries)-1].offset+1)
+		p.commit(partition, epoch, entries[len(entries)-1].offset+1)
 		p.courier.deliver(entries)
 	}
 }
