@@ -2,6 +2,7 @@ package limit
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,6 +13,25 @@ import (
 // time as the other, and as many turns where shares are of what is admitted. It can
 // be changed while they wait.
 func TestSharesOfTime(t *testing.T) {
+	// Once in 1,024 times two tenants share a place in the table of forecasts, which then are bad. Each limiter
+	// has places of its own, so the median of three is free of that.
+	var all [3][]float64
+	for range 3 {
+		for i, got := range sharesOfTime(t) {
+			all[i] = append(all[i], got)
+		}
+	}
+	for i, want := range []float64{1, 1. / 8, 1} {
+		slices.Sort(all[i])
+		if got := all[i][1]; math.Abs(got/want-1) > .02 {
+			t.Errorf("phase %d: %v long ones for a short one, want %v", i, got, want)
+		}
+	}
+}
+
+// sharesOfTime returns how many long pieces of work are admitted for a short one: by number, by time, and by number
+// again.
+func sharesOfTime(t *testing.T) (got [3]float64) {
 	now := time.Duration(0)
 	cfg := Config{Name: "t", Limit: 4, Now: func() time.Duration { return now }, Queue: Queue{Order: FIFO, MaxWait: -1, Len: 100}}
 	l := weir.Must(New(cfg))
@@ -63,17 +83,13 @@ func TestSharesOfTime(t *testing.T) {
 	}
 	send("short")
 	send("long")
-	for _, phase := range []struct {
-		byTime bool
-		want   float64
-	}{{false, 1}, {true, 1. / 8}, {false, 1}} {
-		cfg.Queue.ByTime = phase.byTime
+	for i, byTime := range []bool{false, true, false} {
+		cfg.Queue.ByTime = byTime
 		if err := l.Reconfigure(cfg); err != nil {
 			t.Fatal(err)
 		}
 		work(200)
-		if got := work(4000); math.Abs(got/phase.want-1) > .02 {
-			t.Errorf("by time %v: %v long ones for a short one, want %v", phase.byTime, got, phase.want)
-		}
+		got[i] = work(4000)
 	}
+	return got
 }
