@@ -13,7 +13,7 @@ import (
 // changes nothing.
 func TestCommittedPages(t *testing.T) {
 	docs := filepath.Join("..", "..", "..", "docs", "scoreboard")
-	for _, name := range []string{"live", "live-order"} {
+	for _, name := range []string{"live", "live-order", "live-envoy"} {
 		r := new(Results)
 		if err := kit.Read(filepath.Join(docs, name+".json"), r); err != nil {
 			t.Fatal(err)
