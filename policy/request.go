@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"regexp"
 	"slices"
@@ -575,20 +576,12 @@ func (p *Policy) forwardDeadline(out http.Header, in *View, w *weir.Work, arrive
 		return
 	}
 	header := in.Header
-	sent, found, _ := timeoutOf(p.timeouts, header)
-	if !found && w.Deadline.IsZero() {
+	left, sent := p.timeLeft(header, w, arrived)
+	if left == noDeadline {
 		return
 	}
-	now := p.time()
-	left := longestTimeout
-	if !w.Deadline.IsZero() {
-		left = w.Deadline.Sub(now)
-	}
-	if found {
-		left = min(left, sent-now.Sub(arrived))
-	}
 	left = max(left, time.Millisecond)
-	if found {
+	if sent {
 		for i := range p.timeouts {
 			h := &p.timeouts[i]
 			if _, value, _ := h.sent(header); value != "" {
@@ -600,6 +593,30 @@ func (p *Policy) forwardDeadline(out http.Header, in *View, w *weir.Work, arrive
 	if h := p.timeoutFor(header); h != nil && len(header.Values(h.name)) == 0 {
 		out[h.name.Canonical] = []string{h.format(left, "")}
 	}
+}
+
+// DeadlinePassed reports whether the client of a request waits no more. It is for a proxy whose
+// upstream has ended an exchange: servers of gRPC end a call at its deadline by a reset.
+func (p *Policy) DeadlinePassed(in *http.Request, w *weir.Work, arrived time.Time) bool {
+	v := ViewHTTP(in)
+	left, _ := p.timeLeft(v.Header, w, arrived)
+	return left <= 0
+}
+
+// noDeadline is the time that is left where there is no deadline.
+const noDeadline = time.Duration(math.MaxInt64)
+
+// timeLeft returns how long the client still waits, and whether it sent a deadline itself.
+func (p *Policy) timeLeft(in Header, w *weir.Work, arrived time.Time) (left time.Duration, sent bool) {
+	timeout, sent, _ := timeoutOf(p.timeouts, in)
+	now, left := p.time(), noDeadline
+	if !w.Deadline.IsZero() {
+		left = w.Deadline.Sub(now)
+	}
+	if sent {
+		left = min(left, longestTimeout, timeout-now.Sub(arrived))
+	}
+	return left, sent
 }
 
 // timeoutFor returns the header that tells an upstream of a deadline which the request did not

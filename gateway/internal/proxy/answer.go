@@ -49,6 +49,8 @@ func (u *Upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
 		u.problem(w, x.call, http.StatusNotImplemented, noGRPC)
 	case timedOut(err):
 		u.problem(w, x.call, http.StatusGatewayTimeout, "no connection to the upstream within "+u.cfg.ConnectTimeout.String())
+	case x.deadlinePassed():
+		u.problem(w, x.call, http.StatusGatewayTimeout, "the call's deadline has passed")
 	default:
 		u.log.Debug("bad gateway", "upstream", u.name, "target", x.seat.key, "error", err)
 		u.problem(w, x.call, http.StatusBadGateway, "the upstream refused or broke the connection, or did not answer in HTTP")

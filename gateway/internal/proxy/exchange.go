@@ -388,8 +388,16 @@ func (x *exchange) diagnose(err error) (failure, weir.Outcome) {
 		return failedConnect, weir.Failed
 	case timedOut(err):
 		return failedTimeout, weir.Overload
+	case x.deadlinePassed():
+		return -1, weir.Overload // the client's deadline may be shorter than any target could meet
 	}
 	return failedReset, weir.Failed
+}
+
+// deadlinePassed reports whether a call of gRPC has missed its deadline. A server then resets the
+// stream, often before anything else is known of it here.
+func (x *exchange) deadlinePassed() bool {
+	return x.call.GRPC && x.upstream.policy.DeadlinePassed(x.in, &x.call.Work, x.call.Arrived)
 }
 
 func timedOut(err error) bool {
@@ -544,7 +552,7 @@ func (b *answerBody) Read(p []byte) (int, error) {
 		b.x.settleStream(true)
 		b.x.leave()
 		b.x.permit.Done(weir.NoSample)
-	case b.x.Context.Err() == nil:
+	case b.x.Context.Err() == nil && !b.x.deadlinePassed():
 		b.x.upstream.recordFailure(b.x, failedBody, err)
 	}
 	return n, err

@@ -129,6 +129,8 @@ func (x *exchange) readCall(p []byte, trailer http.Header, err error) {
 		o = weir.Failed
 		if st, said := weirgrpc.StatusOf(trailer); said && err == io.EOF {
 			o = weirgrpc.ClassifyStatus(st)
+		} else if x.deadlinePassed() {
+			o = weir.Overload
 		}
 		if x.client.Err() != nil {
 			o = weir.Abandoned

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"crypto/tls"
 	"io"
 	"net/http"
@@ -8,11 +9,17 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/slot"
+	"github.com/weir-go/weir/weirhttp"
 )
 
 func TestIsGRPC(t *testing.T) {
@@ -127,6 +134,86 @@ func TestCallNeedsHTTP2(t *testing.T) {
 		})
 	}
 }
+
+// A server of gRPC resets a call at its deadline. The answer says so, and the target is not to blame:
+// a retry would be in vain, and a client with short deadlines could have all targets ejected.
+func TestCallResetAtItsDeadline(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		took    time.Duration
+		header  bool // the answer has begun
+		code    codes.Code
+		outcome weir.Outcome
+		blamed  string
+	}{
+		{"before its deadline", time.Second, false, codes.Unavailable, weir.Failed, "reset"},
+		{"at its deadline", 2 * time.Second, false, codes.DeadlineExceeded, weir.Overload, ""},
+		{"before its deadline, in the answer", time.Second, true, codes.OK, weir.Failed, "body"},
+		{"at its deadline, in the answer", 2 * time.Second, true, codes.OK, weir.Overload, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var clock atomic.Int64
+			server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if tt.header {
+					w.Header().Set("Content-Type", "application/grpc")
+					_ = http.NewResponseController(w).Flush()
+				}
+				clock.Store(int64(tt.took))
+				panic(http.ErrAbortHandler) // which resets the stream
+			}))
+			server.EnableHTTP2 = true
+			server.StartTLS()
+			defer server.Close()
+			u := makeUpstream(t, config.Upstream{Targets: []string{server.URL}}, io.Discard, nil)
+			u.policy = compile(t, policy.Spec{}, policy.Options{Now: func() time.Duration { return time.Duration(clock.Load()) }})
+			u.shared.calls.TLSClientConfig = server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
+
+			r := httptest.NewRequest(http.MethodPost, "/pkg.Service/Method", strings.NewReader("\x00\x00\x00\x00\x00"))
+			r.ProtoMajor, r.ProtoMinor = 2, 0
+			r.Header.Set("Content-Type", "application/grpc")
+			r.Header.Set("Grpc-Timeout", "2S")
+			gate, w := newSampled(), httptest.NewRecorder()
+			func() {
+				defer func() { _ = recover() }() // an answer that has begun is broken off
+				weirhttp.NewGuard().Serve(w, r, gate, weir.Work{}, func(w http.ResponseWriter, r *http.Request, q *weirhttp.Request) {
+					u.Serve(w, r, &Call{GRPC: true, Arrived: time.Unix(0, 0), Request: q})
+				})
+			}()
+			if gate.outcome != tt.outcome {
+				t.Errorf("the outcome is %v, want %v", gate.outcome, tt.outcome)
+			}
+			if got := w.Header().Get("Grpc-Status"); !tt.header && got != strconv.Itoa(int(tt.code)) {
+				t.Errorf("status %s %s, want %v", got, w.Header().Get("Grpc-Message"), tt.code)
+			}
+			for kind, n := range u.Stats()[0].Failures {
+				if want := kind == tt.blamed; (n != 0) != want {
+					t.Errorf("%d failures of %s, want some: %v", n, kind, want)
+				}
+			}
+		})
+	}
+}
+
+// sampled is a gate with one slot that remembers the outcome of its sample.
+type sampled struct {
+	slot.Holder
+	group   slot.Group
+	slot    slot.Slot
+	outcome weir.Outcome
+}
+
+func newSampled() *sampled {
+	g := &sampled{outcome: weir.NoSample}
+	g.group.Holder = g
+	g.slot.Init(&g.group, 0)
+	return g
+}
+
+func (g *sampled) Admit(context.Context, weir.Work) (weir.Permit, error) {
+	return weir.NewPermit(g.slot.Issue()), nil
+}
+
+func (g *sampled) Sample(_ slot.Ticket, outcome uint8) { g.outcome = weir.Outcome(outcome) }
 
 // An upstream whose targets have moved to https has another transport for calls.
 func TestCallsAfterAMoveToTLS(t *testing.T) {
