@@ -218,7 +218,7 @@ func (q *Quota) match(ctx context.Context, set *settings, w *weir.Work, c *bill,
 	return nil
 }
 
-// charge lets the store decide. If the store fails it does what Config.OnStoreError says.
+// charge lets the store decide.
 func (q *Quota) charge(ctx context.Context, set *settings, w *weir.Work, c *bill, mode Mode, maxWait time.Duration) (Decision, *weir.Rejection) {
 	if q.memory != nil {
 		req := Request{Windows: c.rule.Windows, Cost: c.cost, Debt: set.debt, Mode: mode, MaxWait: maxWait}
@@ -231,6 +231,11 @@ func (q *Quota) charge(ctx context.Context, set *settings, w *weir.Work, c *bill
 	c.fallback, c.free = false, false
 	req := &Request{Key: c.key, Windows: c.rule.Windows, Cost: c.cost, Debt: set.debt, Mode: mode, MaxWait: maxWait}
 	d, err := q.store.Decide(ctx, req)
+	return q.decided(ctx, set, w, c, req, d, err)
+}
+
+// decided judges what a store has decided. If it failed it does what Config.OnStoreError says.
+func (q *Quota) decided(ctx context.Context, set *settings, w *weir.Work, c *bill, req *Request, d Decision, err error) (Decision, *weir.Rejection) {
 	if err == nil {
 		err = req.checkDecision(d)
 	}

@@ -90,16 +90,43 @@ func (q *Quota) chargeEach(ctx context.Context, set *settings, all []Charge, bil
 		}
 	}
 	for _, part := range [][]int{expected, others} {
-		var asked sync.WaitGroup
-		for _, i := range part {
-			asked.Go(func() { q.chargeOne(ctx, set, &all[i], &bills[i], ask || refused) })
-		}
-		asked.Wait()
+		q.chargeTogether(ctx, set, all, bills, part, ask || refused)
 		for _, i := range part {
 			refused = refused || all[i].refuses()
 		}
 	}
 	return refused
+}
+
+// chargeTogether makes the charges that are numbered. The store is asked about all of them at once.
+func (q *Quota) chargeTogether(ctx context.Context, set *settings, all []Charge, bills []bill, numbers []int, ask bool) {
+	requests, whose := make([]*Request, 0, len(numbers)), make([]charging, 0, len(numbers))
+	for _, i := range numbers {
+		c, b := &all[i], &bills[i]
+		if given, mode, ok := q.prepare(ctx, set, c, b, ask); ok {
+			requests = append(requests, &Request{Key: b.key, Windows: b.rule.Windows, Cost: b.cost, Debt: given.debt, Mode: mode})
+			whose = append(whose, charging{given, c, b, mode})
+		}
+	}
+	decisions, errs := q.decideAll(ctx, requests)
+	for i, w := range whose {
+		d, refused := q.decided(ctx, w.set, &w.charge.Work, w.bill, requests[i], decisions[i], errs[i])
+		q.conclude(&w, d, refused)
+	}
+}
+
+// decideAll asks the store about several requests at once.
+func (q *Quota) decideAll(ctx context.Context, requests []*Request) ([]Decision, []error) {
+	if s, ok := q.store.(Batcher); ok {
+		return s.DecideAll(ctx, requests)
+	}
+	decisions, errs := make([]Decision, len(requests)), make([]error, len(requests))
+	var asked sync.WaitGroup
+	for i, r := range requests {
+		asked.Go(func() { decisions[i], errs[i] = q.store.Decide(ctx, r) })
+	}
+	asked.Wait()
+	return decisions, errs
 }
 
 // expectsRefusal reports whether a charge will be refused, as far as this process knows.
@@ -115,26 +142,45 @@ func (q *Quota) expectsRefusal(ctx context.Context, set *settings, c *Charge) bo
 // refuses reports whether the charge refuses the others.
 func (c *Charge) refuses() bool { return c.Refused != nil && !c.Alone }
 
+// charging is a charge between the question and its answer.
+type charging struct {
+	set    *settings
+	charge *Charge
+	bill   *bill
+	mode   Mode
+}
+
 // chargeOne makes one charge. With ask it takes and gives nothing, because another has been
 // refused; but with Debt it does.
 func (q *Quota) chargeOne(ctx context.Context, set *settings, c *Charge, b *bill, ask bool) {
+	set, mode, ok := q.prepare(ctx, set, c, b, ask)
+	if !ok {
+		return
+	}
+	d, refused := q.charge(ctx, set, &c.Work, b, mode, 0)
+	q.conclude(&charging{set, c, b, mode}, d, refused)
+}
+
+// prepare does all of a charge but to decide. It returns false if there is nothing to decide. The
+// settings are those that count for this charge.
+func (q *Quota) prepare(ctx context.Context, set *settings, c *Charge, b *bill, ask bool) (*settings, Mode, bool) {
 	ask = ask && !c.Debt
 	if set = q.given(set, c); set == nil {
 		c.Refused = &weir.Rejection{Gate: q.Name(), Rule: "given", Reason: weir.ReasonBlocked}
-		return
+		return nil, 0, false
 	}
 	c.Work.Cost = 0
 	c.Refused = q.match(ctx, set, &c.Work, b, !ask)
 	switch {
 	case c.Refused != nil:
 		c.Answer = Answer{Rule: c.Refused.Rule}
-		return
+		return nil, 0, false
 	case b.free:
 		c.Answer = Answer{Free: true, Decision: Decision{OK: true}}
 		if b.rule != nil {
 			c.Answer.Rule = b.rule.title
 		}
-		return
+		return nil, 0, false
 	}
 	c.Answer = Answer{Rule: b.rule.title, Windows: b.rule.Windows, Cost: max(c.Tokens, 0)}
 	mode := DryRun
@@ -149,12 +195,16 @@ func (q *Quota) chargeOne(ctx context.Context, set *settings, c *Charge, b *bill
 	default:
 		b.cost, mode = c.Tokens, Strict
 	}
-	free := b.free // a store that fails may make it so
-	d, refused := q.charge(ctx, set, &c.Work, b, mode, 0)
-	if b.free = b.free || free || mode == DryRun; refused == nil {
-		c.Answer.Decision, c.Answer.Free = d, b.free && mode != DryRun
-		if !d.OK || mode == Permissive && d.Wait > 0 && set.mode != Permissive {
-			refused = q.short(set, &c.Work, b, d)
+	return set, mode, true
+}
+
+// conclude writes what was decided into the charge.
+func (q *Quota) conclude(w *charging, d Decision, refused *weir.Rejection) {
+	c, b := w.charge, w.bill
+	if b.free = b.free || w.mode == DryRun; refused == nil { // a store that failed may have made it so
+		c.Answer.Decision, c.Answer.Free = d, b.free && w.mode != DryRun
+		if !d.OK || w.mode == Permissive && d.Wait > 0 && w.set.mode != Permissive {
+			refused = q.short(w.set, &c.Work, b, d)
 		}
 	}
 	c.Refused = refused

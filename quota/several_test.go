@@ -36,6 +36,17 @@ func (r *remote) Decide(ctx context.Context, req *Request) (Decision, error) {
 	return r.Memory.Decide(ctx, req)
 }
 
+// batcher is a remote store that takes several requests at once.
+type batcher struct{ *remote }
+
+func (b batcher) DecideAll(ctx context.Context, all []*Request) ([]Decision, []error) {
+	decisions, errs := make([]Decision, len(all)), make([]error, len(all))
+	for i, r := range all {
+		decisions[i], errs[i] = b.remote.Decide(ctx, r)
+	}
+	return decisions, errs
+}
+
 // about are charges of one token each.
 func about(descriptors ...string) (all []Charge) {
 	for _, d := range descriptors {
@@ -44,18 +55,21 @@ func about(descriptors ...string) (all []Charge) {
 	return all
 }
 
-// several runs a test with a Memory and with a remote store, in a bubble.
+// several runs a test with a Memory and with remote stores, in a bubble.
 func several(t *testing.T, list []Rule, do func(t *testing.T, q *Quota)) {
-	for name, distant := range map[string]bool{"memory": false, "remote": true} {
+	for _, name := range []string{"memory", "remote", "batches"} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				cfg := Config{Name: "q", Rules: list}
-				if distant {
-					m, err := NewMemory(MemoryConfig{})
-					if err != nil {
-						t.Fatal(err)
-					}
+				m, err := NewMemory(MemoryConfig{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				switch name {
+				case "remote":
 					cfg.Store = &remote{Memory: m}
+				case "batches":
+					cfg.Store = batcher{&remote{Memory: m}}
 				}
 				q, err := New(cfg)
 				if err != nil {

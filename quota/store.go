@@ -27,6 +27,15 @@ type Store interface {
 	Refund(ctx context.Context, key string, windows []Window, tokens float64) error
 }
 
+// Batcher is a Store that decides about several requests at the same time. [Quota.ChargeAll] asks it
+// once; other stores it asks from a goroutine for each.
+type Batcher interface {
+	Store
+	// DecideAll decides about each request by itself, as Decide does: a refusal of one refuses
+	// no other. The decisions and errors are in the order of the requests.
+	DecideAll(ctx context.Context, all []*Request) ([]Decision, []error)
+}
+
 // ErrBusy is wrapped by the error of a Store if the server may be well. Either too many
 // questions are under way, or an answer is late but the server has answered lately. A
 // gate that is [Open] then decides by its own buckets; otherwise a flood would be the way

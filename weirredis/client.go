@@ -92,24 +92,6 @@ func connect(ctx context.Context, cfg *Config) (*client, *Error) {
 	return c, nil
 }
 
-// runScript runs the script. A server that does not know it says so and does nothing; then the
-// whole script is sent.
-func (c *client) runScript(key, arg string) (string, *Error) {
-	// A context without an end: see Store.run.
-	ctx := context.Background()
-	answer := c.Do(ctx, scriptCommand(c.B(), key, arg))
-	if e, ok := rueidis.IsRedisErr(answer.Error()); ok && e.IsNoScript() {
-		answer = c.Do(ctx, c.B().Eval().Script(script).Numkeys(1).Key(key).Arg(arg).Build())
-	}
-	s, err := answer.ToString()
-	return s, errorOf(err)
-}
-
-// scriptCommand runs the script on one key, on a server that knows it.
-func scriptCommand(b rueidis.Builder, key, arg string) rueidis.Completed {
-	return b.Evalsha().Sha1(scriptSHA).Numkeys(1).Key(key).Arg(arg).Build()
-}
-
 // errUnfit is the error of a server that must not keep buckets.
 var errUnfit = errors.New("unfit")
 

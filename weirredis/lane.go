@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,63 +14,101 @@ import (
 	"github.com/redis/rueidis"
 )
 
+// question is one run of the script: on which key, with what, and what came of it.
+type question struct {
+	key, arg string
+	reply    string
+	err      *Error
+}
+
+// failAll gives every question the same error.
+func failAll(all []question, why *Error) {
+	for i := range all {
+		all[i].err = fail(why.Reason, why.Err)
+	}
+}
+
+// runAll runs the script on some keys, which need not be of one lane.
+func (s *Store) runAll(ctx context.Context, all []question) {
+	if len(all) == 0 {
+		return
+	}
+	if c := s.client.Load(); len(all) == 1 || c == nil || !c.cluster && int64(len(all)) <= c.places {
+		s.run(ctx, all)
+		return
+	}
+	apart := slices.Clone(all)
+	var asked sync.WaitGroup
+	for i := range apart {
+		asked.Go(func() { s.run(ctx, apart[i:i+1]) })
+	}
+	asked.Wait()
+	copy(all, apart)
+}
+
+// run runs the script on some keys of one lane, which are sent together, and fills in what came of
+// each. It sends nothing twice.
+//
+// The client gets no deadline. With an expired one it would keep a goroutine for each
+// command that the server has not answered. Nobody could count those. Here the goroutine
+// is the store's own. It keeps its places in flight until the client returns, at the
+// latest when the connection is found dead.
+func (s *Store) run(ctx context.Context, all []question) {
+	if err := ctx.Err(); err != nil {
+		failAll(all, fail(Canceled, err))
+		return
+	}
+	if s.ctx.Err() != nil {
+		failAll(all, fail(Closed, nil))
+		return
+	}
+	client := s.client.Load()
+	if client == nil {
+		failAll(all, fail(Down, s.lanes[0].lastCause()))
+		return
+	}
+	l := s.laneOf(client, all[0].key)
+	alone, err := l.enter(len(all), client.places)
+	if err != nil {
+		failAll(all, err)
+		return
+	}
+	if alone && client.single {
+		now := time.Now()
+		c, wanted := s.solos.borrow(now)
+		if c != nil {
+			s.runAlone(ctx, l, c, all, now)
+			l.leave(len(all))
+			return
+		}
+		if wanted {
+			s.dialSolo(client)
+		}
+	}
+	s.runShared(ctx, client, l, all)
+}
+
 var calls = sync.Pool{New: func() any {
 	t := time.NewTimer(time.Hour)
 	t.Stop()
 	return &call{done: make(chan struct{}, 1), timer: t}
 }}
 
-// run runs the script on one key and returns its reply. It sends nothing twice.
-//
-// The client gets no deadline. With an expired one it would keep a goroutine for each
-// command that the server has not answered. Nobody could count those. Here the goroutine
-// is the store's own. It keeps its place in flight until the client returns, at the
-// latest when the connection is found dead.
-func (s *Store) run(ctx context.Context, key string, arg []byte) (string, *Error) {
-	if err := ctx.Err(); err != nil {
-		return "", fail(Canceled, err)
-	}
-	if s.ctx.Err() != nil {
-		return "", fail(Closed, nil)
-	}
-	client := s.client.Load()
-	if client == nil {
-		return "", fail(Down, s.lanes[0].lastCause())
-	}
-	l := s.laneOf(client, key)
-	alone, err := l.enter(client.places)
-	if err != nil {
-		return "", err
-	}
-	if alone && client.single {
-		now := time.Now()
-		c, wanted := s.solos.borrow(now)
-		if c != nil {
-			if reply, err, sent := s.runAlone(ctx, l, c, key, arg, now); sent {
-				l.leave()
-				return reply, err
-			}
-		} else if wanted {
-			s.dialSolo(client)
-		}
-	}
-	return s.runShared(ctx, client, l, key, arg)
-}
-
 // runShared runs the script on the connection that all share.
-func (s *Store) runShared(ctx context.Context, client *client, l *lane, key string, arg []byte) (string, *Error) {
+func (s *Store) runShared(ctx context.Context, client *client, l *lane, all []question) {
 	c := calls.Get().(*call)
+	c.questions = append(c.questions[:0], all...)
 	c.timer.Reset(s.cfg.Deadline)
-	go s.send(client, l, c, key, rueidis.BinaryString(arg))
+	go s.send(client, l, c)
 	select {
 	case <-c.done:
 		c.timer.Stop()
-		return c.result()
+		c.result(all)
 	case <-c.timer.C:
-		return s.abandon(l, c, key, errDeadline)
+		s.abandon(l, c, all, errDeadline)
 	case <-ctx.Done():
 		c.timer.Stop()
-		return s.abandon(l, c, key, ctx.Err())
+		s.abandon(l, c, all, ctx.Err())
 	}
 }
 
@@ -77,59 +116,111 @@ var errDeadline = errors.New("no answer within the deadline")
 
 // abandon leaves the call to its goroutine, unless the answer comes at this moment. The end
 // of the caller's own time says nothing about the server.
-func (s *Store) abandon(l *lane, c *call, key string, why error) (string, *Error) {
+func (s *Store) abandon(l *lane, c *call, all []question, why error) {
 	if !c.first.CompareAndSwap(false, true) {
 		<-c.done
-		return c.result()
+		c.result(all)
+		return
 	}
 	if why == errDeadline {
-		s.failed(l, key, why)
+		s.failed(l, all[0].key, why)
 	}
-	return "", fail(Timeout, why)
+	failAll(all, fail(Timeout, why))
 }
 
-// send runs the script and counts its outcome, unless the caller has.
-func (s *Store) send(client *client, l *lane, c *call, key, arg string) {
-	reply, err := client.runScript(key, arg)
-	l.leave()
-	if err == nil {
+// send asks the questions of a call and counts their outcome, unless the caller has.
+func (s *Store) send(client *client, l *lane, c *call) {
+	// A context without an end: see Store.run.
+	ask(context.Background(), client, c.questions)
+	l.leave(len(c.questions))
+	bad, good := worst(c.questions)
+	if good {
 		l.answered()
 	}
 	if !c.first.CompareAndSwap(false, true) {
 		c.put()
 		return
 	}
-	if err == nil {
+	if bad != nil {
+		s.failed(l, bad.key, bad.err)
+	} else if good {
 		l.succeeded()
-	} else if err.Reason != Invalid {
-		s.failed(l, key, err)
 	}
-	c.reply, c.err = reply, err
 	c.done <- struct{}{}
 }
 
-// call is one script under way. The goroutine that sends it and the caller share it. The
+// worst returns the first question whose error says something bad about the server, nil if there is none, and
+// whether any was answered with a decision.
+func worst(all []question) (bad *question, good bool) {
+	for i := range all {
+		switch r := &all[i]; {
+		case r.err == nil:
+			good = true
+		case r.err.Reason != Invalid && bad == nil:
+			bad = r
+		}
+	}
+	return bad, good
+}
+
+// call is questions under way. The goroutine that asks them and the caller share it. The
 // caller may stop waiting first. The second of the two recycles the call.
 type call struct {
-	done  chan struct{} // gets one element when reply and err are set
+	done  chan struct{} // gets one element when the questions have their answers
 	timer *time.Timer
 	first atomic.Bool // one of the two is done with it
 
-	reply string
-	err   *Error
+	questions []question
 }
 
-// result returns the answer and recycles the call.
-func (c *call) result() (string, *Error) {
-	reply, err := c.reply, c.err
+// result copies the answers to all, and recycles the call.
+func (c *call) result(all []question) {
+	copy(all, c.questions)
 	c.put()
-	return reply, err
 }
 
 func (c *call) put() {
-	c.reply, c.err = "", nil
+	clear(c.questions)
 	c.first.Store(false)
 	calls.Put(c)
+}
+
+// commander is the part of a client, or of a connection of its own, that runs commands.
+type commander interface {
+	B() rueidis.Builder
+	Do(context.Context, rueidis.Completed) rueidis.RedisResult
+	DoMulti(context.Context, ...rueidis.Completed) []rueidis.RedisResult
+}
+
+// ask asks all questions in one write. A server that does not know it says so and
+// does nothing; then the whole script is sent.
+func ask(ctx context.Context, c commander, all []question) {
+	if len(all) == 1 {
+		all[0].read(ctx, c, c.Do(ctx, scriptCommand(c.B(), all[0].key, all[0].arg)))
+		return
+	}
+	commands := make([]rueidis.Completed, len(all))
+	for i := range all {
+		commands[i] = scriptCommand(c.B(), all[i].key, all[i].arg)
+	}
+	for i, answer := range c.DoMulti(ctx, commands...) {
+		all[i].read(ctx, c, answer)
+	}
+}
+
+// read reads the answer to r.
+func (r *question) read(ctx context.Context, c commander, answer rueidis.RedisResult) {
+	if e, ok := rueidis.IsRedisErr(answer.Error()); ok && e.IsNoScript() {
+		answer = c.Do(ctx, c.B().Eval().Script(script).Numkeys(1).Key(r.key).Arg(r.arg).Build())
+	}
+	var err error
+	r.reply, err = answer.ToString()
+	r.err = errorOf(err)
+}
+
+// scriptCommand runs the script on one key, on a server that knows it.
+func scriptCommand(b rueidis.Builder, key, arg string) rueidis.Completed {
+	return b.Evalsha().Sha1(scriptSHA).Numkeys(1).Key(key).Arg(arg).Build()
 }
 
 // errorOf classifies an error of the client.
@@ -174,18 +265,18 @@ type lane struct {
 	cause error     // of the last failure
 }
 
-// enter claims a place in flight; alone says that there is no other. The error says why there
-// is none. Call leave when the client has returned, however long after the caller.
-func (l *lane) enter(places int64) (alone bool, err *Error) {
+// enter claims wanted places in flight; alone says that there are no others. The error says why there
+// are none. Call leave when the client has returned, however long after the caller.
+func (l *lane) enter(wanted int, places int64) (alone bool, err *Error) {
 	if l.down.Load() {
 		return false, fail(Down, l.lastCause())
 	}
 	for {
 		n := l.inFlight.Load()
-		if n >= places {
+		if n+int64(wanted) > places {
 			return false, fail(Full, nil)
 		}
-		if l.inFlight.CompareAndSwap(n, n+1) {
+		if l.inFlight.CompareAndSwap(n, n+int64(wanted)) {
 			if n == 0 {
 				l.answered()
 			}
@@ -194,7 +285,7 @@ func (l *lane) enter(places int64) (alone bool, err *Error) {
 	}
 }
 
-func (l *lane) leave() { l.inFlight.Add(-1) }
+func (l *lane) leave(places int) { l.inFlight.Add(-int64(places)) }
 
 // silence is how long the server must have owed an answer before late answers count as its
 // fault. Otherwise whoever keeps this process busy could open its gates.
@@ -340,11 +431,12 @@ func (s *Store) probe(key string) error {
 		return err
 	}
 	begin := time.Now()
-	answer, err := c.runScript(probeKey(key), probeArg)
-	if err != nil {
-		return err
+	probe := [1]question{{key: probeKey(key), arg: probeArg}}
+	ask(context.Background(), c, probe[:])
+	if probe[0].err != nil {
+		return probe[0].err
 	}
-	if _, err := unpack(answer, 1); err != nil {
+	if _, err := unpack(probe[0].reply, 1); err != nil {
 		return fail(Invalid, fmt.Errorf("%w: %w", errProtocol, err))
 	}
 	s.laneOf(c, key).answered()

@@ -10,17 +10,17 @@ import (
 func TestLane(t *testing.T) {
 	l := &lane{epoch: time.Now().Add(-time.Hour)}
 	now := time.Unix(1000, 0)
-	if _, err := l.enter(2); err != nil {
+	if _, err := l.enter(1, 2); err != nil {
 		t.Fatalf("no place for one: %v", err)
 	}
-	if _, err := l.enter(2); err != nil {
+	if _, err := l.enter(1, 2); err != nil {
 		t.Fatalf("no place for two: %v", err)
 	}
-	if _, err := l.enter(2); err == nil || err.Reason != Full || !l.busy(err.Reason) {
+	if _, err := l.enter(1, 2); err == nil || err.Reason != Full || !l.busy(err.Reason) {
 		t.Errorf("a third: %v, want full", err)
 	}
-	l.leave()
-	if _, err := l.enter(2); err != nil {
+	l.leave(1)
+	if _, err := l.enter(1, 2); err != nil {
 		t.Errorf("after one has left: %v", err)
 	}
 	cause := errors.New("gone")
@@ -38,14 +38,14 @@ func TestLane(t *testing.T) {
 	if l.failed(now, cause) {
 		t.Error("it goes down twice")
 	}
-	if _, err := l.enter(2); err == nil || err.Reason != Down || !errors.Is(err, cause) {
+	if _, err := l.enter(1, 2); err == nil || err.Reason != Down || !errors.Is(err, cause) {
 		t.Errorf("%v, want down, with its cause", err)
 	}
 	if d := l.up(now.Add(time.Second)); d != time.Second {
 		t.Errorf("down for %v, want 1s", d)
 	}
-	l.leave()
-	if _, err := l.enter(2); err != nil {
+	l.leave(1)
+	if _, err := l.enter(1, 2); err != nil {
 		t.Errorf("up again: %v", err)
 	}
 }
@@ -86,11 +86,11 @@ func TestLaneAfterARest(t *testing.T) {
 	if l.busy(Timeout) {
 		t.Error("silent for two seconds, and not held to be")
 	}
-	if _, err := l.enter(2); err != nil || !l.busy(Timeout) {
+	if _, err := l.enter(1, 2); err != nil || !l.busy(Timeout) {
 		t.Errorf("%v: held to be silent when it is asked", err)
 	}
 	l.spoke.Store(int64(time.Since(l.epoch) - 2*silence))
-	if _, err := l.enter(2); err != nil || l.busy(Timeout) {
+	if _, err := l.enter(1, 2); err != nil || l.busy(Timeout) {
 		t.Errorf("%v: not held to be silent, though it owes an answer", err)
 	}
 }

@@ -1,7 +1,6 @@
 package weirredis
 
 import (
-	"context"
 	"slices"
 	"sync"
 	"time"
@@ -84,8 +83,14 @@ func newLeases(s *Store, l Lease) *leases {
 	return &leases{Lease: l, store: s, keys: map[string]*held{}}
 }
 
-// decide decides by a lease, or asks the server.
-func (ls *leases) decide(ctx context.Context, t *quota.Request) (quota.Decision, error) {
+// loan is what a request to the server is to bring for a lease.
+type loan struct {
+	held   *held // nil: nothing is learnt from the answer
+	tokens int64 // to be lent
+}
+
+// decide decides by a lease. If it cannot, the server has to be asked, for the loan too.
+func (ls *leases) decide(t *quota.Request, l *loan) (r quota.Decision, ok bool) {
 	ls.mu.Lock()
 	h := ls.keys[t.Key]
 	if h != nil && !h.fetching && !slices.Equal(h.limits, t.Windows) {
@@ -95,22 +100,16 @@ func (ls *leases) decide(ctx context.Context, t *quota.Request) (quota.Decision,
 		ls.mu.Lock()
 		h = ls.keys[t.Key]
 	}
+	defer ls.mu.Unlock()
 	now := ls.store.now()
 	if h != nil && slices.Equal(h.limits, t.Windows) {
-		if r, ok := h.decide(t.Cost, now, ls.For); ok {
-			ls.mu.Unlock()
+		if r, ok = h.decide(t.Cost, now, ls.For); ok {
 			ls.count(r.OK)
-			return r, nil
+			return r, true
 		}
 	}
-	h, more := ls.prepareLocked(t, h, now)
-	ls.mu.Unlock()
-
-	r, a, err := ls.store.decide(ctx, t, float64(more))
-	if h != nil {
-		ls.refund(t.Key, h.limits, ls.learn(h, t.Cost, more, r, a, err))
-	}
-	return r, err
+	l.held, l.tokens = ls.prepareLocked(t, h, now)
+	return r, false
 }
 
 // prepareLocked returns the entry for the server's answer, and how many tokens to lease. Only
@@ -157,30 +156,34 @@ func (h *held) decide(cost int64, now time.Time, most time.Duration) (r quota.De
 	return r, true
 }
 
-// learn records what the server has lent or refused. It returns tokens to refund, if the
-// entry has gone meanwhile.
-func (ls *leases) learn(h *held, cost, more int64, r quota.Decision, a reply, err error) (back int64) {
-	now := ls.store.now()
+// learn records what the server has lent or refused. Tokens go back if the entry has gone meanwhile.
+func (ls *leases) learn(t *quota.Request, l *loan, d quota.Decision, r reply, err error) {
+	ls.refund(t.Key, l.held.limits, ls.record(t.Cost, l, d, r, err))
+}
+
+// record records what the server has lent or refused, and returns the tokens to refund.
+func (ls *leases) record(cost int64, l *loan, d quota.Decision, r reply, err error) (back int64) {
+	h, now := l.held, ls.store.now()
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	if more > 0 {
+	if l.tokens > 0 {
 		h.fetching = false
 	}
 	if err != nil {
 		return 0
 	}
-	if !r.OK {
-		h.refusedCost, h.refused, h.refusedAt = cost, r, now
+	if !d.OK {
+		h.refusedCost, h.refused, h.refusedAt = cost, d, now
 		return 0
 	}
 	h.refusedCost = 0
-	lent := int64(a.charged) - cost
+	lent := int64(r.charged) - cost
 	if h.gone {
 		return lent
 	}
 	if lent > 0 {
 		h.tokens += lent
-		h.granted, h.until = r, now.Add(ls.For)
+		h.granted, h.until = d, now.Add(ls.For)
 	}
 	return 0
 }

@@ -268,7 +268,7 @@ func TestLeaseOnce(t *testing.T) {
 func TestLeaseComesTooLate(t *testing.T) {
 	w := newSharers(t, 1, Lease{Tokens: 20, For: time.Minute})
 	ls := w.stores[0].leases
-	if back := ls.learn(&held{gone: true}, 1, 20, quota.Decision{OK: true}, reply{charged: 16}, nil); back != 15 {
+	if back := ls.record(1, &loan{&held{gone: true}, 20}, quota.Decision{OK: true}, reply{charged: 16}, nil); back != 15 {
 		t.Errorf("%d go back, want 15", back)
 	}
 }
@@ -360,7 +360,7 @@ func TestLeaseOnlyStrict(t *testing.T) {
 func TestLeaseAfterAnError(t *testing.T) {
 	w := newSharers(t, 1, Lease{Tokens: 20, For: time.Minute})
 	h := &held{fetching: true}
-	if back := w.stores[0].leases.learn(h, 1, 20, quota.Decision{}, reply{}, errors.New("no answer")); back != 0 || h.fetching {
+	if back := w.stores[0].leases.record(1, &loan{h, 20}, quota.Decision{}, reply{}, errors.New("no answer")); back != 0 || h.fetching {
 		t.Errorf("%d go back, %+v; want nothing, and that somebody may ask again", back, h)
 	}
 }

@@ -45,7 +45,9 @@ func TestSkewedProcessesForReal(t *testing.T) {
 	const rate, burst = 100, 10_000 // a rate far below what even a slow machine asks for; a burst that no pause fills
 	l := quota.Window{Rate: rate, Burst: burst}
 	ask := func(s *Store, cost float64) (bool, time.Time) {
-		a, err := s.runFor(context.Background(), "k", &request{cost: cost, limits: []quota.Window{l}})
+		q := []question{s.question("k", &request{cost: cost, limits: []quota.Window{l}})}
+		s.run(context.Background(), q)
+		a, err := s.replyTo(&q[0], 1)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,8 +6,6 @@ import (
 	"os"
 	"sync"
 	"time"
-
-	"github.com/redis/rueidis"
 )
 
 // solo is a connection for a decision that is the only one under way. On a connection of its
@@ -20,8 +18,7 @@ type solo struct {
 
 // ownConn is the part of a [rueidis.DedicatedClient] that is needed here.
 type ownConn interface {
-	B() rueidis.Builder
-	Do(context.Context, rueidis.Completed) rueidis.RedisResult
+	commander
 	Close()
 }
 
@@ -118,9 +115,8 @@ type until struct {
 // Deadline implements [context.Context].
 func (u until) Deadline() (time.Time, bool) { return u.end, true }
 
-// runAlone runs the script on the connection c. sent is false if the server does not know the
-// script, and has done nothing.
-func (s *Store) runAlone(ctx context.Context, l *lane, c *solo, key string, arg []byte, now time.Time) (reply string, err *Error, sent bool) {
+// runAlone asks questions on the connection c.
+func (s *Store) runAlone(ctx context.Context, l *lane, c *solo, all []question, now time.Time) {
 	end, own := now.Add(s.cfg.Deadline), true
 	if d, ok := ctx.Deadline(); ok && d.Before(end) {
 		end, own = d, false
@@ -129,40 +125,38 @@ func (s *Store) runAlone(ctx context.Context, l *lane, c *solo, key string, arg 
 	if ctx.Done() != nil {
 		stop = context.AfterFunc(ctx, c.conn.Close)
 	}
-	answer := c.conn.Do(until{context.Background(), end}, scriptCommand(c.conn.B(), key, rueidis.BinaryString(arg)))
+	ask(until{context.Background(), end}, c.conn, all)
 	left := !stop() // the caller has left, so c is being closed
-	reply, fault := answer.ToString()
-	e, answered := rueidis.IsRedisErr(fault)
-	forgotten := answered && e.IsNoScript()
+	broken := false
+	for i := range all {
+		if q := &all[i]; q.err != nil && q.err.Reason == Broken {
+			q.err = s.noAnswer(ctx, q.err.Err, own)
+			broken = true
+		}
+	}
+	bad, good := worst(all)
 	switch {
-	case fault == nil:
+	case bad == nil && good:
 		l.answered()
 		l.succeeded()
-	case forgotten:
-	case answered:
-		if err = serverError(e); err.Reason == Refused {
-			s.failed(l, key, err)
-		}
-	default:
-		err = s.noAnswer(ctx, l, key, fault, own)
+	case bad != nil && (bad.err.Reason == Refused || bad.err.Err == errDeadline):
+		s.failed(l, bad.key, bad.err.Err)
 	}
-	if left || fault != nil && !answered || err != nil && err.Reason == Refused {
+	if left || broken || bad != nil {
 		c.conn.Close() // another connection may fare better
 		c = nil
 	}
 	s.solos.giveBack(c, now)
-	return reply, err, !forgotten
 }
 
 // noAnswer classifies that a connection broke, or that its answer was late.
-func (s *Store) noAnswer(ctx context.Context, l *lane, key string, broken error, own bool) *Error {
+func (s *Store) noAnswer(ctx context.Context, broken error, own bool) *Error {
 	switch late := errors.Is(broken, context.DeadlineExceeded) || errors.Is(broken, os.ErrDeadlineExceeded); {
 	case ctx.Err() != nil:
 		return fail(Timeout, ctx.Err())
 	case late && !own:
 		return fail(Timeout, context.DeadlineExceeded)
 	case late:
-		s.failed(l, key, errDeadline)
 		return fail(Timeout, errDeadline)
 	}
 	return fail(Broken, broken) // one connection is no outage; the shared ones decide that

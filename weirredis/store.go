@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/weir-go/weir/quota"
 )
 
@@ -34,7 +36,7 @@ type Store struct {
 	background sync.WaitGroup
 }
 
-var _ quota.Store = (*Store)(nil)
+var _ quota.Batcher = (*Store)(nil)
 
 // New returns a store for the server that c names.
 //
@@ -82,28 +84,78 @@ func (s *Store) now() time.Time { return s.cfg.Now() }
 // Decide decides about t by the server's clock. The error is an [*Error], or says what is
 // wrong with t.
 func (s *Store) Decide(ctx context.Context, t *quota.Request) (quota.Decision, error) {
-	if err := t.Check(); err != nil {
-		return quota.Decision{}, err
-	}
-	if s.leases != nil && t.Mode == quota.Strict && !t.Debt {
-		return s.leases.decide(ctx, t)
-	}
-	r, _, err := s.decide(ctx, t, 0)
-	return r, err
+	one := [1]asked{{request: t}}
+	s.decide(ctx, one[:])
+	return one[0].decision, one[0].err
 }
 
-// decide asks the server. It takes up to lease more tokens, if there are as many.
-func (s *Store) decide(ctx context.Context, t *quota.Request, lease float64) (quota.Decision, reply, error) {
-	a, err := s.runFor(ctx, t.Key, &request{
-		mode: uint8(t.Mode), debt: t.Debt, cost: float64(t.Cost), maxWait: t.MaxWait, lease: lease, limits: t.Windows,
-	})
-	if err != nil {
-		return quota.Decision{}, a, err
+// DecideAll decides about several requests, each by itself. They are sent together, except to a
+// cluster, where each goes to the node of its key.
+func (s *Store) DecideAll(ctx context.Context, all []*quota.Request) ([]quota.Decision, []error) {
+	work := make([]asked, len(all))
+	for i := range all {
+		work[i].request = all[i]
 	}
-	s.count.decisions.Add(1)
-	r := t.Decide(a.tokens[:len(t.Windows)], a.now)
-	r.OK = a.ok
-	return r, a, nil
+	s.decide(ctx, work)
+	decisions, errs := make([]quota.Decision, len(all)), make([]error, len(all))
+	for i := range work {
+		decisions[i], errs[i] = work[i].decision, work[i].err
+	}
+	return decisions, errs
+}
+
+// asked is a request, and what came of it.
+type asked struct {
+	request  *quota.Request
+	decision quota.Decision
+	err      error
+
+	loan   loan // what the request takes for its key, if the store leases
+	number int  // of the question to the server, from 1; 0: none
+}
+
+// decide decides about each request, by the lease of its key or by the server.
+func (s *Store) decide(ctx context.Context, all []asked) {
+	var few [4]question
+	questions := few[:0]
+	for i := range all {
+		a := &all[i]
+		t := a.request
+		if a.err = t.Check(); a.err != nil {
+			continue
+		}
+		if s.leases != nil && t.Mode == quota.Strict && !t.Debt {
+			var ok bool
+			if a.decision, ok = s.leases.decide(t, &a.loan); ok {
+				continue
+			}
+		}
+		questions = append(questions, s.question(t.Key, &request{
+			mode: uint8(t.Mode), debt: t.Debt, cost: float64(t.Cost), maxWait: t.MaxWait, lease: float64(a.loan.tokens), limits: t.Windows,
+		}))
+		a.number = len(questions)
+	}
+	s.runAll(ctx, questions)
+	for i := range all {
+		if a := &all[i]; a.number > 0 {
+			s.conclude(a, &questions[a.number-1])
+		}
+	}
+}
+
+// conclude reads what the server has answered to a request.
+func (s *Store) conclude(a *asked, q *question) {
+	t := a.request
+	r, err := s.replyTo(q, len(t.Windows))
+	a.decision, a.err = quota.Decision{}, err
+	if err == nil {
+		s.count.decisions.Add(1)
+		a.decision = t.Decide(r.tokens[:len(t.Windows)], r.now)
+		a.decision.OK = r.ok
+	}
+	if a.loan.held != nil {
+		s.leases.learn(t, &a.loan, a.decision, r, err)
+	}
 }
 
 // Refund gives tokens back to every window of key, or charges more if they are
@@ -117,30 +169,37 @@ func (s *Store) Refund(ctx context.Context, key string, limits []quota.Window, t
 	if tokens != tokens {
 		return errors.New("weirredis: refund: tokens are not a number")
 	}
-	_, err := s.runFor(ctx, key, &request{mode: modeRefund, cost: -tokens, limits: limits})
+	one := [1]question{s.question(key, &request{mode: modeRefund, cost: -tokens, limits: limits})}
+	s.run(ctx, one[:])
+	_, err := s.replyTo(&one[0], len(limits))
 	if err == nil {
 		s.count.refunds.Add(1)
 	}
 	return err
 }
 
-// runFor runs the script for a key.
-func (s *Store) runFor(ctx context.Context, key string, r *request) (reply, error) {
+// question is the question that a request is to the server.
+func (s *Store) question(key string, r *request) question {
 	var clock int64
 	if s.clock != nil {
 		clock = s.clock()
 	}
-	answer, fault := s.run(ctx, keyOf(s.cfg.Prefix, key), r.pack(make([]byte, 0, 128), s.now(), clock))
+	return question{key: keyOf(s.cfg.Prefix, key), arg: rueidis.BinaryString(r.pack(make([]byte, 0, 128), s.now(), clock))}
+}
+
+// replyTo returns the reply to a question about n windows.
+func (s *Store) replyTo(q *question, n int) (reply, error) {
+	fault := q.err
 	if fault == nil {
-		a, err := unpack(answer, len(r.limits))
+		r, err := unpack(q.reply, n)
 		if err == nil {
-			return a, nil
+			return r, nil
 		}
 		fault = fail(Invalid, err)
 	}
 	s.count.failed[fault.Reason].Add(1)
 	if c := s.client.Load(); c != nil {
-		fault.busy = s.laneOf(c, keyOf(s.cfg.Prefix, key)).busy(fault.Reason)
+		fault.busy = s.laneOf(c, q.key).busy(fault.Reason)
 	}
 	return reply{}, fault
 }

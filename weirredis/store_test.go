@@ -423,14 +423,85 @@ func TestForeignValue(t *testing.T) {
 
 // A server that forgets its scripts is sent the script again, and no decision fails.
 func TestScriptForgotten(t *testing.T) {
-	server := startRedis(t)
+	server, many := startRedis(t), manyRequests()
 	s := open(t, Config{Addrs: []string{server.addr}})
 	for i := range 5 {
 		if r := takeOne(t, s, vast); r.Remaining != vast.Burst-float64(i+1) {
 			t.Errorf("%+v, want %d charged", r, i+1)
 		}
 		server.ask(t, "SCRIPT FLUSH")
+		decisions, errs := s.DecideAll(t.Context(), many)
+		for j, err := range errs {
+			if err != nil || decisions[j].Remaining != vast.Burst-float64(i+1) {
+				t.Errorf("request %d: %+v, %v, want %d charged", j, decisions[j], err, i+1)
+			}
+		}
+		server.ask(t, "SCRIPT FLUSH")
 	}
+}
+
+// Several requests at once need as many places. Where there are fewer in all, each goes by itself.
+func TestBatchNeedsPlaces(t *testing.T) {
+	server := startRedis(t)
+	many := manyRequests()
+	for places, full := range map[int]bool{1: true, len(many): false} {
+		s := open(t, Config{Addrs: []string{server.addr}, MaxInFlight: places})
+		_, errs := s.DecideAll(t.Context(), many)
+		decided := 0
+		for _, err := range errs {
+			var e *Error
+			if err == nil {
+				decided++
+			} else if !errors.As(err, &e) || e.Reason != Full {
+				t.Error(err)
+			}
+		}
+		if decided == 0 || !full && decided < len(many) {
+			t.Errorf("%d of %d decided with %d places", decided, len(many), places)
+		}
+		eventually(t, "every place is free", func() bool { return s.Stats().InFlight == 0 })
+	}
+}
+
+// Several requests at once end with their context, and with the deadline. Their places are kept until
+// the server has answered.
+func TestBatchIsLate(t *testing.T) {
+	server := startRedis(t)
+	many := manyRequests()
+	s := open(t, Config{Addrs: []string{server.addr}, Deadline: 50 * time.Millisecond})
+	takeOne(t, s, vast)
+	server.signal(t, syscall.SIGSTOP)
+	if _, errs := s.DecideAll(t.Context(), many); !allTimeouts(errs) {
+		t.Errorf("after the deadline: %v", errs)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if _, errs := s.DecideAll(ctx, many); !allTimeouts(errs) {
+		t.Errorf("after the end of the context: %v", errs)
+	}
+	server.signal(t, syscall.SIGCONT)
+	eventually(t, "every place is free", func() bool { return s.Stats().InFlight == 0 })
+	eventually(t, "decisions", func() bool {
+		_, errs := s.DecideAll(t.Context(), many)
+		return !slices.ContainsFunc(errs, func(err error) bool { return err != nil })
+	})
+}
+
+// allTimeouts reports whether every request has missed its time, or was not sent since the server is
+// given up by then.
+func allTimeouts(errs []error) bool {
+	return !slices.ContainsFunc(errs, func(err error) bool {
+		var e *Error
+		return !errors.As(err, &e) || e.Reason != Timeout && e.Reason != Down && e.Reason != Broken && e.Reason != Canceled
+	})
+}
+
+// manyRequests are requests about six keys.
+func manyRequests() (many []*quota.Request) {
+	for i := range 6 {
+		many = append(many, &quota.Request{Key: fmt.Sprint("many", i), Windows: []quota.Window{vast}, Cost: 1})
+	}
+	return many
 }
 
 // A key goes when its buckets are full again, and not before: at half the rate.

@@ -259,6 +259,46 @@ func absurdCosts(s *store) {
 	s.decide(cost(t, math.MaxInt64), want{false, never, 9})
 }
 
+// batch: a [quota.Batcher] decides about each of several requests by itself, in their order.
+func batch(s *store) {
+	b, ok := s.Store.(quota.Batcher)
+	if !ok {
+		return
+	}
+	limit := quota.Window{Rate: .01, Burst: 10}
+	ask := func(of ...quota.Request) ([]quota.Decision, []error) {
+		s.Helper()
+		all := make([]*quota.Request, len(of))
+		for i := range of {
+			all[i] = &of[i]
+		}
+		decisions, errs := b.DecideAll(s.Context(), all)
+		if len(decisions) != len(of) || len(errs) != len(of) {
+			s.Fatalf("%d decisions and %d errors about %d requests", len(decisions), len(errs), len(of))
+		}
+		return decisions, errs
+	}
+	ask()
+	first, second, senseless := of("batch 1", limit), of("batch 2", limit, quota.Window{Rate: 1, Burst: 3}), of("batch 3")
+	for round, left := range [][3]float64{{6, 2, 2}, {2, 1, -2}, {2, 0, -6}} {
+		d, errs := ask(cost(first, 4), second, senseless, mode(cost(of("batch 4", quota.Window{Rate: .01, Burst: 6}), 4), quota.Permissive))
+		for i, err := range errs {
+			if (err != nil) != (i == 2) {
+				s.Fatalf("round %d: request %d: %v", round, i, err)
+			}
+		}
+		for i, got := range []quota.Decision{d[0], d[1], d[3]} {
+			slack := s.clock.Slack.Seconds()
+			if off := got.Remaining - left[i]; off < -1e-6 || off > slack+1e-6 {
+				s.Errorf("round %d: %v of request %d are left, want %v", round, got.Remaining, i, left[i])
+			}
+		}
+		if want := round < 2; d[0].OK != want || !d[1].OK || !d[3].OK {
+			s.Errorf("round %d: %v, %v, %v", round, d[0].OK, d[1].OK, d[3].OK)
+		}
+	}
+}
+
 // nonsense: a request that makes no sense is an error, and charges nothing.
 func nonsense(s *store) {
 	good := quota.Window{Rate: .1, Burst: 10}

@@ -69,6 +69,7 @@ var cases = []struct {
 	{"odd keys", oddKeys},
 	{"absurd costs", absurdCosts},
 	{"requests that make no sense", nonsense},
+	{"several requests at once", batch},
 	{"many at one key", manyAtOneKey},
 	{"many at several windows", manyAtSeveralWindows},
 }
