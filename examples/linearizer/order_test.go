@@ -3,6 +3,9 @@ package main
 import (
 	"errors"
 	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 func expect(n int64) *int64 { return &n }
@@ -71,6 +74,32 @@ func TestClaim(t *testing.T) {
 	for _, epoch := range []int64{2, 4} {
 		if got, _, err := c.advance(epoch, 10); !errors.Is(err, errFenced) || got != c {
 			t.Errorf("by epoch %d: %+v, %v", epoch, got, err)
+		}
+	}
+}
+
+func TestOldest(t *testing.T) {
+	part := func(seconds ...int64) kgo.FetchTopicPartition {
+		var p kgo.FetchTopicPartition
+		for _, s := range seconds {
+			p.Records = append(p.Records, &kgo.Record{Timestamp: time.Unix(s, 0)})
+		}
+		return p
+	}
+	for _, tt := range []struct {
+		name  string
+		parts []kgo.FetchTopicPartition
+		want  int
+	}{
+		{"no partition", nil, -1},
+		{"no record", []kgo.FetchTopicPartition{part(), part()}, -1},
+		{"one", []kgo.FetchTopicPartition{part(), part(5)}, 1},
+		{"the second is older", []kgo.FetchTopicPartition{part(5, 6), part(4, 9)}, 1},
+		{"only the first record counts", []kgo.FetchTopicPartition{part(5, 1), part(4)}, 1},
+		{"the first of equals", []kgo.FetchTopicPartition{part(5), part(5)}, 0},
+	} {
+		if got := oldest(tt.parts); got != tt.want {
+			t.Errorf("%s: %d, want %d", tt.name, got, tt.want)
 		}
 	}
 }

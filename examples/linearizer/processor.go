@@ -144,8 +144,10 @@ func (p *processor) commit(partition int32, epoch, next int64) {
 	}
 }
 
-// Records of one transaction, and how long they may wait for one another.
+// maxFetch is how many records are taken at once; within them the oldest goes first. maxGroup is the most of
+// one transaction, and groupWait how long they wait for one another.
 const (
+	maxFetch  = 1024
 	maxGroup  = 256
 	groupWait = 25 * time.Millisecond
 )
@@ -161,38 +163,56 @@ func (p *processor) run(ctx context.Context) error {
 		}
 	}()
 	for ctx.Err() == nil {
-		fetches := p.client.PollRecords(ctx, maxGroup)
+		fetches := p.client.PollRecords(ctx, maxFetch)
 		fetches.EachError(func(_ string, partition int32, err error) {
 			if ctx.Err() == nil {
 				p.cfg.log.Warn("Kafka cannot be read; trying again", "partition", partition, "error", err)
 			}
 		})
-		fetches.EachPartition(func(f kgo.FetchTopicPartition) { p.work(ctx, f.Partition, f.Records) })
+		var parts []kgo.FetchTopicPartition
+		fetches.EachPartition(func(f kgo.FetchTopicPartition) { parts = append(parts, f) })
+		for i := oldest(parts); i >= 0 && ctx.Err() == nil; i = oldest(parts) {
+			f := &parts[i]
+			f.Records = f.Records[p.work(ctx, f.Partition, f.Records):]
+		}
 	}
 	return nil
 }
 
-// work applies the records of a partition, some at a time.
-func (p *processor) work(ctx context.Context, partition int32, records []*kgo.Record) {
-	for len(records) > 0 && ctx.Err() == nil {
-		epoch, ours := p.epoch(partition)
-		if !ours {
-			return
+// oldest returns which partition has the oldest record next, -1 if none has any. Worked off one partition
+// after the other, records would wait for later ones of other partitions, up to twice as long as the lag says.
+func oldest(parts []kgo.FetchTopicPartition) int {
+	first := -1
+	for i := range parts {
+		if len(parts[i].Records) > 0 && (first < 0 || parts[i].Records[0].Timestamp.Before(parts[first].Records[0].Timestamp)) {
+			first = i
 		}
-		var entries []entry
-		for begun := time.Now(); len(entries) < len(records) && (len(entries) == 0 || time.Since(begun) < groupWait); {
-			if p.pace.wait(ctx) != nil {
-				return
-			}
-			entries = append(entries, read(records[len(entries)]))
-		}
-		records = records[len(entries):]
-		if !p.apply(ctx, partition, epoch, entries) {
-			return
-		}
-		p.commit(partition, epoch, entries[len(entries)-1].offset+1)
-		p.courier.deliver(entries)
 	}
+	return first
+}
+
+// work applies the first records of a partition in one transaction, and returns how many are dealt with: all
+// of them if the partition is no longer this processor's.
+func (p *processor) work(ctx context.Context, partition int32, records []*kgo.Record) int {
+	all := len(records)
+	epoch, ours := p.epoch(partition)
+	if !ours {
+		return all
+	}
+	records = records[:min(len(records), maxGroup)]
+	var entries []entry
+	for begun := time.Now(); len(entries) < len(records) && (len(entries) == 0 || time.Since(begun) < groupWait); {
+		if p.pace.wait(ctx) != nil {
+			return all
+		}
+		entries = append(entries, read(records[len(entries)]))
+	}
+	if !p.apply(ctx, partition, epoch, entries) {
+		return all
+	}
+	p.commit(partition, epoch, entries[len(entries)-1].offset+1)
+	p.courier.deliver(entries)
+	return len(entries)
 }
 
 // read makes an entry of a record.
@@ -211,7 +231,9 @@ func (p *processor) apply(ctx context.Context, partition int32, epoch int64, ent
 	})
 	if errors.Is(err, errFenced) {
 		p.cfg.log.Warn("fenced: nothing was written", "partition", partition, "error", err)
-		p.leave(ctx, p.client, map[string][]int32{topic: {partition}})
+		if ours() { // it may be this processor's again, by a later epoch
+			p.leave(ctx, p.client, map[string][]int32{topic: {partition}})
+		}
 	}
 	if err != nil {
 		return false
