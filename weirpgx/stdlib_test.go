@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -248,12 +249,14 @@ func TestCancelStormOfSQL(t *testing.T) {
 	}
 	defer watcher.Close(context.WithoutCancel(t.Context()))
 	var storm sync.WaitGroup
+	var most atomic.Int64
 	for range clients {
 		storm.Go(func() {
-			for range each {
+			// On a busy machine a connection alone may take longer than the time-out: then it is longer next time.
+			for i := 0; i < each || most.Load() == 0 && i < 10 && t.Context().Err() == nil; i++ {
 				// The wait is not part of the time-out, so the permit comes first.
 				err := weir.Do(t.Context(), db.Gate(), weir.Work{}, func(ctx context.Context) error {
-					ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+					ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond<<i)
 					defer cancel()
 					_, err := db.ExecContext(ctx, statement)
 					return err
@@ -266,7 +269,6 @@ func TestCancelStormOfSQL(t *testing.T) {
 	}
 	over := make(chan struct{})
 	go func() { storm.Wait(); close(over) }()
-	most := 0
 	again := time.NewTicker(5 * time.Millisecond)
 	defer again.Stop()
 	for running := true; running; {
@@ -275,17 +277,17 @@ func TestCancelStormOfSQL(t *testing.T) {
 			running = false
 		case <-again.C:
 		}
-		var n int
+		var n int64
 		if err := watcher.QueryRow(t.Context(), `select count(*) from pg_stat_activity where state = 'active' and query like '/* sql storm */%'`).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
-		most = max(most, n)
+		most.Store(max(most.Load(), n))
 	}
-	if most == 0 || most > slots+1 {
-		t.Errorf("%d statements at work at a time with %d slots", most, slots)
+	if n := most.Load(); n == 0 || n > slots+1 {
+		t.Errorf("%d statements at work at a time with %d slots", n, slots)
 	}
 	if n := inUse(db); n != 0 {
 		t.Errorf("%d slots are left", n)
 	}
-	t.Logf("at most %d at work; %d connections are open", most, db.Stats().OpenConnections)
+	t.Logf("at most %d at work; %d connections are open", most.Load(), db.Stats().OpenConnections)
 }

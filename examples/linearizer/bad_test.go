@@ -1,12 +1,14 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"net"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -211,4 +213,31 @@ func TestOtherTopic(t *testing.T) {
 	if _, err := newProcessor(t.Context(), processorConfig{brokers: again.brokers, store: s.store(writers), log: s.log}); !errors.Is(err, errOtherTopic) {
 		t.Errorf("%v", err)
 	}
+}
+
+// Whoever starts while Kafka is away waits for it, says so, and ends when it has to.
+func TestKafkaAwayAtTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var logged safeBuffer
+		log := slog.New(slog.NewTextHandler(&logged, nil))
+		asked := 0
+		answer, err := heard(t.Context(), log, func() (string, error) {
+			if asked++; asked <= 15 {
+				return "", errors.New("connection refused")
+			}
+			return "here", nil
+		})
+		if answer != "here" || err != nil || asked != 16 {
+			t.Errorf("%q, %v after %d requests", answer, err, asked)
+		}
+		if n := strings.Count(logged.String(), "connection refused"); n != 2 {
+			t.Errorf("told %d times in 16 requests, want 2:\n%s", n, logged.String())
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		gone := errors.New("gone")
+		if _, err := heard(ctx, log, func() (string, error) { return "", gone }); !errors.Is(err, gone) || ctx.Err() == nil {
+			t.Errorf("%v; the context: %v", err, ctx.Err())
+		}
+	})
 }

@@ -142,14 +142,14 @@ func (o *options) path() string { return cmp.Or(o.store, "linearizer.db") }
 
 func (o *options) brokers() []string { return strings.Split(o.kafka, ",") }
 
-// prepare makes the topic if it is not there.
+// prepare makes the topic if it is not there. It waits for a broker.
 func (o *options) prepare(ctx context.Context) error {
 	client, err := kgo.NewClient(kgo.SeedBrokers(o.brokers()...))
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	return makeTopic(ctx, client, int32(o.partitions))
+	return makeTopic(ctx, client, int32(o.partitions), o.log)
 }
 
 // Connections of a process to its store: a processor writes one transaction after the other.

@@ -64,7 +64,7 @@ func newProcessor(ctx context.Context, cfg processorConfig) (*processor, error) 
 	if p.client, err = kgo.NewClient(opts...); err != nil {
 		return nil, err
 	}
-	identity, err := identityOf(ctx, p.client)
+	identity, err := identityOf(ctx, p.client, cfg.log)
 	if err == nil {
 		err = cfg.store.belong(ctx, identity)
 	}

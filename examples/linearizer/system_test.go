@@ -63,7 +63,7 @@ func newSystem(t *testing.T) *system {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.client.Close)
-	if err := makeTopic(t.Context(), s.client, 4); err != nil {
+	if err := makeTopic(t.Context(), s.client, 4, s.log); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

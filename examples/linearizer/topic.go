@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -12,13 +13,13 @@ import (
 )
 
 // makeTopic makes the topic, unless it is there.
-func makeTopic(ctx context.Context, client *kgo.Client, partitions int32) error {
+func makeTopic(ctx context.Context, client *kgo.Client, partitions int32, log *slog.Logger) error {
 	req := kmsg.NewPtrCreateTopicsRequest()
 	req.TimeoutMillis = 30_000
 	t := kmsg.NewCreateTopicsRequestTopic()
 	t.Topic, t.NumPartitions, t.ReplicationFactor = topic, partitions, -1 // as many copies as the cluster makes by default
 	req.Topics = append(req.Topics, t)
-	resp, err := req.RequestWith(ctx, client)
+	resp, err := heard(ctx, log, func() (*kmsg.CreateTopicsResponse, error) { return req.RequestWith(ctx, client) })
 	if err != nil {
 		return fmt.Errorf("the topic %s cannot be made: %w", topic, err)
 	}
@@ -30,14 +31,28 @@ func makeTopic(ctx context.Context, client *kgo.Client, partitions int32) error 
 	return nil
 }
 
+// heard makes a request until a broker answers. Whoever starts while Kafka is away waits for it, and says so.
+func heard[R any](ctx context.Context, log *slog.Logger, request func() (R, error)) (R, error) {
+	for failures := 0; ; failures++ {
+		resp, err := request()
+		if err == nil || ctx.Err() != nil {
+			return resp, err
+		}
+		if failures%10 == 0 {
+			log.Warn("no broker answers; trying again", "error", err)
+		}
+		_ = wait(ctx, retryAfter(failures))
+	}
+}
+
 // identityOf names the topic for good: its cluster, and its own id, which a topic of the same name that is
 // made anew does not have.
-func identityOf(ctx context.Context, client *kgo.Client) (string, error) {
+func identityOf(ctx context.Context, client *kgo.Client, log *slog.Logger) (string, error) {
 	req := kmsg.NewPtrMetadataRequest()
 	t := kmsg.NewMetadataRequestTopic()
 	t.Topic = kmsg.StringPtr(topic)
 	req.Topics = append(req.Topics, t)
-	resp, err := req.RequestWith(ctx, client)
+	resp, err := heard(ctx, log, func() (*kmsg.MetadataResponse, error) { return req.RequestWith(ctx, client) })
 	if err != nil {
 		return "", fmt.Errorf("no broker says where the topic %s is: %w", topic, err)
 	}
