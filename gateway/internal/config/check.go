@@ -29,7 +29,7 @@ import (
 // sense of the file: relative ones are relative to its directory.
 func checkMeaning(c *Config, faults *fault.List) {
 	m := &meaning{Config: c, List: faults, dir: filepath.Dir(c.name), listening: map[string][]listening{}}
-	if c.root.Get("listeners") == nil {
+	if c.root.Get("listeners") == nil && !c.onlyKafka() {
 		c.Listeners = []Listener{DefaultListener(DefaultListen)}
 	}
 	m.admin() // first, so that a listener in its way is told so where it is written
@@ -80,8 +80,14 @@ func (m *meaning) reportError(path fault.Path, err error) {
 	}
 }
 
+// onlyKafka reports whether a file lets clients of Kafka in and says nothing of HTTP.
+func (c *Config) onlyKafka() bool {
+	listens := slices.ContainsFunc(slices.Collect(maps.Values(c.Kafka)), func(k Kafka) bool { return k.Listen != nil })
+	return listens && c.root.Get("upstreams") == nil && c.root.Get("routes") == nil
+}
+
 func (m *meaning) listeners() {
-	if len(m.Listeners) == 0 {
+	if m.root.Get("listeners") != nil && len(m.Listeners) == 0 {
 		m.report(fault.Path{"listeners"}, "write - address: "+DefaultListen+", or remove listeners for that default", "is an empty list, nobody could connect")
 	}
 	for i := range m.Listeners {
@@ -300,7 +306,9 @@ func (m *meaning) mixed(path fault.Path, targets []string) {
 }
 
 func (m *meaning) routes() {
-	if len(m.Routes) == 0 && m.servesRoutes() {
+	if m.root.Get("routes") == nil && m.servesRoutes() {
+		m.report(fault.Path{"routes"}, "add routes: [{match: [/], upstream: app}]", "is missing")
+	} else if len(m.Routes) == 0 && m.servesRoutes() {
 		m.report(fault.Path{"routes"}, "write - {match: [/], upstream: app}", "is an empty list, so nothing would be passed on")
 	}
 	upstreams := slices.Sorted(maps.Keys(m.Upstreams))

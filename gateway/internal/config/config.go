@@ -22,7 +22,8 @@ import (
 // in the file are the json tags. The other tags and the comment
 // of a field say what it may be; the schema and the reference guide are made from them.
 type Config struct {
-	// Addresses that accept clients.
+	// Addresses that accept clients. The default does not hold in a file that names neither upstreams nor routes,
+	// and whose kafka has a listen.
 	Listeners []Listener `json:"listeners,omitempty" default:"[{address: 127.0.0.1:8080}]" example:"[{address: 127.0.0.1:8080}]"`
 	// The servers behind the gateway, by a name that routes refer to.
 	// Required where a listener serves http.
@@ -38,7 +39,8 @@ type Config struct {
 	// Settings of signals, by the names that gates use, where the defaults are not enough. A gate can also name
 	// a kind directly: signals: [memory].
 	Signals map[string]Signal `json:"signals,omitempty" example:"{behind: {read: http, url: http://127.0.0.1:8000/lag}}"`
-	// Clusters of Kafka, by a name that signals refer to: a signal may read how far a consumer group is behind.
+	// Clusters of Kafka, by name. A signal may read how far a consumer group is behind, and clients may reach the cluster
+	// through the gateway.
 	Kafka map[string]Kafka `json:"kafka,omitempty" example:"{main: {bootstrap: [127.0.0.1:9092]}}"`
 	// The gates by name. Each has exactly one mechanism: limit, shed or quota. A gate used by several routes is
 	// one gate.
@@ -48,8 +50,8 @@ type Config struct {
 	// Limits for the rate limit filter of Envoys, on a listener with serve: [ratelimit].
 	RateLimit RateLimit `json:"rate_limit_service,omitzero" example:"{files: [limits.yaml]}"`
 	// The gates and the upstream of each request. The most specific pattern wins, whatever the
-	// order.
-	Routes []Route `json:"routes" example:"[{match: [/], upstream: app}]" required:"true"`
+	// order. Required where a listener serves http or ext_proc.
+	Routes []Route `json:"routes" example:"[{match: [/], upstream: app}]"`
 	// Keeps rules of quotas that weir quota or /quotas sets while the gateway runs. They win over
 	// the rules of this file. Left out, none can be set.
 	Quotas Quotas `json:"runtime_quotas,omitzero" was:"quotas" example:"{file: weir.quotas.json}" short:"file"`
@@ -171,9 +173,10 @@ func (c *Config) servesRoutes() bool {
 	return c.ServesHTTP() || slices.ContainsFunc(c.Listeners, func(l Listener) bool { return slices.Contains(l.Serve, ServeExtProc) })
 }
 
-// ServesHTTP reports whether a listener passes requests on. Without any, there is one by default.
+// ServesHTTP reports whether a listener passes requests on. Without any, there is one by default, but not if
+// clients of Kafka are all that the file is about.
 func (c *Config) ServesHTTP() bool {
-	return len(c.Listeners) == 0 || slices.ContainsFunc(c.Listeners, func(l Listener) bool { return !l.ServesEnvoy() })
+	return len(c.Listeners) == 0 && len(c.KafkaListeners()) == 0 || slices.ContainsFunc(c.Listeners, func(l Listener) bool { return !l.ServesEnvoy() })
 }
 
 // Connections limits those of a listener further: how many one address may have at once,

@@ -3,10 +3,16 @@ package config
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
+	"net"
+	"net/netip"
+	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/sasl"
@@ -14,12 +20,13 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/signal"
 	"github.com/weir-go/weir/weirkafka"
 )
 
-// Kafka is a cluster of Kafka, which signals read.
+// Kafka is a cluster of Kafka: signals read it, and the gateway may stand before it.
 type Kafka struct {
 	// host:port of some of its brokers. They name the others.
 	Bootstrap []string `json:"bootstrap" example:"[127.0.0.1:9092]" form:"host:port" required:"true"`
@@ -27,6 +34,72 @@ type Kafka struct {
 	TLS *StoreTLS `json:"tls,omitempty" example:"{}"`
 	// How to log in. Left out, nobody does.
 	SASL *SASL `json:"sasl,omitempty" example:"{mechanism: scram-sha-512, user: weir, password_file: kafka.password}"`
+	// Where clients of Kafka connect to reach this cluster through the gateway. They keep their own principals: tls
+	// and sasl above are the gateway's. Left out, it is only read.
+	Listen *KafkaListen `json:"listen,omitempty" example:"{address: \":9092\"}"`
+	// The addresses by which clients reach the single brokers through the gateway. Required with listen.
+	Nodes *KafkaNodes `json:"nodes,omitempty" example:"{ports: 9100-9199, advertise: kafka.example.org}"`
+}
+
+// KafkaListen is where clients of a cluster bootstrap.
+type KafkaListen struct {
+	// host:port that clients bootstrap at; :9092 means all interfaces. The listeners of nodes have the same host.
+	Address string `json:"address" example:"127.0.0.1:19092" form:"host:port" required:"true"`
+	// Certificate for TLS, on the listeners of nodes too. Clients cannot be asked for certificates.
+	TLS *TLS `json:"tls,omitempty" example:"{cert: kafka.crt, key: kafka.key}"`
+	// Connections of clients open at a time, those to nodes included. Each has one to a broker. Further ones are
+	// reset.
+	MaxConnections int `json:"max_connections,omitempty" default:"10000" min:"1" max:"1000000"`
+	// Limits on connections beside max_connections: from one address, and new ones a second. They hold for all
+	// listeners of the cluster together.
+	Connections Connections `json:"connections,omitzero" example:"{rate_per_address: 20}"`
+}
+
+// SetDefaults fills in what the file may leave out.
+func (l *KafkaListen) SetDefaults() { setting.Fill(l) }
+
+// Listener returns the settings of the listener at an address of the cluster.
+func (l *KafkaListen) Listener(address string) Listener {
+	all := DefaultListener(address)
+	all.TLS, all.MaxConnections, all.Connections = l.TLS, l.MaxConnections, l.Connections
+	return all
+}
+
+// KafkaNodes says where the brokers of a cluster are to its clients.
+type KafkaNodes struct {
+	// The ports for nodes, as first-last. The node with the id N is at first+N. A node beyond last is left out of
+	// all answers, and so is one whose port is taken.
+	Ports string `json:"ports" example:"9100-9199" form:"first-last, such as 9100-9199" required:"true"`
+	// The host by which clients reach this gateway. It replaces the brokers' own in each answer.
+	Advertise string `json:"advertise" example:"kafka.example.org" form:"a host without a port" required:"true"`
+}
+
+// mostNodePorts bounds the range of ports of a cluster.
+const mostNodePorts = 1000
+
+// Range returns the first and the last port, of which Parse has made sure.
+func (n *KafkaNodes) Range() (first, last int) {
+	first, last, err := n.ports()
+	if err != nil {
+		return 0, -1
+	}
+	return first, last
+}
+
+func (n *KafkaNodes) ports() (first, last int, err error) {
+	const form = "write first-last, for instance 9100-9199"
+	from, to, ok := strings.Cut(n.Ports, "-")
+	a, errA := strconv.ParseUint(strings.TrimSpace(from), 10, 16)
+	b, errB := strconv.ParseUint(strings.TrimSpace(to), 10, 16)
+	switch {
+	case !ok || errA != nil || errB != nil || a == 0:
+		return 0, 0, fault.New(fmt.Sprintf("%s is no range of ports", quote(n.Ports)), form)
+	case b < a:
+		return 0, 0, fault.New(fmt.Sprintf("%d-%d ends before it begins", a, b), form)
+	case b-a >= mostNodePorts:
+		return 0, 0, fault.New(fmt.Sprintf("%d-%d is %d ports, and at most %d may be for nodes", a, b, b-a+1, mostNodePorts), form)
+	}
+	return int(a), int(b), nil
 }
 
 // SASL is a user of a cluster.
@@ -111,8 +184,8 @@ func (c *Config) Unread() map[string]signal.Signal {
 
 // kafka checks the clusters, without connecting to any, and the signals that read them.
 func (m *meaning) kafka() {
-	for name, k := range m.Kafka {
-		path := fault.Path{"kafka", name}
+	for _, name := range slices.Sorted(maps.Keys(m.Config.Kafka)) {
+		k, path := m.Config.Kafka[name], fault.Path{"kafka", name}
 		for i, addr := range k.Bootstrap {
 			var wrong fault.Fault
 			if errors.As(checkAddress(addr), &wrong) { // its advice is about listeners
@@ -128,8 +201,10 @@ func (m *meaning) kafka() {
 				m.report(path.At("sasl"), "write password_file, or password_env", "there is no password")
 			}
 		}
+		m.kafkaListen(path, &k)
 		m.Config.Kafka[name] = k
 	}
+	m.nodePorts()
 	for name, s := range m.Signals {
 		path, word := fault.Path{"signals", name}, cmp.Or(s.Read, name)
 		var given []string
@@ -159,6 +234,88 @@ func (m *meaning) kafka() {
 			}
 			m.report(path, "write read: "+kafkaLag, "%q is nothing that a signal can read", word)
 		}
+	}
+}
+
+// kafkaListen checks where clients of a cluster connect.
+func (m *meaning) kafkaListen(path fault.Path, k *Kafka) {
+	l, n := k.Listen, k.Nodes
+	switch {
+	case l == nil && n == nil:
+		return
+	case l == nil:
+		m.report(path.At("nodes"), "write listen: {address: 127.0.0.1:19092} beside it, or remove nodes", "means nothing where no client bootstraps")
+		return
+	case n == nil:
+		m.report(path.At("listen"), "write nodes: {ports: 9100-9199, advertise: kafka.example.org} beside it", "lets clients bootstrap, and nodes does not say where the brokers are to them")
+	}
+	m.address(path.At("listen", "address"), l.Address)
+	m.exempt(path.At("listen", "connections", "exempt"), l.Connections.Exempt)
+	if l.TLS != nil {
+		m.kafkaTLS(path.At("listen", "tls"), l.TLS)
+	}
+	if n == nil {
+		return
+	}
+	if _, _, err := n.ports(); err != nil {
+		m.reportError(path.At("nodes", "ports"), err)
+	}
+	if at := path.At("nodes", "advertise"); !m.Wrong(at) {
+		if _, err := netip.ParseAddr(n.Advertise); err != nil && !hostName.MatchString(n.Advertise) {
+			m.report(at, "write the name or the address of this machine, as clients know it, such as kafka.example.org", "%s is no host", quote(n.Advertise))
+		} else if addr, err := netip.ParseAddr(n.Advertise); err == nil && addr.IsUnspecified() {
+			m.report(at, "write the address by which clients reach this machine", "%s is all interfaces, and clients cannot connect to that", n.Advertise)
+		}
+	}
+}
+
+// hostName is the name of a host, in one word or several.
+var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9])?$`)
+
+// kafkaTLS checks the certificate of a listener for Kafka. A client's own would have to be shown to the broker, and nobody but
+// the client can do that.
+func (m *meaning) kafkaTLS(path fault.Path, t *TLS) {
+	for _, key := range []string{"client_ca", "client_auth"} {
+		if m.root.Has(path.At(key)) {
+			m.report(path.At(key), "remove it, and let clients log in by SASL", "clients of Kafka cannot be asked for certificates here: the broker would see the gateway's")
+			return
+		}
+	}
+	m.certificate(path, t)
+}
+
+// nodePorts reports ports for nodes that something else listens on.
+func (m *meaning) nodePorts() {
+	type ports struct {
+		path        fault.Path
+		host        string
+		first, last int
+	}
+	var before []ports
+	for _, name := range slices.Sorted(maps.Keys(m.Config.Kafka)) {
+		k, path := m.Config.Kafka[name], fault.Path{"kafka", name, "nodes", "ports"}
+		if k.Listen == nil || k.Nodes == nil || m.Has(path) {
+			continue
+		}
+		host, _, err := net.SplitHostPort(k.Listen.Address)
+		first, last, errPorts := k.Nodes.ports()
+		if err != nil || errPorts != nil {
+			continue
+		}
+		own := ports{path, host, first, last}
+		for port := first; port <= last; port++ {
+			for _, other := range m.listening[strconv.Itoa(port)] {
+				if other.clashes(host) {
+					m.report(path, "write ports that nothing else listens on", "port %d of %s is taken by %s", port, k.Nodes.Ports, m.named(other.path))
+				}
+			}
+		}
+		for _, other := range before {
+			if other.first <= last && first <= other.last && (listening{host: other.host}).clashes(host) {
+				m.report(path, "write ports of its own for each cluster", "%s has ports in common with %s", k.Nodes.Ports, m.named(other.path))
+			}
+		}
+		before = append(before, own)
 	}
 }
 
@@ -203,18 +360,45 @@ func (c *Config) KafkaLag(name string) (weirkafka.LagConfig, error) {
 		Brokers: k.Bootstrap, Name: name, Group: s.Group, Topics: s.Topics,
 		Take: weirkafka.Take(s.Take), Isolation: weirkafka.Isolation(s.Isolation), From: weirkafka.From(s.From),
 	}
-	var errTLS, errSASL error
-	if k.TLS != nil {
-		cfg.TLS, errTLS = k.TLS.config()
-	}
-	if k.SASL != nil {
-		_, errSASL = k.SASL.read()
-		cfg.SASL = []sasl.Mechanism{k.SASL.mechanism()}
-	}
-	if err := errors.Join(errTLS, errSASL); err != nil {
+	var err error
+	if cfg.TLS, cfg.SASL, err = k.login(); err != nil {
 		return cfg, fmt.Errorf("kafka.%s: %w", s.Cluster, err)
 	}
 	return cfg, nil
+}
+
+// login returns what the gateway itself connects to the cluster with.
+func (k *Kafka) login() (conf *tls.Config, mechanisms []sasl.Mechanism, err error) {
+	var errTLS, errSASL error
+	if k.TLS != nil {
+		conf, errTLS = k.TLS.config()
+	}
+	if k.SASL != nil {
+		_, errSASL = k.SASL.read()
+		mechanisms = []sasl.Mechanism{k.SASL.mechanism()}
+	}
+	return conf, mechanisms, errors.Join(errTLS, errSASL)
+}
+
+// KafkaLogin returns the certificates and the way to log in of the gateway itself at a cluster. nil is none. The
+// error names what cannot be read.
+func (c *Config) KafkaLogin(cluster string) (*tls.Config, []sasl.Mechanism, error) {
+	k := c.Kafka[cluster]
+	conf, mechanisms, err := k.login()
+	if err != nil {
+		return nil, nil, fmt.Errorf("kafka.%s: %w", cluster, err)
+	}
+	return conf, mechanisms, nil
+}
+
+// KafkaListeners returns the names of the clusters that clients reach through the gateway, sorted.
+func (c *Config) KafkaListeners() (names []string) {
+	for _, name := range slices.Sorted(maps.Keys(c.Kafka)) {
+		if k := c.Kafka[name]; k.Listen != nil && k.Nodes != nil {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // mechanism reads the password for each connection, so that a new one is used without a reload.

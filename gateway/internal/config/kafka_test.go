@@ -135,3 +135,122 @@ routes: [{match: [/], gates: [api], upstream: app}]
 		}
 	}
 }
+
+const listenFile = `
+kafka:
+  orders:
+    bootstrap: [10.0.0.1:9092]
+    listen: {address: "127.0.0.1:19092", max_connections: 50}
+    nodes: {ports: 9100-9199, advertise: kafka.example.org}
+`
+
+// A file that lets clients of Kafka in needs nothing about HTTP, and nobody listens there.
+func TestKafkaListen(t *testing.T) {
+	c, err := Parse("weir.yaml", []byte(listenFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := c.Kafka["orders"]
+	if first, last := k.Nodes.Range(); first != 9100 || last != 9199 || k.Nodes.Advertise != "kafka.example.org" {
+		t.Errorf("%d to %d at %s", first, last, k.Nodes.Advertise)
+	}
+	l := k.Listen.Listener("127.0.0.1:9101")
+	if l.Address != "127.0.0.1:9101" || l.MaxConnections != 50 || l.Connections.Addresses != 65536 || l.TLS != nil {
+		t.Errorf("%+v", l)
+	}
+	if names := c.KafkaListeners(); len(names) != 1 || len(c.Listeners) != 0 || c.ServesHTTP() {
+		t.Errorf("%v, and %d listeners for HTTP", names, len(c.Listeners))
+	}
+	if notes := c.Notes(); len(notes) != 0 {
+		t.Errorf("%v", Texts(notes))
+	}
+}
+
+// With upstreams or routes in it, the same file is about HTTP too, and has to be complete.
+func TestKafkaBesideHTTP(t *testing.T) {
+	_, err := Parse("weir.yaml", []byte(listenFile+"upstreams: {app: {targets: [http://127.0.0.1:3000]}}\n"))
+	if err == nil || !strings.Contains(err.Error(), "routes: is missing; add routes: [{match: [/], upstream: app}]") {
+		t.Errorf("%v", err)
+	}
+	c, err := Parse("weir.yaml", []byte(listenFile+"upstreams: {app: {targets: [http://127.0.0.1:3000]}}\nroutes: [{match: [/], upstream: app}]\n"))
+	if err != nil || len(c.Listeners) != 1 || !c.ServesHTTP() {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestKafkaListenFaults(t *testing.T) {
+	_, err := Parse("weir.yaml", []byte(`
+kafka:
+  alone:
+    bootstrap: [10.0.0.1:9092]
+    listen: {address: 127.0.0.1:19091}
+  nobody:
+    bootstrap: [10.0.0.1:9092]
+    nodes: {ports: 9300-9400, advertise: kafka.example.org}
+  first:
+    bootstrap: [10.0.0.1:9092]
+    listen: {address: "127.0.0.1:9101", tls: {cert: a, key: b, client_ca: c}}
+    nodes: {ports: 9100-9199, advertise: kafka.example.org}
+  second:
+    bootstrap: [10.0.0.1:9092]
+    listen: {address: ":19093"}
+    nodes: {ports: 9199-9299}
+  third:
+    bootstrap: [10.0.0.1:9092]
+    listen: {address: "127.0.0.1:19094"}
+    nodes: {ports: 9199-9100, advertise: "kafka.example.org:9092"}
+  fourth:
+    bootstrap: [10.0.0.1:9092]
+    listen: {address: "127.0.0.1:19095"}
+    nodes: {ports: 1000-60000, advertise: 0.0.0.0}
+  fifth:
+    bootstrap: [10.0.0.1:9092]
+    listen: {address: "127.0.0.1:19096"}
+    nodes: {ports: 8000-8099, advertise: h}
+  sixth:
+    bootstrap: [10.0.0.1:9092]
+    listen: {address: "0.0.0.0:19097"}
+    nodes: {ports: 8050-8060, advertise: h}
+`))
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	for _, want := range []string{
+		`weir.yaml:5:`, `kafka.alone.listen: lets clients bootstrap, and nodes does not say where the brokers are to them; write nodes: `,
+		`weir.yaml:8:`, `kafka.nobody.nodes: means nothing where no client bootstraps; write listen: `,
+		`weir.yaml:11:`, `kafka.first.listen.tls.client_ca: clients of Kafka cannot be asked for certificates here: the broker would see the gateway's; remove it`,
+		`weir.yaml:12:`, `kafka.first.nodes.ports: port 9101 of 9100-9199 is taken by kafka.first.listen.address on line 11; `,
+		`weir.yaml:16:`, `kafka.second.nodes.advertise: is missing; add advertise: kafka.example.org`,
+		`weir.yaml:20:`, `kafka.third.nodes.ports: 9199-9100 ends before it begins; write first-last, for instance 9100-9199`,
+		`kafka.third.nodes.advertise: "kafka.example.org:9092" is no host; `,
+		`weir.yaml:24:`, `kafka.fourth.nodes.ports: 1000-60000 is 59001 ports, and at most 1000 may be for nodes`,
+		`kafka.fourth.nodes.advertise: 0.0.0.0 is all interfaces, and clients cannot connect to that`,
+		`weir.yaml:28:`, `kafka.fifth.nodes.ports: port 8090 of 8000-8099 is taken by admin.address, where that is the default`,
+		`weir.yaml:32:`, `kafka.sixth.nodes.ports: 8050-8060 has ports in common with kafka.fifth.nodes.ports on line 28; write ports of its own for each cluster`,
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("no %q in:\n%v", want, err)
+		}
+	}
+}
+
+// The kernel may give a port to a connection unless it is reserved.
+func TestPortsGivenAway(t *testing.T) {
+	for _, c := range []struct {
+		first, last        int
+		outgoing, reserved string
+		want               int
+	}{
+		{9100, 9199, "32768\t60999\n", "\n", 0},
+		{32700, 32800, "32768\t60999\n", "\n", 32768},
+		{40000, 40010, "32768\t60999\n", "", 40000},
+		{40000, 40010, "32768\t60999\n", "8080,40000-40005,40007\n", 40006},
+		{40000, 40010, "32768\t60999\n", "1-65535\n", 0},
+		{61000, 61010, "32768\t60999\n", "", 0},
+		{40000, 40010, "nonsense", "", 0},
+	} {
+		if got := givenAway(c.first, c.last, c.outgoing, c.reserved); got != c.want {
+			t.Errorf("%d-%d of %q without %q: %d, not %d", c.first, c.last, c.outgoing, c.reserved, got, c.want)
+		}
+	}
+}

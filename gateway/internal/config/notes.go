@@ -69,6 +69,7 @@ func (c *Config) Notes() []Note {
 	w.tracingNotes()
 	w.poolNotes()
 	w.ownListenerNotes()
+	w.nodePortNotes()
 	w.fileNotes()
 	w.unusedNotes()
 	slices.SortStableFunc(w.list, func(a, b Note) int {
@@ -146,6 +147,9 @@ func (w *warner) unusedNotes() {
 	clusters := map[string]bool{}
 	for _, s := range w.Signals {
 		clusters[s.Cluster] = true
+	}
+	for _, name := range w.KafkaListeners() {
+		clusters[name] = true
 	}
 	unused(w, "signal", "cluster", w.Config.Kafka, clusters)
 	if len(w.Identity.Priorities) > 0 && w.Identity.Priority == "" {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/weir-go/weir/internal/fault"
@@ -88,6 +89,56 @@ func (w *warner) tracingNotes() {
 	if strings.HasSuffix(w.Tracing.Endpoint, ":4317") {
 		w.warn(fault.Path{"tracing", "endpoint"}, "tracing.endpoint has the port 4317, where collectors usually take gRPC; weir sends OTLP over HTTP, usually 4318")
 	}
+}
+
+// nodePortNotes is about ports for nodes of Kafka that the kernel of this machine may give to a connection first.
+func (w *warner) nodePortNotes() {
+	text, err := os.ReadFile(outgoingPorts)
+	if err != nil {
+		return // not Linux
+	}
+	reserved, _ := os.ReadFile(reservedPorts)
+	for _, name := range w.KafkaListeners() {
+		n := w.Config.Kafka[name].Nodes
+		first, last := n.Range()
+		if port := givenAway(first, last, string(text), string(reserved)); port > 0 {
+			w.warn(fault.Path{"kafka", name, "nodes", "ports"}, "kafka.%s.nodes.ports %s: the kernel of this machine gives ports from %d on to outgoing connections, and a node cannot listen on one that is taken; write ports below %s, or add them to net.ipv4.ip_local_reserved_ports",
+				name, n.Ports, port, strings.Fields(string(text))[0])
+		}
+	}
+}
+
+// Where Linux says which ports it gives to outgoing connections, and which of them it does not.
+const (
+	outgoingPorts = "/proc/sys/net/ipv4/ip_local_port_range"
+	reservedPorts = "/proc/sys/net/ipv4/ip_local_reserved_ports"
+)
+
+// givenAway returns the first port of a range that the kernel may give to a connection, 0 if there is none. outgoing is its
+// range of such ports, as in "32768\t60999". Those in reserved, as in "8080,9148-9200", are left out.
+func givenAway(first, last int, outgoing, reserved string) int {
+	var from, to int
+	if _, err := fmt.Sscan(outgoing, &from, &to); err != nil {
+		return 0
+	}
+	kept := map[int]bool{}
+	for part := range strings.SplitSeq(strings.TrimSpace(reserved), ",") {
+		a, b, isRange := strings.Cut(part, "-")
+		if !isRange {
+			b = a
+		}
+		low, errLow := strconv.Atoi(a)
+		high, errHigh := strconv.Atoi(b)
+		for port := max(low, first); errLow == nil && errHigh == nil && port <= min(high, last); port++ {
+			kept[port] = true
+		}
+	}
+	for port := max(first, from); port <= min(last, to); port++ {
+		if !kept[port] {
+			return port
+		}
+	}
+	return 0
 }
 
 // ownListenerNotes is about targets that are this gateway itself: a request would go round until it is

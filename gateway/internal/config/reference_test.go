@@ -102,6 +102,8 @@ func reference(docs map[string]string) string {
 		{"`kafka: NAME:`", reflect.TypeFor[Config](), "kafka"},
 		{"`kafka: NAME: tls:`", reflect.TypeFor[Config](), "kafka.tls"},
 		{"`kafka: NAME: sasl:`", reflect.TypeFor[Config](), "kafka.sasl"},
+		{"`kafka: NAME: listen:`", reflect.TypeFor[Config](), "kafka.listen"},
+		{"`kafka: NAME: nodes:`", reflect.TypeFor[Config](), "kafka.nodes"},
 		{"`stores: NAME:`", reflect.TypeFor[Config](), "stores"},
 		{"`stores: NAME: sentinel:`", reflect.TypeFor[Config](), "stores.sentinel"},
 		{"`stores: NAME: tls:`", reflect.TypeFor[Config](), "stores.tls"},
