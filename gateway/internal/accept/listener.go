@@ -57,6 +57,11 @@ type Options struct {
 	// set of limits. Either of them accepts a connection that waits, so none is lost when the old
 	// one stops.
 	Share *Listener
+	// With is a listener at another address, nil if there is none. Both have one set of limits and one
+	// certificate: the addresses of one cluster of Kafka.
+	With *Listener
+	// Bare is for protocols other than HTTP. Who is refused is reset, and TLS negotiates no protocol.
+	Bare bool
 	// Inherited are sockets to use in place of opening one, where the address is theirs.
 	Inherited *Inherited
 }
@@ -70,7 +75,8 @@ type Listener struct {
 	socket  socket
 	name    *socketName // nil on TCP
 	limiter *limiter
-	tls     *clientTLS // nil on plain HTTP
+	tls     *clientTLS // nil without TLS
+	bare    bool
 	log     Log
 
 	failures *failures // of TLS handshakes; shared as the limiter is
@@ -107,22 +113,25 @@ type stream interface {
 // Open opens the socket of a listener and reads its certificates.
 func Open(o Options) (*Listener, error) {
 	l := &Listener{
-		cfg: o.Config, trusted: o.Trusted, log: o.Log,
+		cfg: o.Config, trusted: o.Trusted, bare: o.Bare, log: o.Log,
 		drained:   make(chan struct{}),
 		answering: make(chan struct{}, 64),
 		open:      make(map[*conn]struct{}),
 		epoch:     time.Now(),
 	}
-	if o.Config.TLS != nil {
-		l.tls = &clientTLS{cfg: *o.Config.TLS}
-	}
-	if o.Share != nil {
+	switch {
+	case o.With != nil:
+		l.limiter, l.failures, l.tls = o.With.limiter, o.With.failures, o.With.tls
+	case o.Share != nil:
 		l.limiter, l.failures = o.Share.limiter, o.Share.failures
-	} else {
+	default:
 		l.limiter, l.failures = newLimiter(limitsOf(&l.cfg, l.trusted)), new(failures)
 	}
-	if err := l.LoadCertificates(); err != nil {
-		return nil, err
+	if o.Config.TLS != nil && o.With == nil {
+		l.tls = &clientTLS{cfg: *o.Config.TLS, bare: o.Bare}
+		if err := l.LoadCertificates(); err != nil {
+			return nil, err
+		}
 	}
 	err := l.bind(o)
 	switch {
@@ -316,13 +325,13 @@ func (l *Listener) someIdle() []*conn {
 	return idle
 }
 
-// refuse turns a connection away. Telling the client why takes a moment. Under TLS the connection
+// refuse turns a connection away. Telling the client why takes a moment. Under TLS, and where HTTP is not spoken, the connection
 // is reset instead, and also if many clients are being told already. A reset costs one packet and
 // leaves nothing in the kernel. A connection that the server closes first stays there for a minute.
 func (l *Listener) refuse(raw stream, by rule) {
 	rej := l.limiter.rejections.Load()[by]
 	l.log.ConnectionRefused(rej, remote(raw), false)
-	if l.tls != nil {
+	if l.tls != nil || l.bare {
 		reset(raw)
 		return
 	}

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -139,5 +140,43 @@ func TestAwaitRest(t *testing.T) {
 	all.AwaitRest(t.Context())
 	if !all.AtRest() {
 		t.Error("idle, and not at rest")
+	}
+}
+
+// Two addresses with one set of limits: what one has let in, the other cannot. Who is refused on a bare listener is reset.
+func TestListenersWithOneLimit(t *testing.T) {
+	first := open(t, 1)
+	second, err := Open(Options{Config: config.DefaultListener("127.0.0.1:0"), Log: noLog{}, With: first, Bare: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { second.Close() })
+	dial(t, first)
+	one, err := first.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused, err := net.Dial("tcp", second.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer refused.Close()
+	accepted := make(chan net.Conn)
+	go func() {
+		c, err := second.Accept()
+		if err != nil {
+			t.Error(err)
+		}
+		accepted <- c
+	}()
+	if n, err := refused.Read(make([]byte, 1)); n != 0 || !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("one too many reads %d bytes, %v", n, err)
+	}
+	one.Close()
+	dial(t, second)
+	c := <-accepted
+	defer c.Close()
+	if s := first.Snapshot(); s.InFlight != 1 || s.Refused["max_connections"] != 1 || s.Admitted != 2 {
+		t.Errorf("%+v", s)
 	}
 }

@@ -22,6 +22,7 @@ import (
 // clientTLS is the TLS of a listener.
 type clientTLS struct {
 	cfg     config.TLS
+	bare    bool // of a protocol that is not negotiated
 	current atomic.Pointer[credentials]
 }
 
@@ -107,6 +108,9 @@ func (t *clientTLS) config(c *credentials) *tls.Config {
 		MinVersion:   tls.VersionTLS12,
 		Certificates: []tls.Certificate{*c.cert},
 		NextProtos:   []string{"h2", "http/1.1"},
+	}
+	if t.bare {
+		conf.NextProtos = nil
 	}
 	if c.cas != nil {
 		conf.ClientCAs = c.cas.pool

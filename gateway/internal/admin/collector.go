@@ -5,6 +5,7 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/weir-go/weir/gateway/internal/accept"
 	"github.com/weir-go/weir/gateway/internal/accesslog"
 	"github.com/weir-go/weir/gateway/internal/envoy"
+	"github.com/weir-go/weir/gateway/internal/kafka"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/gateway/internal/ratelimit"
@@ -30,6 +32,7 @@ type Source interface {
 	Streams() *weirhttp.Streams
 	Upstreams() []*proxy.Upstream
 	Connections() []accept.Snapshot
+	Kafka() []kafka.Snapshot
 	ExtProc() envoy.Snapshot
 	RateLimits() []ratelimit.Count
 	Stores() []Store
@@ -61,6 +64,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for _, s := range c.src.Connections() {
 		connections(all.of("listener", s.Listener), &s)
+	}
+	for _, s := range c.src.Kafka() {
+		cluster(all.of("cluster", s.Cluster), &s)
 	}
 	c.tenants(all)
 	c.rules(all)
@@ -399,6 +405,25 @@ func connections(f figures, s *accept.Snapshot) {
 	counter(f, "weir_connections_evicted_total", "Idle client connections closed on a full listener, to make room for addresses with fewer connections.", s.Evicted)
 	counts(f, "weir_tls_handshake_failures_total", "TLS handshakes that failed, by reason. For the client's certificate: no_certificate, unknown_ca, expired, bad_certificate, "+
 		"outdated (it was good when the connection began). Otherwise: timeout, gone (the client), other.", "reason", s.Handshakes)
+}
+
+func cluster(f figures, s *kafka.Snapshot) {
+	var left int
+	for _, n := range append(s.Nodes, s.Bootstrap) {
+		name := "bootstrap"
+		if n.Node >= 0 {
+			name = strconv.Itoa(int(n.Node))
+		}
+		if n.Trouble != "" {
+			left++
+		}
+		f := f.of("node", name)
+		gauge(f, "weir_kafka_connections", "Connections of clients of Kafka open now, by cluster and node (or bootstrap). Each has one to a broker.", n.Connections)
+		counter(f, "weir_kafka_connections_accepted_total", "Connections of clients of Kafka accepted.", n.Accepted)
+		counter(f, "weir_kafka_connections_failed_total", "Connections of clients of Kafka closed because the broker could not be reached.", n.Failed)
+	}
+	gauge(f, "weir_kafka_nodes", "Nodes of a cluster of Kafka that clients can reach through the gateway.", len(s.Nodes)-left)
+	gauge(f, "weir_kafka_nodes_left_out", "Nodes of a cluster of Kafka that are left out of all answers: their port is taken, or beyond nodes.ports.", left)
 }
 
 func (c *collector) tenants(all figures) {

@@ -15,6 +15,7 @@ import (
 	"github.com/weir-go/weir/gateway/internal/accept"
 	"github.com/weir-go/weir/gateway/internal/accesslog"
 	"github.com/weir-go/weir/gateway/internal/envoy"
+	"github.com/weir-go/weir/gateway/internal/kafka"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/gateway/internal/ratelimit"
@@ -31,6 +32,8 @@ type still struct{ policy *policy.Policy }
 func (s still) Policy() *policy.Policy       { return s.policy }
 func (s still) Streams() *weirhttp.Streams   { return weirhttp.NewStreams(weirhttp.StreamsConfig{}) }
 func (s still) Upstreams() []*proxy.Upstream { return nil }
+func (s still) Kafka() []kafka.Snapshot      { return nil }
+
 func (s still) Connections() []accept.Snapshot {
 	return []accept.Snapshot{{Listener: "127.0.0.1:8080", Snapshot: weir.Snapshot{InFlight: 3}}}
 }

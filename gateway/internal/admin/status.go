@@ -5,6 +5,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/accept"
+	"github.com/weir-go/weir/gateway/internal/kafka"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/quota"
@@ -24,6 +25,7 @@ type Status struct {
 	Streams     weirhttp.StreamsSnapshot       `json:"streams"`
 	Stores      []Store                        `json:"stores,omitempty"`
 	Connections []accept.Snapshot              `json:"connections"`
+	Kafka       []kafka.Snapshot               `json:"kafka,omitempty"`
 }
 
 // GateStatus is one gate. Its snapshot names the signal that bounds the limit now.
@@ -83,6 +85,7 @@ func (m *Metrics) Status() Status {
 		Streams:     m.src.Streams().Snapshot(),
 		Stores:      m.src.Stores(),
 		Connections: m.src.Connections(),
+		Kafka:       m.src.Kafka(),
 	}
 	p := m.src.Policy()
 	for _, g := range p.Gates() {

@@ -27,6 +27,7 @@ import (
 type runOptions struct {
 	File       string // empty: Upstream
 	Upstream   string
+	Kafka      []string
 	Listen     string
 	Admin      string
 	Limit      int64
@@ -52,6 +53,10 @@ func NewRunCommand(version string) *cobra.Command {
 Without one it guards the server at --upstream with default settings: the gateway
 finds out how many requests at a time the server can carry.
 
+With --kafka it stands before a cluster of Kafka instead. Clients bootstrap at
+127.0.0.1:19092, and the node N is at 127.0.0.1:19100+N: no client needs the address of a
+broker.
+
 A quota admits so many requests a second (or minute, hour, day). It refuses the rest
 with 429 and the time to come back. --rate 10/s sets the rate, --burst 20 admits up to
 20 at once, and --by header:X-User or --by address gives each user or address its own quota.
@@ -69,7 +74,7 @@ apart by address.
 
 The exit code is 0 after a complete stop, 1 if requests had to be cut off or the
 gateway could not start, and 2 if the command line is wrong.`,
-		Example: "  weir run --upstream http://127.0.0.1:3000\n  weir run --upstream http://127.0.0.1:3000 --limit 20 --listen :8080\n  weir run --upstream http://127.0.0.1:3000 --tenant header:X-Tenant --priority header:X-Priority\n  weir run --upstream http://127.0.0.1:3000 --rate 10/s --burst 20 --by header:X-User\n  weir run weir.yaml",
+		Example: "  weir run --upstream http://127.0.0.1:3000\n  weir run --upstream http://127.0.0.1:3000 --limit 20 --listen :8080\n  weir run --upstream http://127.0.0.1:3000 --tenant header:X-Tenant --priority header:X-Priority\n  weir run --upstream http://127.0.0.1:3000 --rate 10/s --burst 20 --by header:X-User\n  weir run --kafka 127.0.0.1:9092\n  weir run weir.yaml",
 		Args:    needs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
@@ -93,6 +98,7 @@ gateway could not start, and 2 if the command line is wrong.`,
 	flags := cmd.Flags()
 	flags.StringVarP(&o.File, "config", "c", "", "configuration file (YAML); weir init writes one")
 	flags.Var(onceFlag{&o.Upstream}, "upstream", "server to guard, for instance http://127.0.0.1:3000 (only without a FILE)")
+	flags.StringSliceVar(&o.Kafka, "kafka", nil, "brokers of a cluster of Kafka to stand before, for instance 127.0.0.1:9092 (only without a FILE and without --upstream)")
 	flags.StringVar(&o.Listen, "listen", "", "address to accept clients on (only without a FILE; default "+config.DefaultListen+")")
 	flags.StringVar(&o.Admin, "admin", "", "address for metrics and health, or off (only without a FILE; default "+config.DefaultAdmin+")")
 	flags.Int64Var(&o.Limit, "limit", 0, "requests in progress at a time (only without a FILE; default: the gateway finds the number, and follows the server)")
@@ -279,12 +285,31 @@ func (o *runOptions) read() (*config.Config, error) {
 		return nil, usage("--rate, --burst and --by are for running without a file; write a gate with a quota in %s", o.File)
 	case o.File != "" && o.identifies():
 		return nil, usage("--tenant, --user, --priority and --trusted-proxies are for running without a file; set them under identity in %s", o.File)
+	case o.File != "" && o.Kafka != nil:
+		return nil, usage("--kafka is for running without a file; write kafka: {orders: {bootstrap: [%s], listen: {...}, nodes: {...}}} in %s", strings.Join(o.Kafka, ", "), o.File)
 	case o.File != "":
 		return loadConfig(o.File)
+	case o.Kafka != nil:
+		return o.withKafka()
 	case o.Upstream == "":
 		return nil, usage("what should be guarded? Write weir run --upstream http://127.0.0.1:3000, or weir run FILE (weir init FILE writes one); weir demo shows it at work")
 	}
 	return o.withoutFile()
+}
+
+// withKafka makes a configuration for clients of Kafka from flags.
+func (o *runOptions) withKafka() (*config.Config, error) {
+	if o.Upstream != "" || o.Listen != "" || o.LimitSet || o.TimeoutSet || o.AccessLog != "" || o.Rate.given() || o.identifies() {
+		return nil, usage("--kafka goes with --admin and --log-level alone, because the other flags are about HTTP; write a file for both (weir init --full)")
+	}
+	cfg, err := config.ForKafka(o.Kafka...)
+	if err != nil {
+		return nil, &ExitError{Code: exitUsage, Err: fmt.Errorf("--kafka: %w", err)}
+	}
+	if o.Admin != "" {
+		cfg.Admin.Address = o.Admin
+	}
+	return cfg, nil
 }
 
 // withoutFile makes a configuration from flags. Its error lists all faults of the flags.

@@ -116,6 +116,10 @@ func TestRunMistakes(t *testing.T) {
 	f(2, `--upstream "http://127.0.0.1:2": it is http://127.0.0.1:1 already; more than one needs a file`, "--upstream=http://127.0.0.1:1", "--upstream=http://127.0.0.1:2")
 	f(2, "it is not a whole number; see weir run --help", up, "--limit=many")
 	f(2, "write weir run --upstream http://127.0.0.1:1", "http://127.0.0.1:1")
+	f(2, `--kafka: broker "localhost" has no port; write host:port, for instance 127.0.0.1:9092`, "--kafka=localhost")
+	f(2, "--kafka goes with --admin and --log-level alone", "--kafka=127.0.0.1:9092", up)
+	f(2, "--kafka goes with --admin and --log-level alone", "--kafka=127.0.0.1:9092", "--listen=:9092")
+	f(2, "--kafka is for running without a file", "a.yaml", "--kafka=127.0.0.1:9092")
 	f(2, "too many arguments", "a.yaml", "b.yaml")
 	f(1, "choose another with --listen", up, "--admin=off", "--listen="+taken.Addr().String())
 	f(1, "choose another with --admin", up, "--listen=127.0.0.1:0", "--admin="+taken.Addr().String())
@@ -129,6 +133,20 @@ func TestRunTimeout(t *testing.T) {
 	cfg, err := o.load()
 	if err != nil || len(cfg.Routes) != 1 || cfg.Routes[0].Timeout != policy.Duration(time.Second) {
 		t.Errorf("%+v: %v", cfg, err)
+	}
+}
+
+// Without a file clients of Kafka bootstrap at 19092, and the node N is at 19100+N.
+func TestRunKafka(t *testing.T) {
+	o := runOptions{Kafka: []string{"10.0.0.1:9092", "10.0.0.2:9092"}, Admin: "off"}
+	cfg, err := o.load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := cfg.Kafka["kafka"]
+	first, last := k.Nodes.Range()
+	if k.Listen.Address != "127.0.0.1:19092" || first != 19100 || last != 19199 || len(k.Bootstrap) != 2 || cfg.Admin.Enabled() || cfg.ServesHTTP() {
+		t.Errorf("%+v", cfg)
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/accept"
 	"github.com/weir-go/weir/gateway/internal/admin"
+	"github.com/weir-go/weir/gateway/internal/kafka"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/policy"
 )
@@ -159,6 +160,9 @@ func printStatus(out io.Writer, s *gatewayStatus, top int) error {
 		for i := range s.Connections {
 			row(p, &s.Connections[i].Snapshot)
 		}
+	}
+	for i := range s.Kafka {
+		rowsOfKafka(p, &s.Kafka[i])
 	}
 	for _, row := range []func(*page, string, *proxy.TargetStats){rowOfTarget, rowOfHealth} {
 		for _, name := range slices.Sorted(maps.Keys(s.Upstreams)) {
@@ -359,6 +363,18 @@ func rowOfObserved(p *page, l *accept.Snapshot) {
 func rowOfHandshakes(p *page, l *accept.Snapshot) {
 	if why := counted(l.Handshakes); why != "" {
 		p.row("HANDSHAKES AT|FAILED", l.Listener, why)
+	}
+}
+
+// rowsOfKafka writes the nodes of a cluster of Kafka as clients see them.
+func rowsOfKafka(p *page, k *kafka.Snapshot) {
+	const heading = "KAFKA|NODE|AT|BROKER|OPEN|ACCEPTED|FAILED|TROUBLE"
+	row := func(name any, n *kafka.NodeStatus) {
+		p.row(heading, k.Cluster, name, n.Address, n.Broker, n.Connections, n.Accepted, n.Failed, n.Trouble)
+	}
+	row("bootstrap", &k.Bootstrap)
+	for i := range k.Nodes {
+		row(k.Nodes[i].Node, &k.Nodes[i])
 	}
 }
 

@@ -177,7 +177,10 @@ func TestStatusOfQuotas(t *testing.T) {
 		{"name": "near", "kind": "quota", "mode": "enforce", "admitted": 7, "rejected": {"quota": 3, "canceled": 1}, "quota": {"rules": 2, "buckets": {"known": 5, "max": 100, "overflowed": 4}, "store_errors": 0,
 			"refused": [{"bucket": "near/user=alice", "times": 5}, {"bucket": "near/user=bob", "times": 4}, {"bucket": "near/user=carol", "times": 2}, {"bucket": "other", "times": 7}]}},
 		{"name": "far", "kind": "quota", "mode": "observe", "quota": {"rules": 1, "store_errors": 6, "unsettled": 1}}],
-		"stores": [{"name": "shared", "down": true, "why": "no answer", "takes": 12, "failed": {"timeout": 2, "down": 3}, "trips": 1}]}`), &l)
+		"stores": [{"name": "shared", "down": true, "why": "no answer", "takes": 12, "failed": {"timeout": 2, "down": 3}, "trips": 1}],
+		"kafka": [{"cluster": "orders", "connections": 3, "bootstrap": {"node": -1, "address": ":9092", "connections": 1, "accepted": 9}, "nodes": [
+			{"node": 1, "broker": "10.0.0.1:9092", "address": "kafka.example.org:9101", "connections": 2, "accepted": 5, "failed": 1},
+			{"node": 200, "broker": "10.0.0.2:9092", "trouble": "its port would be 9300"}]}]}`), &l)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,6 +199,7 @@ func TestStatusOfQuotas(t *testing.T) {
 		"near enforce 2 5 100 4 0 7 3 1 0 0",
 		"far observe 1 - - - 0 0 0 0 6 1",
 		"shared down 12 5 1 no answer",
+		"KAFKA NODE AT BROKER OPEN ACCEPTED FAILED TROUBLE\norders bootstrap :9092 - 1 9 0 -\norders 1 kafka.example.org:9101 10.0.0.1:9092 2 5 1 -\norders 200 - 10.0.0.2:9092 0 0 0 its port would be 9300",
 		"BUCKET OF REFUSED\nuser=alice near 5\nuser=bob near 4\n(other) near 9",
 	} {
 		if !strings.Contains(got, "\n"+want) {

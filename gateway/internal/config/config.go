@@ -557,6 +557,32 @@ func ForUpstream(upstream, listen string, maxInFlight int64) (*Config, error) {
 	return c, nil
 }
 
+// Where clients reach a cluster without a file: DefaultKafka is the address to bootstrap at, and DefaultNodes are the ports of nodes.
+const (
+	DefaultKafka = "127.0.0.1:19092"
+	DefaultNodes = "19100-19199"
+)
+
+// ForKafka is the configuration of a gateway started without a file before a cluster of Kafka. Clients bootstrap at
+// [DefaultKafka].
+func ForKafka(bootstrap ...string) (*Config, error) {
+	for _, address := range bootstrap {
+		if problem := brokerProblem(address); problem != "" {
+			return nil, fmt.Errorf("broker %s; write host:port, for instance 127.0.0.1:9092", problem)
+		}
+	}
+	c := new(Config)
+	c.SetDefaults()
+	c.Listeners = nil
+	var l KafkaListen
+	l.SetDefaults()
+	l.Address = DefaultKafka
+	c.Kafka = map[string]Kafka{"kafka": {
+		Bootstrap: bootstrap, Listen: &l, Nodes: &KafkaNodes{Ports: DefaultNodes, Advertise: "127.0.0.1"},
+	}}
+	return c, nil
+}
+
 func defaultLimit(maxInFlight int64) *policy.LimitSpec {
 	if maxInFlight > 0 {
 		return &policy.LimitSpec{Controller: "fixed", Limit: maxInFlight}

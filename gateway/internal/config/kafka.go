@@ -187,9 +187,8 @@ func (m *meaning) kafka() {
 	for _, name := range slices.Sorted(maps.Keys(m.Config.Kafka)) {
 		k, path := m.Config.Kafka[name], fault.Path{"kafka", name}
 		for i, addr := range k.Bootstrap {
-			var wrong fault.Fault
-			if errors.As(checkAddress(addr), &wrong) { // its advice is about listeners
-				m.report(path.At("bootstrap").Index(i), "write host:port, for instance 127.0.0.1:9092", "%s", wrong.Problem)
+			if problem := brokerProblem(addr); problem != "" {
+				m.report(path.At("bootstrap").Index(i), "write host:port, for instance 127.0.0.1:9092", "%s", problem)
 			}
 		}
 		if k.TLS != nil {
@@ -235,6 +234,15 @@ func (m *meaning) kafka() {
 			m.report(path, "write read: "+kafkaLag, "%q is nothing that a signal can read", word)
 		}
 	}
+}
+
+// brokerProblem says what is wrong with the address of a broker, empty for nothing. What checkAddress advises is about listeners.
+func brokerProblem(address string) string {
+	var wrong fault.Fault
+	if errors.As(checkAddress(address), &wrong) {
+		return wrong.Problem
+	}
+	return ""
 }
 
 // kafkaListen checks where clients of a cluster connect.

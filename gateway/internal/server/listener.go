@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,8 +27,9 @@ type listener struct {
 	pprof    bool      // of the admin listener
 	replaces *listener // shares its socket; nil if the socket is its own
 	conns    *accept.Listener
-	server   *http.Server // nil on a listener for an Envoy
-	rpc      *rpc.Server  // nil on others
+	server   *http.Server  // nil on a listener for an Envoy or for Kafka
+	rpc      *rpc.Server   // of a listener for an Envoy, nil on others
+	kafka    *kafkaGateway // of one for Kafka, nil on others
 	restFor  time.Duration
 	closed   atomic.Bool   // accepts no more, and tells its clients to go
 	ended    chan struct{} // closed when it has accepted its last; nil before serve
@@ -36,19 +38,37 @@ type listener struct {
 // listeners are those of one configuration.
 type listeners struct {
 	public []*listener
-	admin  *listener         // nil if it is off
-	wanted []config.Listener // the settings of the public ones
-	opened []*listener       // those made for this configuration
+	admin  *listener   // nil if it is off
+	wanted []wanted    // the public ones
+	opened []*listener // those made for this configuration
+}
+
+// wanted is a listener of a configuration: its settings, and the cluster of Kafka that it is for, empty for none.
+type wanted struct {
+	config.Listener
+	cluster string
+}
+
+// wantedBy returns the public listeners of a configuration.
+func wantedBy(cfg *config.Config) (all []wanted) {
+	for _, lc := range cfg.Listeners {
+		all = append(all, wanted{lc, ""})
+	}
+	if len(all) == 0 && cfg.ServesHTTP() {
+		all = append(all, wanted{config.DefaultListener(config.DefaultListen), ""})
+	}
+	for _, name := range cfg.KafkaListeners() {
+		l := cfg.Kafka[name].Listen
+		all = append(all, wanted{l.Listener(l.Address), name})
+	}
+	return all
 }
 
 // openListeners opens what cfg asks for. A listener that has not changed stays; one with
 // other settings at the same address gets a new server on the same socket. On an
 // error everything is as before.
 func (s *Server) openListeners(cfg *config.Config) (_ *listeners, err error) {
-	next := &listeners{wanted: cfg.Listeners}
-	if len(next.wanted) == 0 {
-		next.wanted = []config.Listener{config.DefaultListener(config.DefaultListen)}
-	}
+	next := &listeners{wanted: wantedBy(cfg)}
 	if err := s.opts.Inherited.Check(next.addresses(cfg.Admin)); err != nil {
 		return nil, err
 	}
@@ -57,16 +77,18 @@ func (s *Server) openListeners(cfg *config.Config) (_ *listeners, err error) {
 			next.discard()
 		}
 	}()
-	for _, lc := range next.wanted {
-		l := find(s.listeners, lc.Address)
-		if l == nil || !sameSettings(l.cfg, lc) {
-			l = &listener{cfg: lc, replaces: l}
-			if err := s.openListener(l, listenSetting); err != nil {
-				return nil, err
-			}
-			if l.rpc == nil {
-				l.server.Handler = s.handler(l)
-			}
+	for _, w := range next.wanted {
+		l := find(s.listeners, w.Address)
+		same := l != nil && sameSettings(l.cfg, w.Listener)
+		if w.cluster != "" {
+			l, err = s.kafkaListener(cfg, w, l, same)
+		} else if !same || l.kafka != nil {
+			l, err = s.newListener(w.Listener, l)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(s.listeners, l) {
 			next.opened = append(next.opened, l)
 		}
 		next.public = append(next.public, l)
@@ -82,6 +104,18 @@ func (s *Server) openListeners(cfg *config.Config) (_ *listeners, err error) {
 		next.opened = append(next.opened, next.admin)
 	}
 	return next, nil
+}
+
+// newListener opens a listener in the place of another, nil for none.
+func (s *Server) newListener(cfg config.Listener, replaces *listener) (*listener, error) {
+	l := &listener{cfg: cfg, replaces: replaces}
+	if err := s.openListener(l, listenSetting); err != nil {
+		return nil, err
+	}
+	if l.rpc == nil {
+		l.server.Handler = s.handler(l)
+	}
+	return l, nil
 }
 
 // addresses returns those of all listeners, the admin's last.
@@ -103,10 +137,7 @@ const (
 
 // openListener opens the socket of l and makes its server, with every bound set.
 func (s *Server) openListener(l *listener, setting string) (err error) {
-	o := accept.Options{
-		Config: l.cfg, Log: s.events, Setting: setting, Inherited: s.opts.Inherited,
-		Trusted: func(addr netip.Addr) bool { return s.Policy().TrustsNetwork(addr) },
-	}
+	o := s.acceptOptions(l.cfg, setting)
 	if l.replaces != nil {
 		o.Share = l.replaces.conns
 	}
@@ -145,6 +176,14 @@ func (s *Server) openListener(l *listener, setting string) (err error) {
 	return nil
 }
 
+// acceptOptions are what every socket is opened with.
+func (s *Server) acceptOptions(cfg config.Listener, setting string) accept.Options {
+	return accept.Options{
+		Config: cfg, Log: s.events, Setting: setting, Inherited: s.opts.Inherited,
+		Trusted: func(addr netip.Addr) bool { return s.Policy().TrustsNetwork(addr) },
+	}
+}
+
 // find returns the listener at an address, nil if there is none.
 func find(ls []*listener, address string) *listener {
 	for _, l := range ls {
@@ -177,6 +216,9 @@ func sameSettings(a, b config.Listener) bool {
 func (next *listeners) discard() {
 	for _, l := range next.opened {
 		_ = l.conns.Close() // nobody has used it
+		if l.kafka != nil {
+			_ = l.kafka.Close()
+		}
 	}
 }
 
@@ -195,7 +237,7 @@ func (next *listeners) loadCertificates() error {
 func (s *Server) swapListeners(next *listeners) {
 	old := s.all()
 	for i, l := range next.public {
-		l.conns.Configure(next.wanted[i])
+		l.conns.Configure(next.wanted[i].Listener)
 	}
 	s.listeners, s.admin = next.public, next.admin
 	if s.running {
@@ -227,6 +269,8 @@ func (s *Server) serve(l *listener) {
 		switch {
 		case l.rpc != nil:
 			err = l.rpc.Serve(l.conns)
+		case l.kafka != nil:
+			err = l.kafka.Serve(l.conns)
 		case l.cfg.TLS != nil:
 			err = l.server.ServeTLS(l.conns, "", "")
 		default:
@@ -248,7 +292,12 @@ func (s *Server) announce(l *listener) {
 		s.log.Info("admin listening", "address", "http://"+l.Addr().String(), "paths", "/metrics /healthz /readyz /gates /explain /quotas /reload")
 		return
 	}
-	about := []any{"address", l.Addr().String(), "tls", l.cfg.TLS != nil, "h2c", l.cfg.H2C}
+	about := []any{"address", l.Addr().String(), "tls", l.cfg.TLS != nil}
+	if l.kafka != nil {
+		about = append(about, l.kafka.about()...)
+	} else {
+		about = append(about, "h2c", l.cfg.H2C)
+	}
 	if l.cfg.ServesEnvoy() {
 		about = append(about, "serve", strings.Join(l.cfg.Serve, ","))
 	}
@@ -270,7 +319,7 @@ func (s *Server) letGo(l *listener, replaced bool) {
 	if l.ended != nil {
 		<-l.ended // else a connection accepted last is not counted yet, and would be cut
 	}
-	if l.rpc == nil { // calls of gRPC last, so its clients are told to go at once
+	if l.server != nil { // calls of gRPC last, and so do connections of Kafka: their clients have to come back at once
 		l.conns.AwaitEmpty(s.closing)
 	}
 	if !l.stop(s.cutting) {
@@ -287,10 +336,19 @@ const drainFor = 50 * time.Millisecond
 // shares it, and closes the socket. Connections already accepted go on.
 func (l *listener) stopAccepting(shared bool) {
 	l.closed.Store(true)
-	if !shared {
-		l.conns.Drain(drainFor)
+	drain := drainFor
+	if shared {
+		drain = 0
+	}
+	var nodes sync.WaitGroup
+	if l.kafka != nil {
+		nodes.Go(func() { l.kafka.StopAccepting(drain) })
+	}
+	if drain > 0 {
+		l.conns.Drain(drain)
 	}
 	_ = l.conns.Close() // it is closed either way
+	nodes.Wait()
 }
 
 // restFor is how long connections have to come to rest when a listener stops. Answers that take
@@ -305,7 +363,10 @@ func (l *listener) stop(ctx context.Context) bool {
 		Shutdown(context.Context) error
 		Close() error
 	} = l.rpc
-	if l.rpc == nil {
+	switch {
+	case l.kafka != nil:
+		server = l.kafka
+	case l.rpc == nil:
 		server = l.server
 		rest, cancel := context.WithTimeout(ctx, l.restFor)
 		l.conns.AwaitRest(rest)

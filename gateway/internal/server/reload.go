@@ -121,7 +121,7 @@ func (s *Server) reloadAndTell() admin.Reload {
 // rate limit service and the certificates. One that is not there is nil.
 func (s *Server) files(cfg *config.Config) []os.FileInfo {
 	names := append([]string{s.opts.Watch}, cfg.RateLimitFiles()...)
-	for _, l := range cfg.Listeners {
+	for _, l := range wantedBy(cfg) {
 		if l.TLS != nil {
 			names = append(names, l.TLS.Cert, l.TLS.Key)
 			if l.TLS.ClientCA != "" {

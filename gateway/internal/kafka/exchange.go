@@ -1,0 +1,287 @@
+package kafka
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// Keys of APIs that are more than passed on.
+const (
+	keyProduce        = 0
+	keyMetadata       = 3
+	keyFindCoord      = 10
+	keySaslHandshake  = 17
+	keyApiVersions    = 18
+	keyDescribeClust  = 60
+	keyShareFetch     = 78
+	keyShareAck       = 79
+	lastApiVersions   = 4 // that the answer of a broker is read in
+	produceNamesNodes = 10
+)
+
+// span is the versions of an API that clients are offered.
+type span struct{ min, max int16 }
+
+// offered are the APIs for clients. What is not here is between brokers, or new: nobody knows whether its answers name a broker. Some
+// end below the newest version, whose answers do, or have to be held whole for it: Fetch from 16 on, DescribeQuorum from 2 on.
+var offered = func() map[int16]span {
+	all := map[int16]span{
+		keyProduce: {0, 13}, 1: {4, 15}, keyMetadata: {0, 13}, keyFindCoord: {0, 6}, keyDescribeClust: {0, 2}, keyShareFetch: {1, 2}, keyShareAck: {1, 2},
+		keySaslHandshake: {1, 1}, 36: {0, 2}, keyApiVersions: {0, lastApiVersions}, 19: {2, 7}, 20: {1, 6}, 37: {0, 3}, 48: {0, 1}, 49: {0, 1}, 55: {0, 1},
+	}
+	for _, r := range [][2]int16{{2, 2}, {8, 9}, {11, 16}, {21, 26}, {28, 35}, {38, 47}, {50, 51}, {57, 57}, {61, 61}, {64, 66}, {68, 69}, {71, 72}, {74, 77}, {88, 92}} {
+		for key := r[0]; key <= r[1]; key++ {
+			if req := kmsg.RequestForKey(key); req != nil {
+				all[key] = span{0, req.MaxVersion()}
+			}
+		}
+	}
+	return all
+}()
+
+// request is the beginning of a request.
+type request struct {
+	key, version int16
+	correlation  int32
+	client       string
+	silent       bool // it has no answer: Produce with acks 0
+}
+
+// leastRequest is what every request has: key, version and correlation id.
+const leastRequest = 8
+
+// mostHeader bounds what a request may have before the fields that are read of it, in bytes: two texts, and tags.
+const mostHeader = 128 << 10
+
+// refusal is why a connection ends.
+type refusal string
+
+// Error implements error.
+func (r refusal) Error() string { return string(r) }
+
+func refuse(format string, args ...any) error { return refusal(fmt.Sprintf(format, args...)) }
+
+// readRequest reads the beginning of a request, of the size that its frame says. more is true if it does not reach.
+func readRequest(b []byte, size int) (r request, more bool, err error) {
+	in := reader{b: b}
+	r.key, r.version, r.correlation = in.int16(), in.int16(), in.int32()
+	if in.short {
+		return r, true, nil
+	}
+	of, ok := offered[r.key]
+	if !ok {
+		return r, false, refuse("API %d is not offered", r.key)
+	}
+	r.client = in.nullable()
+	if r.key == keyApiVersions && r.version > of.max {
+		return r, in.short && len(b) < size, nil // it is answered here, whatever else is in it
+	}
+	if r.version < of.min || r.version > of.max {
+		return r, false, refuse("version %d of %s is not offered, %d to %d are", r.version, kmsg.NameForKey(r.key), of.min, of.max)
+	}
+	if r.key == keyProduce {
+		if r.version >= 9 {
+			in.tags()
+			in.compact()
+		} else if r.version >= 3 {
+			in.nullable()
+		}
+		r.silent = in.int16() == 0
+	}
+	if in.short && len(b) >= min(size, mostHeader) {
+		return r, false, refuse("a request of %d bytes ends in its header, or has one of more than %d bytes", size, mostHeader)
+	}
+	return r, in.short, nil
+}
+
+// ownAnswer is the answer to a request that no broker is asked about, nil if it has to be: an ApiVersions that is newer than what
+// is understood here gets error 35 in version 0, as from a broker that does not know it.
+func (r *request) ownAnswer() []byte {
+	if r.key != keyApiVersions || r.version <= lastApiVersions {
+		return nil
+	}
+	body := kmsg.NewPtrApiVersionsResponse()
+	body.ErrorCode = kerr.UnsupportedVersion.Code
+	key := kmsg.NewApiVersionsResponseApiKey()
+	key.ApiKey, key.MaxVersion = keyApiVersions, lastApiVersions
+	body.ApiKeys = append(body.ApiKeys, key)
+	frame := binary.BigEndian.AppendUint32(make([]byte, 4, 32), uint32(r.correlation))
+	frame = body.AppendTo(frame)
+	binary.BigEndian.PutUint32(frame, uint32(len(frame)-4))
+	return frame
+}
+
+// rewritten reports whether the answer may name nodes or APIs, so that it has to be decoded.
+func (r *request) rewritten() bool {
+	switch r.key {
+	case keyProduce:
+		return r.version >= produceNamesNodes
+	case keyMetadata, keyFindCoord, keyDescribeClust, keyShareFetch, keyShareAck, keyApiVersions:
+		return true
+	}
+	return false
+}
+
+// advertise says where clients reach a node that an answer names. ok is false if they cannot.
+type advertise func(id int32, host string, port int32) (newHost string, newPort int32, ok bool)
+
+// rewrite returns the answer to r with the nodes where clients reach them, and with no API that is not offered. answer has
+// everything behind the size of the frame, and the result the size as well.
+func (r *request) rewrite(answer []byte, to advertise) ([]byte, error) {
+	resp := kmsg.ResponseForKey(r.key)
+	resp.SetVersion(r.version)
+	if r.key == keyApiVersions && len(answer) >= 6 && int16(binary.BigEndian.Uint16(answer[4:])) == kerr.UnsupportedVersion.Code {
+		resp.SetVersion(0) // that of an error about the version
+	}
+	in := reader{b: answer, at: 4} // behind the correlation id
+	if resp.IsFlexible() && r.key != keyApiVersions {
+		in.tags()
+	}
+	if in.short {
+		return nil, refuse("an answer to %s ends in its header", kmsg.NameForKey(r.key))
+	}
+	if err := resp.ReadFrom(answer[in.at:]); err != nil {
+		return nil, refuse("an answer to %s cannot be read: %v", kmsg.NameForKey(r.key), err)
+	}
+	replace(resp, to)
+	frame := append(make([]byte, 4, len(answer)+64), answer[:in.at]...)
+	frame = resp.AppendTo(frame)
+	binary.BigEndian.PutUint32(frame, uint32(len(frame)-4))
+	return frame, nil
+}
+
+// replace puts nodes where clients reach them, and leaves out those that they do not.
+func replace(resp kmsg.Response, to advertise) {
+	switch resp := resp.(type) {
+	case *kmsg.ApiVersionsResponse:
+		kept := resp.ApiKeys[:0]
+		for _, k := range resp.ApiKeys {
+			if of, ok := offered[k.ApiKey]; ok && k.MinVersion <= of.max {
+				k.MaxVersion = min(k.MaxVersion, of.max)
+				if k.ApiKey == keySaslHandshake {
+					k.MinVersion = of.min // version 0 is followed by bytes in no frame
+				}
+				if k.MinVersion <= k.MaxVersion {
+					kept = append(kept, k)
+				}
+			}
+		}
+		resp.ApiKeys = kept
+	case *kmsg.MetadataResponse:
+		resp.Brokers = among(resp.Brokers, to, func(b *kmsg.MetadataResponseBroker) (int32, *string, *int32) { return b.NodeID, &b.Host, &b.Port })
+	case *kmsg.DescribeClusterResponse:
+		resp.Brokers = among(resp.Brokers, to, func(b *kmsg.DescribeClusterResponseBroker) (int32, *string, *int32) {
+			return b.NodeID, &b.Host, &b.Port
+		})
+	case *kmsg.ProduceResponse:
+		resp.Brokers = among(resp.Brokers, to, func(b *kmsg.ProduceResponseBroker) (int32, *string, *int32) { return b.NodeID, &b.Host, &b.Port })
+	case *kmsg.ShareFetchResponse:
+		resp.NodeEndpoints = among(resp.NodeEndpoints, to, func(b *kmsg.ShareFetchResponseNodeEndpoint) (int32, *string, *int32) {
+			return b.NodeID, &b.Host, &b.Port
+		})
+	case *kmsg.ShareAcknowledgeResponse:
+		resp.NodeEndpoints = among(resp.NodeEndpoints, to, func(b *kmsg.ShareAcknowledgeResponseNodeEndpoint) (int32, *string, *int32) {
+			return b.NodeID, &b.Host, &b.Port
+		})
+	case *kmsg.FindCoordinatorResponse:
+		coordinator(&resp.NodeID, &resp.Host, &resp.Port, &resp.ErrorCode, to)
+		for i := range resp.Coordinators {
+			c := &resp.Coordinators[i]
+			coordinator(&c.NodeID, &c.Host, &c.Port, &c.ErrorCode, to)
+		}
+	}
+}
+
+// among returns the nodes that clients reach.
+func among[N any](nodes []N, to advertise, fields func(*N) (int32, *string, *int32)) []N {
+	kept := nodes[:0]
+	for _, n := range nodes {
+		id, host, port := fields(&n)
+		var ok bool
+		if *host, *port, ok = to(id, *host, *port); ok {
+			kept = append(kept, n)
+		}
+	}
+	return kept
+}
+
+// coordinator does the same for a coordinator. One that clients cannot reach is none that is there.
+func coordinator(id *int32, host *string, port *int32, code *int16, to advertise) {
+	if *id < 0 || *host == "" {
+		return // there is none
+	}
+	newHost, newPort, ok := to(*id, *host, *port)
+	if !ok {
+		*id, newHost, newPort, *code = -1, "", -1, kerr.CoordinatorNotAvailable.Code
+	}
+	*host, *port = newHost, newPort
+}
+
+// reader reads the fields of a header. short is true once one of them has not been whole.
+type reader struct {
+	b     []byte
+	at    int
+	short bool
+}
+
+func (r *reader) take(n int) []byte {
+	if r.short || n < 0 || n > len(r.b)-r.at {
+		r.short = true
+		return nil
+	}
+	r.at += n
+	return r.b[r.at-n : r.at]
+}
+
+func (r *reader) int16() int16 {
+	if b := r.take(2); b != nil {
+		return int16(binary.BigEndian.Uint16(b))
+	}
+	return 0
+}
+
+func (r *reader) int32() int32 {
+	if b := r.take(4); b != nil {
+		return int32(binary.BigEndian.Uint32(b))
+	}
+	return 0
+}
+
+// nullable is a text with its length before it, -1 for none.
+func (r *reader) nullable() string {
+	if n := r.int16(); n > 0 {
+		return string(r.take(int(n)))
+	}
+	return ""
+}
+
+// compact is the same with a length of variable size, plus one.
+func (r *reader) compact() {
+	if n := r.uvarint(); n > 1 {
+		r.take(n - 1)
+	}
+}
+
+func (r *reader) uvarint() int {
+	if r.short {
+		return 0
+	}
+	n, size := binary.Uvarint(r.b[r.at:])
+	if size <= 0 || n > 1<<31-1 {
+		r.short = true
+		return 0
+	}
+	r.at += size
+	return int(n)
+}
+
+// tags passes over tagged fields.
+func (r *reader) tags() {
+	for n := r.uvarint(); n > 0 && !r.short; n-- {
+		r.uvarint()
+		r.take(r.uvarint())
+	}
+}

@@ -1,0 +1,171 @@
+package kafka
+
+import (
+	"encoding/binary"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// sent is a request behind the size of its frame.
+func sent(client string, version int16, req kmsg.Request) []byte {
+	req.SetVersion(version)
+	return kmsg.NewRequestFormatter(kmsg.FormatterClientID(client)).AppendRequest(nil, req, 7)[4:]
+}
+
+// The acks of every version of Produce are found behind the client id and the transactional id, however long.
+func TestReadProduce(t *testing.T) {
+	for version := int16(0); version <= offered[keyProduce].max; version++ {
+		for _, acks := range []int16{0, 1, -1} {
+			for _, id := range []string{"", "txn", strings.Repeat("t", 30_000)} {
+				req := kmsg.NewPtrProduceRequest()
+				req.Acks = acks
+				if version >= 3 && id != "" {
+					req.TransactionID = &id
+				}
+				b := sent("app", version, req)
+				r, more, err := readRequest(b, len(b))
+				if err != nil || more || r.silent != (acks == 0) || r.client != "app" || r.correlation != 7 || r.version != version {
+					t.Errorf("version %d, acks %d: %+v, %v, %v", version, acks, r, more, err)
+				}
+				for n := range min(len(b), 200) { // as it comes in
+					if r, more, err := readRequest(b[:n], len(b)); err != nil || !more && r.silent != (acks == 0) {
+						t.Fatalf("version %d, the first %d bytes: %+v, %v", version, n, r, err)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestReadRequestRefuses(t *testing.T) {
+	for _, c := range []struct {
+		key, version int16
+		want         string
+	}{
+		{1, 16, "version 16 of Fetch is not offered, 4 to 15 are"}, {1, 3, "version 3 of Fetch"}, {17, 0, "version 0 of SASLHandshake"},
+		{27, 0, "API 27 is not offered"}, {80, 0, "API 80"}, {-1, 0, "API -1"}, {999, 0, "API 999"}, {55, 2, "version 2 of DescribeQuorum"},
+	} {
+		b := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, uint16(c.key)), uint16(c.version))
+		b = append(b, 0, 0, 0, 7, 0xff, 0xff)
+		if _, _, err := readRequest(b, len(b)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("API %d, version %d: %v", c.key, c.version, err)
+		}
+	}
+	whole := sent("app", 3, kmsg.NewPtrProduceRequest())
+	cut := whole[:12] // in the client id
+	if _, _, err := readRequest(cut, len(cut)); err == nil {
+		t.Error("a header that ends in its client id")
+	}
+}
+
+// Nodes get the gateway's addresses in each answer that names any. Those that clients do not reach are left out.
+func TestRewrite(t *testing.T) {
+	to := func(id int32, host string, port int32) (string, int32, bool) { return "gateway", 9100 + id, id < 3 }
+	metadata := kmsg.NewPtrMetadataResponse()
+	describe := kmsg.NewPtrDescribeClusterResponse()
+	produce := kmsg.NewPtrProduceResponse()
+	share, acknowledge := kmsg.NewPtrShareFetchResponse(), kmsg.NewPtrShareAcknowledgeResponse()
+	one, many := kmsg.NewPtrFindCoordinatorResponse(), kmsg.NewPtrFindCoordinatorResponse()
+	one.NodeID, one.Host, one.Port = 5, "secret", 9092
+	for _, id := range []int32{1, 5} {
+		metadata.Brokers = append(metadata.Brokers, kmsg.MetadataResponseBroker{NodeID: id, Host: "secret", Port: 9092})
+		describe.Brokers = append(describe.Brokers, kmsg.DescribeClusterResponseBroker{NodeID: id, Host: "secret", Port: 9092})
+		produce.Brokers = append(produce.Brokers, kmsg.ProduceResponseBroker{NodeID: id, Host: "secret", Port: 9092})
+		share.NodeEndpoints = append(share.NodeEndpoints, kmsg.ShareFetchResponseNodeEndpoint{NodeID: id, Host: "secret", Port: 9092})
+		acknowledge.NodeEndpoints = append(acknowledge.NodeEndpoints, kmsg.ShareAcknowledgeResponseNodeEndpoint{NodeID: id, Host: "secret", Port: 9092})
+		many.Coordinators = append(many.Coordinators, kmsg.FindCoordinatorResponseCoordinator{Key: "group", NodeID: id, Host: "secret", Port: 9092})
+	}
+	for _, resp := range []kmsg.Response{metadata, describe, produce, share, acknowledge, one, many} {
+		of := offered[resp.Key()]
+		for version := of.min; version <= of.max; version++ {
+			r := request{key: resp.Key(), version: version}
+			if resp == many && version < 4 || resp == one && version >= 4 || resp == produce && version < produceNamesNodes {
+				continue // a broker has no such answer
+			}
+			resp.SetVersion(version)
+			answer := []byte{0, 0, 0, 7}
+			if resp.IsFlexible() {
+				answer = append(answer, 0)
+			}
+			answer = resp.AppendTo(answer)
+			if !r.rewritten() {
+				if strings.Contains(string(answer), "secret") {
+					t.Errorf("%s %d is not rewritten", kmsg.NameForKey(r.key), version)
+				}
+				continue
+			}
+			got, err := r.rewrite(answer, to)
+			if err != nil {
+				t.Errorf("%s %d: %v", kmsg.NameForKey(r.key), version, err)
+				continue
+			}
+			if int(binary.BigEndian.Uint32(got)) != len(got)-4 || strings.Contains(string(got), "secret") || resp != one && strings.Count(string(got), "gateway") != 1 {
+				t.Errorf("%s %d: %q", kmsg.NameForKey(r.key), version, got)
+			}
+		}
+	}
+}
+
+// ApiVersions offers what is offered here, and no version of it that the broker lacks.
+func TestRewriteApiVersions(t *testing.T) {
+	resp := kmsg.NewPtrApiVersionsResponse()
+	for _, k := range [][3]int16{{0, 0, 13}, {1, 4, 18}, {17, 0, 1}, {27, 0, 1}, {55, 0, 2}, {3, 0, 12}, {500, 0, 0}, {18, 0, 5}} {
+		resp.ApiKeys = append(resp.ApiKeys, kmsg.ApiVersionsResponseApiKey{ApiKey: k[0], MinVersion: k[1], MaxVersion: k[2]})
+	}
+	resp.SetVersion(3)
+	r := request{key: keyApiVersions, version: 3}
+	got, err := r.rewrite(resp.AppendTo([]byte{0, 0, 0, 7}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut := kmsg.NewPtrApiVersionsResponse()
+	cut.SetVersion(3)
+	if err := cut.ReadFrom(got[8:]); err != nil {
+		t.Fatal(err)
+	}
+	var all [][3]int16
+	for _, k := range cut.ApiKeys {
+		all = append(all, [3]int16{k.ApiKey, k.MinVersion, k.MaxVersion})
+	}
+	if want := [][3]int16{{0, 0, 13}, {1, 4, 15}, {17, 1, 1}, {55, 0, 1}, {3, 0, 12}, {18, 0, 4}}; !slices.Equal(all, want) {
+		t.Errorf("%v, not %v", all, want)
+	}
+}
+
+// What anybody may send makes no panic, and takes no more memory than it has bytes.
+func FuzzRequest(f *testing.F) {
+	f.Add(sent("app", 9, kmsg.NewPtrProduceRequest()))
+	f.Add(sent("app", 12, kmsg.NewPtrMetadataRequest()))
+	f.Add(sent("", 4, kmsg.NewPtrApiVersionsRequest()))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		whole, more, err := readRequest(b, len(b))
+		if more && len(b) >= leastRequest {
+			t.Fatalf("a whole request of %d bytes needs more", len(b))
+		}
+		if err != nil || more {
+			return
+		}
+		for n := range min(len(b), 64) {
+			if part, more, err := readRequest(b[:n], len(b)); err != nil || !more && part != whole {
+				t.Fatalf("%d of %d bytes: %+v and %v, in whole %+v", n, len(b), part, err, whole)
+			}
+		}
+	})
+}
+
+// What a broker may send makes no panic.
+func FuzzAnswer(f *testing.F) {
+	f.Add(int16(3), int16(12), append([]byte{0, 0, 0, 7, 0}, kmsg.NewPtrMetadataResponse().AppendTo(nil)...))
+	f.Add(int16(10), int16(4), []byte{0, 0, 0, 7, 0, 0, 0, 0, 0, 2})
+	f.Fuzz(func(t *testing.T, key, version int16, b []byte) {
+		r := request{key: key, version: version}
+		of, ok := offered[key]
+		if !ok || version < of.min || version > of.max || !r.rewritten() {
+			return
+		}
+		_, _ = r.rewrite(b, func(id int32, host string, port int32) (string, int32, bool) { return host, port, id > 0 })
+	})
+}

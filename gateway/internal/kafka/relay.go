@@ -1,0 +1,434 @@
+package kafka
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// relay is a client and the connection to a broker that is its own. One goroutine moves requests, another answers.
+type relay struct {
+	server *Server
+	node   *node
+	raw    net.Conn // the client's, below TLS
+
+	ctx  context.Context // ended by close
+	end  context.CancelFunc
+	stop atomic.Bool // it ends when nothing is in flight
+
+	mu      sync.Mutex
+	moved   sync.Cond // something left pending, or the end came
+	client  net.Conn  // raw, or TLS over it; it changes before there is a broker only
+	broker  net.Conn  // nil until there is one
+	pending []pending // in the order of the requests
+	closed  bool
+
+	size [2][4]byte // of the frame that is read: requests, answers
+}
+
+// pending is an answer that a client waits for. One with bytes of its own is not the broker's.
+type pending struct {
+	request
+	own []byte
+}
+
+const (
+	// connectWithin bounds how long a broker may take to be connected to, and a client for its handshake of TLS.
+	connectWithin = 10 * time.Second
+	// mostPending bounds the requests of a connection that have no answer yet. More are read when there is room.
+	mostPending = 4096
+	// mostDecoded bounds an answer that is decoded, in bytes.
+	mostDecoded = 64 << 20
+)
+
+// buffers are what bytes are copied through. An idle connection has none.
+var buffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+
+func newRelay(s *Server, n *node, client net.Conn) *relay {
+	r := &relay{server: s, node: n, raw: client, client: client}
+	r.moved.L = &r.mu
+	r.ctx, r.end = context.WithCancel(context.Background())
+	return r
+}
+
+// close ends both connections at once.
+func (r *relay) close() {
+	r.end()
+	r.mu.Lock()
+	closed, client, broker := r.closed, r.client, r.broker
+	r.closed = true
+	r.moved.Broadcast()
+	r.mu.Unlock()
+	if closed {
+		return
+	}
+	_ = client.Close() // they are gone either way
+	if broker != nil {
+		_ = broker.Close()
+	}
+}
+
+// drain lets the connection end: no further request is read, and the answers that are under way are waited for.
+func (r *relay) drain() {
+	r.stop.Store(true)
+	_ = r.raw.SetReadDeadline(time.Unix(1, 0)) // it wakes who waits for a request
+}
+
+// run serves the client until it or the broker goes.
+func (r *relay) run() {
+	defer r.close()
+	defer r.recovered()
+	if err := r.connect(); err != nil {
+		return
+	}
+	var answers sync.WaitGroup
+	answers.Go(func() {
+		defer r.close()
+		defer r.recovered()
+		r.tell(r.answers())
+	})
+	if err := r.requests(); err == nil {
+		r.awaitAnswers()
+	} else {
+		r.tell(err)
+	}
+	r.close()
+	answers.Wait()
+}
+
+// recovered ends the connection after a panic, and nothing else.
+func (r *relay) recovered() {
+	if v := recover(); v != nil {
+		r.server.log.Error("a panic at a connection of Kafka", "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+	}
+}
+
+// tell logs why a connection ends, where it is not that somebody has gone.
+func (r *relay) tell(err error) {
+	var why refusal
+	if errors.As(err, &why) {
+		r.server.complain(r.raw.RemoteAddr(), err)
+	}
+}
+
+// connect shakes hands with the client, and connects to the broker.
+func (r *relay) connect() error {
+	ctx, cancel := context.WithTimeout(r.ctx, connectWithin)
+	defer cancel()
+	s := r.server
+	if conf := s.opts.Conns.TLSConfig(); conf != nil {
+		c := tls.Server(r.raw, conf)
+		if err := c.HandshakeContext(ctx); err != nil {
+			s.opts.Conns.HandshakeFailed(r.raw.RemoteAddr(), err)
+			return err
+		}
+		r.mu.Lock()
+		r.client = c
+		r.mu.Unlock()
+	}
+	broker, address, err := s.dial(ctx, r.node)
+	if err != nil {
+		if r.ctx.Err() == nil {
+			r.node.failed.Add(1)
+			s.opts.Failed(address, "connect", err)
+		}
+		return err
+	}
+	r.mu.Lock()
+	r.broker = broker
+	closed := r.closed
+	r.mu.Unlock()
+	if closed { // meanwhile
+		_ = broker.Close()
+		return net.ErrClosed
+	}
+	return nil
+}
+
+// dial connects to the broker of a node, or to any of those where the cluster bootstraps.
+func (s *Server) dial(ctx context.Context, n *node) (c net.Conn, address string, err error) {
+	all := s.opts.Config.Bootstrap
+	first := 0
+	if n != &s.bootstrap {
+		all = []string{s.nodes.addressOf(n)}
+	} else {
+		first = int(s.next.Add(1) % uint32(len(all)))
+	}
+	for i := range all {
+		address = all[(first+i)%len(all)]
+		d := net.Dialer{}
+		if s.opts.TLS == nil {
+			c, err = d.DialContext(ctx, "tcp", address)
+		} else {
+			c, err = (&tls.Dialer{NetDialer: &d, Config: s.opts.TLS}).DialContext(ctx, "tcp", address)
+		}
+		if err == nil {
+			return c, address, nil
+		}
+	}
+	return nil, address, err
+}
+
+// requests moves requests until the client goes, or none is to be read any more: then the error is nil.
+func (r *relay) requests() error {
+	size := r.size[0][:]
+	for {
+		if again, err := r.await(size); err != nil || !again {
+			return err
+		}
+		n := int(int32(binary.BigEndian.Uint32(size)))
+		if n < leastRequest {
+			return refuse("a request says that it has %d bytes", n)
+		}
+		if err := r.request(n); err != nil {
+			return err
+		}
+	}
+}
+
+// await reads the size of the next frame. It returns false if none is to be read: the client is let go between two requests.
+func (r *relay) await(size []byte) (bool, error) {
+	got := 0
+	for {
+		if got == 0 && r.stop.Load() {
+			return false, nil
+		}
+		n, err := r.client.Read(size[got:])
+		if got += n; got == len(size) {
+			return true, r.whole()
+		}
+		switch {
+		case err == nil:
+		case !errors.Is(err, os.ErrDeadlineExceeded):
+			return false, err
+		case got > 0: // a request has begun
+			if err := r.whole(); err != nil {
+				return false, err
+			}
+		}
+	}
+}
+
+// whole lets the rest of a request be read on a connection that is let go.
+func (r *relay) whole() error {
+	if !r.stop.Load() {
+		return nil
+	}
+	return r.raw.SetReadDeadline(time.Time{})
+}
+
+// Read is the client's, in the middle of a request: being let go ends no request.
+func (r *relay) Read(b []byte) (int, error) {
+	for {
+		n, err := r.client.Read(b)
+		if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && r.stop.Load() {
+			if err := r.whole(); err != nil {
+				return 0, err
+			}
+			continue
+		}
+		if n > 0 {
+			err = nil
+		}
+		return n, err
+	}
+}
+
+// request moves one request of n bytes.
+func (r *relay) request(n int) error {
+	pooled := buffers.Get().(*[32 << 10]byte)
+	defer buffers.Put(pooled)
+	frame := append(pooled[:0], r.size[0][:]...)
+	req, frame, err := r.header(frame, n)
+	if err != nil {
+		return fmt.Errorf("%w (client id %.80q)", err, req.client)
+	}
+	if own := req.ownAnswer(); own != nil {
+		if _, err := io.CopyN(io.Discard, r, int64(4+n-len(frame))); err != nil {
+			return err
+		}
+		return r.answer(pending{req, own})
+	}
+	if !req.silent {
+		if _, err := r.expect(pending{request: req}); err != nil {
+			return err
+		}
+	}
+	if _, err := r.broker.Write(frame); err != nil {
+		return err
+	}
+	return copyN(r.broker, r, 4+n-len(frame), pooled[:])
+}
+
+// header reads as much of a request as its header needs, and what comes with it.
+func (r *relay) header(frame []byte, n int) (req request, _ []byte, err error) {
+	for {
+		if len(frame) == cap(frame) {
+			frame = append(frame, 0)[:len(frame)]
+		}
+		room := min(cap(frame), 4+n)
+		got, err := r.Read(frame[len(frame):room])
+		if err != nil {
+			return req, frame, err
+		}
+		frame = frame[:len(frame)+got]
+		var more bool
+		if req, more, err = readRequest(frame[4:], n); err != nil || !more {
+			return req, frame, err
+		}
+	}
+}
+
+// copyN moves n bytes through a buffer.
+func copyN(to io.Writer, from io.Reader, n int, buf []byte) error {
+	for n > 0 {
+		got, err := from.Read(buf[:min(n, len(buf))])
+		if got > 0 {
+			if _, err := to.Write(buf[:got]); err != nil {
+				return err
+			}
+			n -= got
+		}
+		if err != nil && n > 0 {
+			if err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// expect notes that an answer is to come, and reports whether no other is to come before. It waits while too many are.
+func (r *relay) expect(p pending) (first bool, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for len(r.pending) >= mostPending && !r.closed {
+		r.moved.Wait()
+	}
+	if r.closed {
+		return false, net.ErrClosed
+	}
+	r.pending = append(r.pending, p)
+	return len(r.pending) == 1, nil
+}
+
+// answer gives an answer of the gateway's own, in its turn: after those to the requests before it.
+func (r *relay) answer(p pending) error {
+	first, err := r.expect(p)
+	if err != nil || !first {
+		return err // if another is before it, the goroutine that moves answers does it
+	}
+	return r.ownAnswers()
+}
+
+// ownAnswers writes the answers of the gateway's own that are next. Only one goroutine is here at a time: that of requests if its own answer
+// is the only one, and that of answers after the broker's.
+func (r *relay) ownAnswers() error {
+	for {
+		r.mu.Lock()
+		if len(r.pending) == 0 || r.pending[0].own == nil {
+			r.mu.Unlock()
+			return nil
+		}
+		own := r.pending[0].own
+		r.mu.Unlock()
+		if _, err := r.client.Write(own); err != nil {
+			return err
+		}
+		r.answered()
+	}
+}
+
+// answered takes the first of pending out.
+func (r *relay) answered() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pending[0] = pending{}
+	r.pending = r.pending[1:]
+	r.moved.Broadcast()
+}
+
+// awaitAnswers waits until nothing is in flight, or the connection has ended.
+func (r *relay) awaitAnswers() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for len(r.pending) > 0 && !r.closed {
+		r.moved.Wait()
+	}
+}
+
+// answers moves answers until the broker goes.
+func (r *relay) answers() error {
+	head := r.size[1][:]
+	for {
+		if _, err := io.ReadFull(r.broker, head); err != nil {
+			return err
+		}
+		n := int(int32(binary.BigEndian.Uint32(head)))
+		if n < 4 {
+			return refuse("an answer of the broker says that it has %d bytes", n)
+		}
+		if err := r.oneAnswer(n); err != nil {
+			return err
+		}
+		r.answered()
+		if err := r.ownAnswers(); err != nil {
+			return err
+		}
+	}
+}
+
+// oneAnswer moves the answer to the first request in flight, of n bytes.
+func (r *relay) oneAnswer(n int) error {
+	pooled := buffers.Get().(*[32 << 10]byte)
+	defer buffers.Put(pooled)
+	frame := append(pooled[:0], r.size[1][:]...)
+	frame = frame[:min(len(pooled), 4+n)]
+	got, err := io.ReadAtLeast(r.broker, frame[4:], 4)
+	if err != nil {
+		return err
+	}
+	frame = frame[:4+got]
+	r.mu.Lock()
+	var p pending
+	if len(r.pending) > 0 {
+		p = r.pending[0]
+	}
+	known := len(r.pending) > 0 && p.own == nil
+	r.mu.Unlock()
+	if id := int32(binary.BigEndian.Uint32(frame[4:])); !known || id != p.correlation {
+		return refuse("the broker answers request %d, and no such request is next", id)
+	}
+	if !p.rewritten() {
+		if _, err := r.client.Write(frame); err != nil {
+			return err
+		}
+		return copyN(r.client, r.broker, 4+n-len(frame), pooled[:])
+	}
+	if n > mostDecoded {
+		return refuse("an answer of %d bytes is larger than what is decoded, %d", n, mostDecoded)
+	}
+	whole := frame[4:]
+	if len(whole) < n {
+		whole = make([]byte, n)
+		if _, err := io.ReadFull(r.broker, whole[copy(whole, frame[4:]):]); err != nil {
+			return err
+		}
+	}
+	answer, err := p.rewrite(whole, r.server.nodes.Advertised)
+	if err != nil {
+		return err
+	}
+	_, err = r.client.Write(answer)
+	return err
+}

@@ -1,0 +1,359 @@
+// Package kafka stands before a cluster of Kafka. Clients bootstrap at one listener, and find each node of the cluster at a
+// listener of its own, because each answer that names a node names its listener instead.
+//
+// Each connection of a client has one to a broker, shared by nobody. So rights, sessions, transactions and the
+// order of answers stay the broker's. Of requests and answers only what has to be known is decoded ([Server] says what); the rest
+// is copied.
+package kafka
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl"
+
+	"github.com/weir-go/weir/gateway/internal/accept"
+	"github.com/weir-go/weir/gateway/internal/config"
+)
+
+// Options are what a [Server] needs. All but TLS, SASL and Previous are required.
+type Options struct {
+	// Cluster is the name of the cluster in the file, and Config what the file says of it.
+	Cluster string
+	Config  config.Kafka
+	// TLS is how the gateway connects to brokers, nil for plain TCP. SASL is how it logs in itself, to ask for
+	// nodes.
+	TLS  *tls.Config
+	SASL []sasl.Mechanism
+	// Conns are the connections of the listener where clients bootstrap.
+	Conns *accept.Listener
+	// Open opens the listener of a node. In shares the socket of another listener there, nil for none.
+	Open func(address string, in *accept.Listener) (*accept.Listener, error)
+	// Previous is the server that this one takes the place of. Its nodes are known from the beginning, and both have the same sockets.
+	Previous *Server
+	// Failed is told of each connection that a broker did not take.
+	Failed func(broker, failure string, err error)
+	Logger *slog.Logger
+}
+
+// Server is the gateway before one cluster: a listener where clients bootstrap, and one for each node. It is safe for
+// concurrent use.
+//
+// Decoded are answers that name nodes (Metadata, FindCoordinator, DescribeCluster, Produce from version 10 on, ShareFetch,
+// ShareAcknowledge) and those to ApiVersions. What clients are offered ends where answers would name nodes in a place that is not
+// known here. A request beyond that ends its connection, as brokers do it.
+type Server struct {
+	opts  Options
+	log   *slog.Logger
+	nodes *nodes
+	asks  *kgo.Client // for itself
+
+	stopping context.Context // ended by StopAccepting
+	stop     context.CancelFunc
+	draining atomic.Bool
+	next     atomic.Uint32 // of the bootstrap brokers
+
+	serving sync.WaitGroup // accept loops of nodes
+	relays  sync.WaitGroup
+
+	mu        sync.Mutex
+	ready     bool // nodes are served
+	bootstrap node
+	open      map[*relay]struct{}
+	closed    bool
+
+	complaints int
+	complained time.Time
+}
+
+// New returns a server that accepts nobody before [Server.Serve]. It connects to nothing yet.
+func New(o Options) (*Server, error) {
+	s := &Server{opts: o, log: o.Logger.With("cluster", o.Cluster), nodes: newNodes(&o.Config), open: map[*relay]struct{}{}}
+	s.bootstrap.id = -1
+	s.stopping, s.stop = context.WithCancel(context.Background())
+	s.nodes.log = s.log
+	s.nodes.serve = s.serveNode
+	s.nodes.open = func(address string) (*accept.Listener, error) {
+		if p := s.opts.Previous; p != nil {
+			if in := p.nodes.at(address); in != nil {
+				if l, err := o.Open(address, in); err == nil {
+					return l, nil
+				} // it has just closed, so the port is free
+			}
+		}
+		return o.Open(address, nil)
+	}
+	opts := []kgo.Opt{
+		kgo.SeedBrokers(o.Config.Bootstrap...), kgo.ClientID("weir"), kgo.SASL(o.SASL...), kgo.RequestRetries(2),
+	}
+	if o.TLS != nil {
+		opts = append(opts, kgo.DialTLSConfig(o.TLS))
+	}
+	var err error
+	if s.asks, err = kgo.NewClient(opts...); err != nil {
+		return nil, fmt.Errorf("kafka.%s: %w", o.Cluster, err)
+	}
+	if p := o.Previous; p != nil && slices.Equal(p.opts.Config.Bootstrap, o.Config.Bootstrap) {
+		s.nodes.mu.Lock()
+		for id, address := range p.nodes.addresses() {
+			s.nodes.learn(id, address)
+		}
+		s.nodes.mu.Unlock()
+	}
+	return s, nil
+}
+
+// Serve accepts clients on the listener where they bootstrap, and on those of the nodes, once the cluster has said which nodes there
+// are. It returns when the listener ends, or after [Server.StopAccepting].
+func (s *Server) Serve(l net.Listener) error {
+	if !s.awaitNodes() {
+		return net.ErrClosed
+	}
+	s.serving.Go(s.follow)
+	s.serveNodes()
+	return s.accept(l, &s.bootstrap)
+}
+
+// awaitNodes asks the cluster for its nodes until it answers. It returns false if nobody waits for that any more.
+func (s *Server) awaitNodes() bool {
+	said := ""
+	for {
+		err := s.nodes.ask(s.stopping, s.asks)
+		if s.stopping.Err() != nil {
+			return false
+		}
+		if err == nil {
+			return true
+		}
+		if err.Error() != said {
+			said = err.Error()
+			s.log.Error("Kafka does not say which nodes there are; nobody is accepted until it does", "bootstrap", s.opts.Config.Bootstrap, "error", err)
+		}
+		if !s.wait(askAgain) {
+			return false
+		}
+	}
+}
+
+// follow asks the cluster for its nodes again and again.
+func (s *Server) follow() {
+	said := ""
+	for s.wait(askEvery) {
+		err := s.nodes.ask(s.stopping, s.asks)
+		switch {
+		case s.stopping.Err() != nil:
+		case err == nil && said != "":
+			s.log.Info("Kafka says again which nodes there are")
+			said = ""
+		case err != nil && err.Error() != said:
+			said = err.Error()
+			s.log.Warn("Kafka does not say which nodes there are; those known stay", "error", err)
+		}
+	}
+}
+
+// wait returns false if the server stops accepting within d.
+func (s *Server) wait(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-s.stopping.Done():
+		return false
+	}
+}
+
+// serveNodes serves the nodes that were known before [Server.Serve].
+func (s *Server) serveNodes() {
+	s.nodes.mu.Lock()
+	defer s.nodes.mu.Unlock()
+	s.mu.Lock()
+	s.ready = true
+	s.mu.Unlock()
+	s.opts.Previous = nil // or it would be kept for ever
+	for _, n := range s.nodes.known {
+		if n.conns != nil {
+			s.serveNode(n)
+		}
+	}
+}
+
+// serveNode accepts clients of a node. Before [Server.Serve] it does nothing. The caller holds nodes.mu.
+func (s *Server) serveNode(n *node) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.ready || s.closed {
+		return
+	}
+	l := n.conns
+	s.serving.Go(func() {
+		if err := s.accept(l, n); s.stopping.Err() == nil && !errors.Is(err, net.ErrClosed) {
+			s.nodes.lost(n, err)
+		}
+	})
+}
+
+// accept takes clients until the listener ends. A moment without memory or descriptors ends nothing.
+func (s *Server) accept(l net.Listener, n *node) error {
+	pause := time.Duration(0)
+	for {
+		c, err := l.Accept()
+		var passing interface{ Temporary() bool }
+		switch {
+		case err == nil:
+			pause = 0
+			n.accepted.Add(1)
+			s.relay(c, n)
+		case errors.As(err, &passing) && passing.Temporary() && !errors.Is(err, net.ErrClosed):
+			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+			s.log.Warn("cannot accept a client of Kafka; trying again", "error", err, "in", pause)
+			if !s.wait(pause) {
+				return err
+			}
+		default:
+			return err
+		}
+	}
+}
+
+// StopAccepting closes the listeners of nodes. What is waiting in the kernel's queue is accepted first, for drain; 0 leaves it to a server that has
+// the same sockets.
+func (s *Server) StopAccepting(drain time.Duration) {
+	s.stop()
+	var all sync.WaitGroup
+	for _, l := range s.nodes.close() {
+		all.Go(func() {
+			if drain > 0 {
+				l.Drain(drain)
+			}
+			_ = l.Close() // it is closed either way
+		})
+	}
+	all.Wait()
+}
+
+// Shutdown ends each connection as soon as nothing is in flight on it, and waits until all have ended. When ctx ends first it returns
+// its error. Call [Server.StopAccepting] before.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.draining.Store(true)
+	for _, r := range s.all() {
+		r.drain()
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.serving.Wait()
+		s.relays.Wait()
+	}()
+	select {
+	case <-ended:
+		s.asks.Close()
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Close ends everything at once.
+func (s *Server) Close() error {
+	s.StopAccepting(0)
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	for _, r := range s.all() {
+		r.close()
+	}
+	s.serving.Wait()
+	s.relays.Wait()
+	s.asks.Close()
+	return nil
+}
+
+func (s *Server) all() []*relay {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]*relay, 0, len(s.open))
+	for r := range s.open {
+		all = append(all, r)
+	}
+	return all
+}
+
+// relay takes a client on. It returns at once.
+func (s *Server) relay(c net.Conn, n *node) {
+	r := newRelay(s, n, c)
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		_ = c.Close()
+		return
+	}
+	s.open[r] = struct{}{}
+	s.relays.Add(1)
+	s.mu.Unlock()
+	n.open.Add(1)
+	if s.draining.Load() {
+		r.drain()
+	}
+	go func() {
+		defer s.relays.Done()
+		defer n.open.Add(-1)
+		defer func() {
+			s.mu.Lock()
+			delete(s.open, r)
+			s.mu.Unlock()
+		}()
+		r.run()
+	}()
+}
+
+// Snapshot is the gateway before one cluster, as /gates shows it.
+type Snapshot struct {
+	Cluster string `json:"cluster"`
+	// Connections are those of clients that are open, at all nodes.
+	Connections int64 `json:"connections"`
+	// Bootstrap are those at the listener where clients bootstrap.
+	Bootstrap NodeStatus   `json:"bootstrap"`
+	Nodes     []NodeStatus `json:"nodes"`
+}
+
+// Snapshot returns what there is to see.
+func (s *Server) Snapshot() Snapshot {
+	b := &s.bootstrap
+	all := Snapshot{Cluster: s.opts.Cluster, Nodes: s.nodes.status(), Bootstrap: NodeStatus{
+		Node: -1, Address: s.opts.Config.Listen.Address, Connections: b.open.Load(), Accepted: b.accepted.Load(), Failed: b.failed.Load(),
+	}}
+	all.Connections = all.Bootstrap.Connections
+	for _, n := range all.Nodes {
+		all.Connections += n.Connections
+	}
+	return all
+}
+
+// complainEvery bounds the lines about clients and brokers that break the protocol.
+const complainEvery = 10 * time.Second
+
+// complain logs why a connection was ended. There is at most one line in ten seconds.
+func (s *Server) complain(client net.Addr, why error) {
+	s.mu.Lock()
+	s.complaints++
+	n, now := s.complaints, time.Now()
+	quiet := now.Sub(s.complained) < complainEvery
+	if !quiet {
+		s.complained, s.complaints = now, 0
+	}
+	s.mu.Unlock()
+	if !quiet {
+		s.log.Warn("a connection of Kafka was ended", "client", client.String(), "why", why.Error(), "since_the_last_line", n)
+	}
+}

@@ -1,0 +1,455 @@
+package server
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/weir-go/weir/gateway/internal/await"
+	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/kafka"
+	"github.com/weir-go/weir/policy"
+)
+
+// brokers starts a cluster in this process.
+func brokers(t *testing.T, opts ...kfake.Opt) *kfake.Cluster {
+	t.Helper()
+	c, err := kfake.NewCluster(opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// portsFor returns the first of n ports of the loopback address where nobody listens now.
+func portsFor(t *testing.T, n int) int {
+	t.Helper()
+	for range 1000 {
+		first := 23_100 + rand.IntN(1800)
+		var open []net.Listener
+		for port := first; port < first+n; port++ {
+			if ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+				open = append(open, ln)
+			}
+		}
+		for _, ln := range open {
+			_ = ln.Close()
+		}
+		if len(open) == n {
+			return first
+		}
+	}
+	t.Fatal("no ports are free")
+	return 0
+}
+
+// beforeKafka is a configuration for clients of a cluster, with nodes from the port first on.
+func beforeKafka(t *testing.T, seeds []string, first, n int, listen string) *config.Config {
+	t.Helper()
+	cfg, err := config.Parse("weir.yaml", fmt.Appendf(nil, `
+kafka:
+  orders:
+    bootstrap: [%s]
+    listen: {address: "%s"}
+    nodes: {ports: %d-%d, advertise: 127.0.0.1}
+admin: {address: "off"}
+shutdown: {grace: 1m, lame_duck: 0s}
+`, `"`+strings.Join(seeds, `", "`)+`"`, listen, first, first+n-1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// client is a client of Kafka that remembers where it has connected to.
+type client struct {
+	*kgo.Client
+	mu     sync.Mutex
+	dialed []string
+}
+
+func clientOf(t *testing.T, seed string, opts ...kgo.Opt) *client {
+	t.Helper()
+	c := new(client)
+	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+		c.mu.Lock()
+		c.dialed = append(c.dialed, address)
+		c.mu.Unlock()
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}
+	var err error
+	if c.Client, err = kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(seed), kgo.Dialer(dial)}, opts...)...); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.CloseAllowingRebalance)
+	return c
+}
+
+func (c *client) addresses() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.dialed)
+}
+
+// cluster is what the gateway shows of its only cluster.
+func (g *running) cluster() kafka.Snapshot { return g.Kafka()[0] }
+
+// asked sends requests on a connection of its own, as they are, and returns it.
+func asked(t *testing.T, address string, requests ...[]byte) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	if err := c.SetDeadline(time.Now().Add(await.Patience)); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range requests {
+		if _, err := c.Write(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// kafkaRequest is a request as it is sent.
+func kafkaRequest(correlation int32, version int16, req kmsg.Request) []byte {
+	req.SetVersion(version)
+	return kmsg.NewRequestFormatter(kmsg.FormatterClientID("raw")).AppendRequest(nil, req, correlation)
+}
+
+// nextAnswer reads the next answer: its correlation id, and what follows.
+func nextAnswer(t *testing.T, c net.Conn) (int32, []byte) {
+	t.Helper()
+	id, body, err := tryAnswer(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id, body
+}
+
+func tryAnswer(c net.Conn) (int32, []byte, error) {
+	var size [4]byte
+	if _, err := io.ReadFull(c, size[:]); err != nil {
+		return 0, nil, err
+	}
+	answer := make([]byte, binary.BigEndian.Uint32(size[:]))
+	if _, err := io.ReadFull(c, answer); err != nil {
+		return 0, nil, err
+	}
+	return int32(binary.BigEndian.Uint32(answer)), answer[4:], nil
+}
+
+// nodesIn asks for the nodes, and returns their addresses as a client is told them.
+func nodesIn(t *testing.T, address string) (all []string) {
+	t.Helper()
+	req := kmsg.NewPtrMetadataRequest()
+	req.Topics = []kmsg.MetadataRequestTopic{}
+	c := asked(t, address, kafkaRequest(1, 8, req))
+	defer c.Close()
+	_, body := nextAnswer(t, c)
+	resp := kmsg.NewPtrMetadataResponse()
+	resp.SetVersion(8)
+	if err := resp.ReadFrom(body); err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range resp.Brokers {
+		all = append(all, net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port))))
+	}
+	slices.Sort(all)
+	return all
+}
+
+// A client that knows the gateway alone produces to three brokers and reads from them in a group. No address of a broker reaches it.
+func TestKafkaThroughTheGateway(t *testing.T) {
+	t.Parallel()
+	cluster := brokers(t, kfake.NumBrokers(3), kfake.SeedTopics(6, "orders"))
+	first := portsFor(t, 3)
+	g := start(t, beforeKafka(t, cluster.ListenAddrs(), first, 3, "127.0.0.1:0"), Options{})
+	c := clientOf(t, g.Addr().String(), kgo.ConsumerGroup("readers"), kgo.ConsumeTopics("orders"), kgo.RecordPartitioner(kgo.RoundRobinPartitioner()),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	const records = 600
+	var sent []*kgo.Record
+	for i := range records {
+		sent = append(sent, &kgo.Record{Topic: "orders", Value: fmt.Appendf(nil, "%d %s", i, strings.Repeat("x", 1000))})
+	}
+	if err := c.ProduceSync(t.Context(), sent...).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for len(seen) < records {
+		fetches := c.PollFetches(t.Context())
+		if err := fetches.Err(); err != nil {
+			t.Fatal(err)
+		}
+		fetches.EachRecord(func(r *kgo.Record) { seen[string(r.Value)] = true })
+	}
+	if err := c.CommitUncommittedOffsets(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	own := []string{g.Addr().String()}
+	for i := range 3 {
+		own = append(own, fmt.Sprintf("127.0.0.1:%d", first+i))
+	}
+	for _, address := range c.addresses() {
+		if !slices.Contains(own, address) {
+			t.Errorf("the client connected to %s, and the gateway is at %v", address, own)
+		}
+	}
+	if got := nodesIn(t, g.Addr().String()); !slices.Equal(got, own[1:]) {
+		t.Errorf("a client is told of %v, not %v", got, own[1:])
+	}
+	s := g.cluster()
+	for i, n := range s.Nodes {
+		if n.Address != own[1+i] || n.Accepted == 0 || n.Trouble != "" || n.Broker != cluster.ListenAddrs()[i] {
+			t.Errorf("%+v", n)
+		}
+	}
+	if len(s.Nodes) != 3 || s.Connections == 0 {
+		t.Errorf("%+v", s)
+	}
+	c.CloseAllowingRebalance()
+	eventually(t, "no connection is left of a client that has gone", func() bool { return g.cluster().Connections == 0 })
+}
+
+// A node whose port somebody else has is in no answer, and the log says why.
+func TestKafkaNodeWithoutPort(t *testing.T) {
+	t.Parallel()
+	cluster := brokers(t, kfake.NumBrokers(3))
+	first := portsFor(t, 2)
+	taken, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", first+1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	g := start(t, beforeKafka(t, cluster.ListenAddrs(), first, 2, "127.0.0.1:0"), Options{}) // and the third is beyond the range
+	if got, want := nodesIn(t, g.Addr().String()), []string{fmt.Sprintf("127.0.0.1:%d", first)}; !slices.Equal(got, want) {
+		t.Errorf("a client is told of %v, not %v", got, want)
+	}
+	nodes := g.cluster().Nodes
+	if len(nodes) != 3 || !strings.Contains(nodes[1].Trouble, "another process uses that port") || !strings.Contains(nodes[2].Trouble, "its port would be") {
+		t.Errorf("%+v", nodes)
+	}
+	for _, n := range []int{1, 2} {
+		if want := fmt.Sprintf("clients cannot reach it through this gateway\" cluster=orders node=%d ", n); !strings.Contains(g.log.String(), want) {
+			t.Errorf("the log has no line about node %d", n)
+		}
+	}
+}
+
+// A node that comes while the gateway runs has its listener before a client hears of it.
+func TestKafkaNodeComes(t *testing.T) {
+	t.Parallel()
+	cluster := brokers(t, kfake.NumBrokers(1))
+	first := portsFor(t, 2)
+	g := start(t, beforeKafka(t, cluster.ListenAddrs(), first, 2, "127.0.0.1:0"), Options{})
+	if got := nodesIn(t, g.Addr().String()); len(got) != 1 {
+		t.Fatalf("%v", got)
+	}
+	if _, _, err := cluster.AddNode(1, 0); err != nil {
+		t.Fatal(err)
+	}
+	got := nodesIn(t, g.Addr().String())
+	if len(got) != 2 {
+		t.Fatalf("%v", got)
+	}
+	if again := nodesIn(t, got[1]); !slices.Equal(again, got) {
+		t.Errorf("the new node says %v, not %v", again, got)
+	}
+}
+
+// Answers come in the order of the requests, the gateway's own among them.
+func TestKafkaKeepsTheOrder(t *testing.T) {
+	t.Parallel()
+	cluster := brokers(t, kfake.NumBrokers(1))
+	g := start(t, beforeKafka(t, cluster.ListenAddrs(), portsFor(t, 1), 1, "127.0.0.1:0"), Options{})
+	metadata := kmsg.NewPtrMetadataRequest()
+	metadata.Topics = []kmsg.MetadataRequestTopic{}
+	tooNew := kafkaRequest(2, 4, kmsg.NewPtrApiVersionsRequest())
+	binary.BigEndian.PutUint16(tooNew[6:], 9) // a version that nobody knows
+	c := asked(t, g.Addr().String(), slices.Concat(kafkaRequest(1, 9, metadata), tooNew, kafkaRequest(3, 9, metadata), tooNew, kafkaRequest(5, 3, kmsg.NewPtrApiVersionsRequest())))
+	for i, want := range []int32{1, 2, 3, 2, 5} {
+		id, body := nextAnswer(t, c)
+		if id != want {
+			t.Fatalf("answer %d is to request %d, not %d", i, id, want)
+		}
+		if id == 2 {
+			resp := kmsg.NewPtrApiVersionsResponse()
+			if err := resp.ReadFrom(body); err != nil || resp.ErrorCode != 35 {
+				t.Errorf("%v: %+v", err, resp)
+			}
+		}
+		if id == 5 {
+			resp := kmsg.NewPtrApiVersionsResponse()
+			resp.SetVersion(3)
+			if err := resp.ReadFrom(body); err != nil {
+				t.Fatal(err)
+			}
+			for _, k := range resp.ApiKeys {
+				if k.ApiKey == 1 && k.MaxVersion > 15 || k.ApiKey == 27 || k.ApiKey == 80 {
+					t.Errorf("%+v is offered", k)
+				}
+			}
+		}
+	}
+}
+
+// What breaks the protocol ends its connection with a line in the log, and nothing else.
+func TestKafkaBadInput(t *testing.T) {
+	t.Parallel()
+	cluster := brokers(t, kfake.NumBrokers(1))
+	g := start(t, beforeKafka(t, cluster.ListenAddrs(), portsFor(t, 1), 1, "127.0.0.1:0"), Options{})
+	fetch16 := kafkaRequest(1, 16, kmsg.NewPtrFetchRequest())
+	for name, bytes := range map[string][]byte{
+		"minus one": {0xff, 0xff, 0xff, 0xff}, "nothing": {0, 0, 0, 0}, "three": {0, 0, 0, 3, 1, 2, 3}, "2 GiB": {0x7f, 0xff, 0xff, 0xff, 0x7f, 0xff, 0, 0, 0, 0, 0, 1},
+		"HTTP": []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), "TLS": {0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3, 0},
+		"an API between brokers": {0, 0, 0, 10, 0, 27, 0, 0, 0, 0, 0, 1, 0xff, 0xff}, "a version that is not offered": fetch16,
+	} {
+		if id, _, err := tryAnswer(asked(t, g.Addr().String(), bytes)); err == nil || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: answer %d, %v", name, id, err)
+		}
+	}
+	if got := nodesIn(t, g.Addr().String()); len(got) != 1 {
+		t.Errorf("%v", got)
+	}
+	eventually(t, "a line in the log", func() bool { return strings.Contains(g.log.String(), "a connection of Kafka was ended") })
+}
+
+// held is a cluster that keeps the answer to one request for a topic until it is told.
+func held(t *testing.T) (cluster *kfake.Cluster, request []byte, asked <-chan struct{}, let func()) {
+	t.Helper()
+	cluster = brokers(t, kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"))
+	came, go_ := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	let = sync.OnceFunc(func() { close(go_) })
+	t.Cleanup(let)
+	cluster.ControlKey(int16(kmsg.DeleteTopics), func(kmsg.Request) (kmsg.Response, error, bool) {
+		cluster.SleepControl(func() { once.Do(func() { close(came) }); <-go_ })
+		return nil, nil, false
+	})
+	req := kmsg.NewPtrDeleteTopicsRequest()
+	req.TopicNames = []string{"none"}
+	return cluster, kafkaRequest(7, 1, req), came, let
+}
+
+// A shutdown accepts no more, closes what is idle, and waits for the answer that is under way.
+func TestKafkaShutdown(t *testing.T) {
+	t.Parallel()
+	cluster, request, came, let := held(t)
+	first := portsFor(t, 1)
+	g := start(t, beforeKafka(t, cluster.ListenAddrs(), first, 1, "127.0.0.1:0"), Options{})
+	node := fmt.Sprintf("127.0.0.1:%d", first)
+	idle := asked(t, g.Addr().String(), kafkaRequest(1, 0, kmsg.NewPtrApiVersionsRequest()))
+	nextAnswer(t, idle)
+	busy := asked(t, node, request)
+	<-came
+	g.cancel()
+	if _, _, err := tryAnswer(idle); !errors.Is(err, io.EOF) {
+		t.Errorf("an idle connection: %v", err)
+	}
+	eventually(t, "nobody is accepted", func() bool {
+		c, err := net.Dial("tcp", node)
+		if err == nil {
+			_ = c.Close()
+		}
+		return err != nil
+	})
+	select {
+	case err := <-g.ended:
+		t.Fatalf("ended with an answer under way: %v", err)
+	default:
+	}
+	let()
+	if id, _ := nextAnswer(t, busy); id != 7 {
+		t.Errorf("an answer to request %d", id)
+	}
+	if _, _, err := tryAnswer(busy); !errors.Is(err, io.EOF) {
+		t.Errorf("after the answer: %v", err)
+	}
+	if err := g.wait(); err != nil {
+		t.Errorf("%v", err)
+	}
+}
+
+// What is in flight at the end of the grace period is cut off.
+func TestKafkaShutdownCuts(t *testing.T) {
+	t.Parallel()
+	cluster, request, came, _ := held(t)
+	cfg := beforeKafka(t, cluster.ListenAddrs(), portsFor(t, 1), 1, "127.0.0.1:0")
+	cfg.Shutdown.Grace = policy.Duration(time.Millisecond)
+	g := start(t, cfg, Options{})
+	busy := asked(t, g.Addr().String(), request)
+	<-came
+	if err := g.stop(); !errors.Is(err, ErrGrace) {
+		t.Errorf("%v", err)
+	}
+	if _, _, err := tryAnswer(busy); err == nil {
+		t.Error("an answer")
+	}
+}
+
+// A reload keeps connections while the cluster's settings stay. Other settings end them between two requests, and the nodes that
+// stay keep their sockets.
+func TestKafkaReload(t *testing.T) {
+	t.Parallel()
+	cluster := brokers(t, kfake.NumBrokers(1))
+	first, listen := portsFor(t, 2), closedPort(t)
+	one := beforeKafka(t, cluster.ListenAddrs(), first, 1, listen)
+	next := one
+	g := start(t, one, Options{Load: func() (*config.Config, error) { return next, nil }})
+	c := asked(t, listen, kafkaRequest(1, 0, kmsg.NewPtrApiVersionsRequest()))
+	nextAnswer(t, c)
+
+	limited := beforeKafka(t, cluster.ListenAddrs(), first, 1, listen)
+	limited.Kafka["orders"].Listen.MaxConnections = 77
+	next = limited
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if got := g.Connections()[0].Limit; got != 77 {
+		t.Errorf("%d connections may be open", got)
+	}
+	if _, err := c.Write(kafkaRequest(2, 0, kmsg.NewPtrApiVersionsRequest())); err != nil {
+		t.Fatal(err)
+	}
+	if id, _ := nextAnswer(t, c); id != 2 {
+		t.Errorf("an answer to request %d", id)
+	}
+
+	next = beforeKafka(t, cluster.ListenAddrs(), first, 2, listen)
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := tryAnswer(c); !errors.Is(err, io.EOF) {
+		t.Errorf("a connection under the old settings: %v", err)
+	}
+	if got, want := nodesIn(t, fmt.Sprintf("127.0.0.1:%d", first)), fmt.Sprintf("127.0.0.1:%d", first); len(got) != 1 || got[0] != want {
+		t.Errorf("a client is told of %v, not %s", got, want)
+	}
+}
+
+// A cluster that is away lets nobody in, and the gateway stops all the same.
+func TestKafkaAway(t *testing.T) {
+	t.Parallel()
+	g := start(t, beforeKafka(t, []string{closedPort(t)}, portsFor(t, 1), 1, "127.0.0.1:0"), Options{})
+	eventually(t, "a line in the log", func() bool { return strings.Contains(g.log.String(), "Kafka does not say which nodes there are") })
+	if err := g.stop(); err != nil {
+		t.Errorf("%v", err)
+	}
+}
