@@ -25,22 +25,17 @@ const (
 // span is the versions of an API that clients are offered.
 type span struct{ min, max int16 }
 
-// offered are the APIs for clients. What is not here is between brokers, or new: nobody knows whether its answers name a broker. Some
-// end below the newest version, whose answers do, or have to be held whole for it: Fetch from 16 on, DescribeQuorum from 2 on.
-var offered = func() map[int16]span {
-	all := map[int16]span{
-		keyProduce: {0, 13}, 1: {4, 15}, keyMetadata: {0, 13}, keyFindCoord: {0, 6}, keyDescribeClust: {0, 2}, keyShareFetch: {1, 2}, keyShareAck: {1, 2},
-		keySaslHandshake: {1, 1}, 36: {0, 2}, keyApiVersions: {0, lastApiVersions}, 19: {2, 7}, 20: {1, 6}, 37: {0, 3}, 48: {0, 1}, 49: {0, 1}, 55: {0, 1},
-	}
-	for _, r := range [][2]int16{{2, 2}, {8, 9}, {11, 16}, {21, 26}, {28, 35}, {38, 47}, {50, 51}, {57, 57}, {61, 61}, {64, 66}, {68, 69}, {71, 72}, {74, 77}, {88, 92}} {
-		for key := r[0]; key <= r[1]; key++ {
-			if req := kmsg.RequestForKey(key); req != nil {
-				all[key] = span{0, req.MaxVersion()}
-			}
-		}
-	}
-	return all
-}()
+// offered are the APIs for clients, with the versions that are known here. What is missing is between brokers, or new: nobody knows
+// whether its answers name a broker. Some end below the newest version, whose answers do, or have to be held whole for it: Fetch
+// from 16 on, DescribeQuorum from 2 on.
+var offered = map[int16]span{
+	keyProduce: {0, 13}, 1: {4, 15}, 2: {0, 11}, keyMetadata: {0, 13}, 8: {0, 10}, 9: {0, 10}, keyFindCoord: {0, 6}, 11: {0, 9}, 12: {0, 4}, 13: {0, 5}, 14: {0, 5},
+	15: {0, 6}, 16: {0, 5}, keySaslHandshake: {1, 1}, keyApiVersions: {0, lastApiVersions}, 19: {2, 7}, 20: {1, 6}, 21: {0, 2}, 22: {0, 5}, 23: {0, 4}, 24: {0, 5},
+	25: {0, 4}, 26: {0, 5}, 28: {0, 6}, 29: {0, 3}, 30: {0, 3}, 31: {0, 3}, 32: {0, 4}, 33: {0, 2}, 34: {0, 2}, 35: {0, 5}, 36: {0, 2}, 37: {0, 3}, 38: {0, 3},
+	39: {0, 2}, 40: {0, 2}, 41: {0, 3}, 42: {0, 3}, 43: {0, 2}, 44: {0, 1}, 45: {0, 1}, 46: {0, 0}, 47: {0, 0}, 48: {0, 1}, 49: {0, 1}, 50: {0, 0}, 51: {0, 0},
+	55: {0, 1}, 57: {0, 2}, keyDescribeClust: {0, 2}, 61: {0, 0}, 64: {0, 0}, 65: {0, 0}, 66: {0, 2}, 68: {0, 1}, 69: {0, 1}, 71: {0, 0}, 72: {0, 0}, 74: {0, 1},
+	75: {0, 0}, 76: {0, 1}, 77: {0, 1}, keyShareFetch: {1, 2}, keyShareAck: {1, 2}, 88: {0, 1}, 89: {0, 1}, 90: {0, 1}, 91: {0, 0}, 92: {0, 0},
+}
 
 // request is the beginning of a request.
 type request struct {
@@ -116,13 +111,29 @@ func (r *request) ownAnswer() []byte {
 
 // rewritten reports whether the answer may name nodes or APIs, so that it has to be decoded.
 func (r *request) rewritten() bool {
+	return r.key != keyProduce && r.response() != nil || r.key == keyProduce && r.version >= produceNamesNodes
+}
+
+// response returns an empty answer to r, nil if none of the kind is decoded. kmsg can make one of every kind, but that would make the binary
+// larger by 2 MB.
+func (r *request) response() kmsg.Response {
 	switch r.key {
 	case keyProduce:
-		return r.version >= produceNamesNodes
-	case keyMetadata, keyFindCoord, keyDescribeClust, keyShareFetch, keyShareAck, keyApiVersions:
-		return true
+		return new(kmsg.ProduceResponse)
+	case keyMetadata:
+		return new(kmsg.MetadataResponse)
+	case keyFindCoord:
+		return new(kmsg.FindCoordinatorResponse)
+	case keyApiVersions:
+		return new(kmsg.ApiVersionsResponse)
+	case keyDescribeClust:
+		return new(kmsg.DescribeClusterResponse)
+	case keyShareFetch:
+		return new(kmsg.ShareFetchResponse)
+	case keyShareAck:
+		return new(kmsg.ShareAcknowledgeResponse)
 	}
-	return false
+	return nil
 }
 
 // advertise says where clients reach a node that an answer names. ok is false if they cannot.
@@ -131,7 +142,7 @@ type advertise func(id int32, host string, port int32) (newHost string, newPort 
 // rewrite returns the answer to r with the nodes where clients reach them, and with no API that is not offered. answer has
 // everything behind the size of the frame, and the result the size as well.
 func (r *request) rewrite(answer []byte, to advertise) ([]byte, error) {
-	resp := kmsg.ResponseForKey(r.key)
+	resp := r.response()
 	resp.SetVersion(r.version)
 	if r.key == keyApiVersions && len(answer) >= 6 && int16(binary.BigEndian.Uint16(answer[4:])) == kerr.UnsupportedVersion.Code {
 		resp.SetVersion(0) // that of an error about the version

@@ -61,6 +61,35 @@ func TestReadRequestRefuses(t *testing.T) {
 	}
 }
 
+// Every API that is offered is known, and ends at its newest version unless there is a reason.
+func TestOffered(t *testing.T) {
+	ends := map[int16]int16{1: 15, keyApiVersions: lastApiVersions, 55: 1}
+	for key, of := range offered {
+		req := kmsg.RequestForKey(key)
+		if req == nil {
+			t.Errorf("nobody knows API %d", key)
+			continue
+		}
+		want, ok := ends[key]
+		if !ok {
+			want = req.MaxVersion()
+		}
+		if of.max != want || of.min > of.max {
+			t.Errorf("%s is offered from %d to %d, not to %d", kmsg.NameForKey(key), of.min, of.max, want)
+		}
+		r := request{key: key}
+		if resp := r.response(); resp != nil && resp.Key() != key {
+			t.Errorf("an answer to %s is decoded as one to %s", kmsg.NameForKey(key), kmsg.NameForKey(resp.Key()))
+		}
+	}
+	for key := range int16(kmsg.MaxKey + 1) {
+		name := kmsg.NameForKey(key)
+		if _, ok := offered[key]; ok && slices.Contains([]string{"LeaderAndISR", "StopReplica", "UpdateMetadata", "ControlledShutdown", "WriteTxnMarkers", "Vote", "BeginQuorumEpoch", "EndQuorumEpoch", "AlterPartition", "FetchSnapshot", "BrokerRegistration", "BrokerHeartbeat", "AllocateProducerIDs", "AddRaftVoter"}, name) {
+			t.Errorf("%s is offered, and it is between brokers", name)
+		}
+	}
+}
+
 // Nodes get the gateway's addresses in each answer that names any. Those that clients do not reach are left out.
 func TestRewrite(t *testing.T) {
 	to := func(id int32, host string, port int32) (string, int32, bool) { return "gateway", 9100 + id, id < 3 }
