@@ -66,13 +66,14 @@ func TestAlone(t *testing.T) {
 // A server that stands still keeps who is alone no longer than the deadline, the caller's
 // own, or its leaving; each of these is charged at most once.
 func TestAloneStandsStill(t *testing.T) {
+	t.Parallel() // it mostly waits
 	server := startRedis(t)
 	for what, tt := range map[string]struct {
 		deadline time.Duration
 		context  func() (context.Context, context.CancelFunc)
 		want     error
 	}{
-		"the deadline": {3 * time.Second, func() (context.Context, context.CancelFunc) { return context.WithCancel(t.Context()) }, errDeadline},
+		"the deadline": {10 * time.Second, func() (context.Context, context.CancelFunc) { return context.WithCancel(t.Context()) }, errDeadline},
 		"the caller's": {10 * time.Second, func() (context.Context, context.CancelFunc) {
 			return context.WithTimeout(t.Context(), 100*time.Millisecond)
 		}, context.DeadlineExceeded},
