@@ -62,7 +62,7 @@ type Server struct {
 	draining atomic.Bool
 	next     atomic.Uint32 // of the bootstrap brokers
 
-	serving sync.WaitGroup // accept loops of nodes
+	serving sync.WaitGroup // Serve, and what it has begun
 	relays  sync.WaitGroup
 
 	mu        sync.Mutex
@@ -115,6 +115,14 @@ func New(o Options) (*Server, error) {
 // Serve accepts clients on the listener where they bootstrap, and on those of the nodes, once the cluster has said which nodes there
 // are. It returns when the listener ends, or after [Server.StopAccepting].
 func (s *Server) Serve(l net.Listener) error {
+	s.mu.Lock()
+	if s.stopping.Err() != nil {
+		s.mu.Unlock()
+		return net.ErrClosed
+	}
+	s.serving.Add(1) // before anybody waits for it, because StopAccepting takes mu
+	s.mu.Unlock()
+	defer s.serving.Done()
 	if !s.awaitNodes() {
 		return net.ErrClosed
 	}
@@ -192,7 +200,7 @@ func (s *Server) serveNodes() {
 func (s *Server) serveNode(n *node) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.ready || s.closed {
+	if !s.ready || s.stopping.Err() != nil {
 		return
 	}
 	l := n.conns
@@ -229,7 +237,9 @@ func (s *Server) accept(l net.Listener, n *node) error {
 // StopAccepting closes the listeners of nodes. What is waiting in the kernel's queue is accepted first, for drain; 0 leaves it to a server that has
 // the same sockets.
 func (s *Server) StopAccepting(drain time.Duration) {
+	s.mu.Lock()
 	s.stop()
+	s.mu.Unlock()
 	var all sync.WaitGroup
 	for _, l := range s.nodes.close() {
 		all.Go(func() {

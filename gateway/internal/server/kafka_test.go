@@ -2,12 +2,15 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -441,6 +444,74 @@ func TestKafkaReload(t *testing.T) {
 	}
 	if got, want := nodesIn(t, fmt.Sprintf("127.0.0.1:%d", first)), fmt.Sprintf("127.0.0.1:%d", first); len(got) != 1 || got[0] != want {
 		t.Errorf("a client is told of %v, not %s", got, want)
+	}
+}
+
+// TLS is on the listeners of nodes too, whatever it is to the brokers. All of them get a new certificate with a reload, and a shutdown ends
+// what is idle.
+func TestKafkaTLS(t *testing.T) {
+	t.Parallel()
+	brokerCert, brokerKey := certificate(t)
+	pair, err := tls.LoadX509KeyPair(brokerCert, brokerKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster := brokers(t, kfake.NumBrokers(1), kfake.TLS(&tls.Config{Certificates: []tls.Certificate{pair}}))
+	_, port, err := net.SplitHostPort(cluster.ListenAddrs()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key := certificate(t)
+	first := portsFor(t, 1)
+	cfg := beforeKafka(t, []string{"localhost:" + port}, first, 1, "127.0.0.1:0")
+	k := cfg.Kafka["orders"]
+	k.TLS = &config.StoreTLS{CA: brokerCert}
+	k.Listen.TLS = &config.TLS{Cert: cert, Key: key}
+	cfg.Kafka["orders"] = k
+	cluster.ControlKey(int16(kmsg.Metadata), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		cluster.KeepControl()
+		resp := kmsg.NewPtrMetadataResponse()
+		number, _ := strconv.Atoi(port)
+		resp.Brokers = []kmsg.MetadataResponseBroker{{Host: "localhost", Port: int32(number)}} // the name in the certificate
+		resp.SetVersion(req.GetVersion())
+		return resp, nil, true
+	})
+	g := start(t, cfg, Options{Load: func() (*config.Config, error) { return cfg, nil }})
+	trusting := func(cert string) *tls.Conn {
+		t.Helper()
+		pem, err := os.ReadFile(cert)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool := x509.NewCertPool()
+		pool.AppendCertsFromPEM(pem)
+		raw := asked(t, fmt.Sprintf("127.0.0.1:%d", first))
+		c := tls.Client(raw, &tls.Config{RootCAs: pool, ServerName: "localhost"})
+		if _, err := c.Write(kafkaRequest(1, 0, kmsg.NewPtrApiVersionsRequest())); err != nil {
+			t.Fatal(err)
+		}
+		if id, _ := nextAnswer(t, c); id != 1 {
+			t.Errorf("an answer to request %d", id)
+		}
+		return c
+	}
+	eventually(t, "the node is there", func() bool { return len(g.cluster().Nodes) == 1 })
+	old := trusting(cert)
+	newCert, newKey := certificate(t)
+	for from, to := range map[string]string{newCert: cert, newKey: key} {
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	trusting(cert)
+	if err := g.stop(); err != nil {
+		t.Errorf("%v", err)
+	}
+	if _, _, err := tryAnswer(old); !errors.Is(err, io.EOF) {
+		t.Errorf("an idle connection: %v", err)
 	}
 }
 
