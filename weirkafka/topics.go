@@ -50,8 +50,12 @@ func (t *topicLag) Read(ctx context.Context) (float64, error) {
 			own = append(own, p)
 		}
 	}
-	if len(own) == 0 {
+	switch {
+	case len(own) > 0:
+	case r.err != nil:
 		return 0, r.err // about all topics
+	default:
+		return 0, fmt.Errorf("weirkafka: %s: %w", t.name, errNoAnswer) // of a round that has panicked
 	}
 	return float64(t.lag.total(own)), nil
 }

@@ -151,6 +151,16 @@ func TestTopicsAsASource(t *testing.T) {
 	}
 }
 
+// A round that has found nothing and says nothing, because it has panicked, is no lag of 0.
+func TestNothingFoundIsUnknown(t *testing.T) {
+	broken := &reading{done: make(chan struct{}), ended: time.Now().Add(time.Hour)}
+	close(broken.done)
+	one := &topicLag{name: "kafka_lag/a", topic: "a", sharing: &sharing{lag: &Lag{}, newest: broken}}
+	if v, err := one.Read(t.Context()); err == nil || !strings.Contains(err.Error(), "kafka_lag/a") {
+		t.Errorf("read %v, %v", v, err)
+	}
+}
+
 // A broker that comes back at another address is found again.
 func TestBrokerAtAnotherAddress(t *testing.T) {
 	c := newCluster(t, 2)
