@@ -142,6 +142,9 @@ func (a *api) post(w http.ResponseWriter, r *http.Request) {
 		answerBadBatch(w, err)
 		return
 	}
+	// The body is here. Left as it is, the deadline for it would end a longer wait for the result, as if the
+	// client had gone.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	req := &request{database: database, id: b.ID, digest: b.digest(), permit: permit, done: make(chan result, 1), offset: -1}
 	if err := a.publish(req, &b); err != nil {
 		answerProblem(w, http.StatusInternalServerError, "the batch cannot be published", err.Error())
@@ -157,12 +160,14 @@ func (a *api) await(w http.ResponseWriter, r *http.Request, req *request, patien
 	select {
 	case res := <-req.done:
 		answerResult(w, res)
+		return
 	case <-timer.C:
-		w.Header().Set("Location", pathOf(req.database, req.id))
-		w.Header().Set("Retry-After", "1")
-		answerJSON(w, http.StatusAccepted, map[string]string{"status": "pending", "ask": pathOf(req.database, req.id)})
 	case <-r.Context().Done():
+		// As a rule the client has gone. If it has not, an answer without a code would be 200.
 	}
+	w.Header().Set("Location", pathOf(req.database, req.id))
+	w.Header().Set("Retry-After", "1")
+	answerJSON(w, http.StatusAccepted, map[string]string{"status": "pending", "ask": pathOf(req.database, req.id)})
 }
 
 func pathOf(database, id string) string {
@@ -224,8 +229,16 @@ const unpublished status = "unpublished"
 // an earlier life of this address, or came twice.
 func (a *api) receive(some []delivery) {
 	for _, d := range some {
-		a.finish(d.Token, d.Result, weir.OK)
+		a.finish(d.Token, d.Result, d.Result.outcome())
 	}
+}
+
+// outcome is what a result says of the processors' work: a conflict is work done, too.
+func (r *result) outcome() weir.Outcome {
+	if r.Status == lost || r.Status == noBatch {
+		return weir.Failed
+	}
+	return weir.OK
 }
 
 // finish ends a request with its result: the permit, and the client's wait if it is still there.

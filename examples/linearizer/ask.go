@@ -7,8 +7,6 @@ import (
 	"net/http"
 	"strconv"
 	"time"
-
-	"github.com/weir-go/weir"
 )
 
 // What an API server asks the store.
@@ -50,11 +48,7 @@ func (a *api) askRound(ctx context.Context, now time.Time) error {
 			return err
 		}
 		if ok {
-			outcome := weir.OK
-			if res.Status == lost || res.Status == noBatch {
-				outcome = weir.Failed
-			}
-			a.finish(token, res, outcome)
+			a.finish(token, res, res.outcome())
 		}
 	}
 	return nil

@@ -40,6 +40,28 @@ func TestParseRecord(t *testing.T) {
 	}
 }
 
+// Whatever is wrong with a record, an address or a token that is too long is forgotten: results wait for
+// API servers by them, so many for each.
+func TestWhoWaitsIsBounded(t *testing.T) {
+	long := strings.Repeat("x", 1024)
+	for _, tt := range []struct{ name, origin, token, change, to string }{
+		{"another type", "127.0.0.1:1", long, `{"type":"x"}`, `5`},
+		{"another version", "127.0.0.1:1", long, `"version":1`, `"version":2`},
+		{"no events", "127.0.0.1:1", long, `{"type":"x"}`, ``},
+		{"a long address of another type", long + ":1", "t", `{"type":"x"}`, `5`},
+	} {
+		value := strings.NewReplacer("127.0.0.1:1", tt.origin, `"token":"t"`, `"token":"`+tt.token+`"`, tt.change, tt.to).Replace(goodRecord)
+		r, err := parseRecord([]byte(value))
+		if err == nil || r.Origin != "" || r.Token != "" {
+			t.Errorf("%s: an address of %d bytes, a token of %d: %v", tt.name, len(r.Origin), len(r.Token), err)
+		}
+	}
+	// One whose batch is at fault gets the error.
+	if r, err := parseRecord([]byte(strings.Replace(goodRecord, `{"type":"x"}`, `5`, 1))); err == nil || r.Origin != "127.0.0.1:1" || r.Token != "t" {
+		t.Errorf("%+v: %v", r, err)
+	}
+}
+
 // produce writes records past the API, all to one partition.
 func (s *system) produce(key string, values ...string) {
 	s.t.Helper()

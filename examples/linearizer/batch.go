@@ -136,14 +136,18 @@ func parseRecord(value []byte) (record, error) {
 	if len(value) > maxRecord {
 		return r, errNoBatch{fmt.Sprintf("the record has %d bytes, at most %d", len(value), maxRecord)}
 	}
-	if err := json.Unmarshal(value, &r); err != nil {
-		return r, errNoBatch{"the record is not the JSON of a batch: " + clip(err.Error())}
+	err := json.Unmarshal(value, &r)
+	// Whatever is wrong: what waits in a courier's lane is bounded by this.
+	known := r.Origin != "" && r.Token != "" && len(r.Origin) <= maxName && len(r.Token) <= maxID
+	if !known {
+		r.Origin, r.Token = "", ""
 	}
 	switch {
+	case err != nil:
+		return r, errNoBatch{"the record is not the JSON of a batch: " + clip(err.Error())}
 	case r.Version != version:
 		return r, errNoBatch{fmt.Sprintf("the record has version %d; this program reads version %d", r.Version, version)}
-	case r.Origin == "" || r.Token == "" || len(r.Origin) > maxName || len(r.Token) > maxID:
-		r.Origin, r.Token = "", ""
+	case !known:
 		return r, errNoBatch{"the record does not say who waits for its result"}
 	}
 	if err := checkText("database", r.Database, maxName); err != nil {

@@ -7,14 +7,17 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/keyed"
@@ -309,6 +312,61 @@ func TestPermitsEndWithResults(t *testing.T) {
 	}
 }
 
+// endedBody is a request's body that ends the connection's deadline for reading as soon as it was read.
+type endedBody struct {
+	io.ReadCloser
+	w http.ResponseWriter
+}
+
+func (b *endedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		_ = http.NewResponseController(b.w).SetReadDeadline(time.Unix(1, 0))
+	}
+	return n, err
+}
+
+// A client that waits for longer than a request may take to be read gets an answer all the same.
+func TestWaitBeyondTheReadDeadline(t *testing.T) {
+	s := newSystem(t)
+	a := s.api(1, nil)
+	routes := a.routes()
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Body = &endedBody{r.Body, w}
+		routes.ServeHTTP(w, r)
+	}))
+	t.Cleanup(front.Close)
+	got := s.ask(http.MethodPost, front.URL+"/v1/databases/orders/batches", `{"id":"1","events":[{"type":"x"}]}`, "Prefer", "wait=1")
+	if got.code != 202 || got.Ask != "/v1/databases/orders/batches/1" {
+		t.Errorf("%d %s", got.code, got.body)
+	}
+	s.processor(nil)
+	s.until("the permit is back", func() bool { return a.inFlight() == 0 })
+}
+
+// What a processor delivers of a batch that it could not apply is a failure to the gate, as the store's answer is.
+func TestOutcomes(t *testing.T) {
+	for status, want := range map[status]weir.Outcome{applied: weir.OK, conflict: weir.OK, reused: weir.OK, noBatch: weir.Failed, lost: weir.Failed} {
+		ended := make(chan weir.Outcome, 1)
+		gate, err := keyed.New(keyed.Config{Name: "databases", Limit: 1, Hooks: weir.Hooks{
+			Done: func(_ string, o weir.Outcome, _ time.Duration) { ended <- o },
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		permit, err := gate.Admit(t.Context(), weir.Work{Tenant: "orders"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := &api{waiting: map[string]*request{"token": {permit: permit, done: make(chan result, 1)}}}
+		a.receive([]delivery{{"token", result{Status: status}}, {"token", result{Status: status}}, {"stranger", result{}}})
+		if got := <-ended; got != want || gate.Snapshot().InFlight != 0 {
+			t.Errorf("%s: %v, want %v", status, got, want)
+		}
+		gate.Close()
+	}
+}
+
 // acknowledged is how many of those that wait Kafka has.
 func (a *api) acknowledged() (n int) {
 	a.mu.Lock()
@@ -374,5 +432,64 @@ func TestProcessorsComeAndGo(t *testing.T) {
 	}
 	if len(seen) != 15 {
 		t.Errorf("%d batches in the log", len(seen))
+	}
+}
+
+// commits has the group committed to an offset of each partition.
+func (s *system) commits(to int64) {
+	s.t.Helper()
+	ask := kmsg.NewPtrMetadataRequest()
+	asked := kmsg.NewMetadataRequestTopic()
+	asked.Topic = kmsg.StringPtr(topic)
+	ask.Topics = append(ask.Topics, asked)
+	found, err := ask.RequestWith(s.t.Context(), s.client)
+	if err != nil || len(found.Topics) != 1 {
+		s.t.Fatal(found, err)
+	}
+	req, of := kmsg.NewPtrOffsetCommitRequest(), kmsg.NewOffsetCommitRequestTopic()
+	req.Group, of.Topic, of.TopicID = group, topic, found.Topics[0].TopicID
+	for _, p := range found.Topics[0].Partitions {
+		one := kmsg.NewOffsetCommitRequestTopicPartition()
+		one.Partition, one.Offset = p.Partition, to
+		of.Partitions = append(of.Partitions, one)
+	}
+	req.Topics = append(req.Topics, of)
+	resp, err := req.RequestWith(s.t.Context(), s.client)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, p := range resp.Topics[0].Partitions {
+		if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// Somebody plays with the group's offsets while no processor runs: the store says where to begin.
+func TestKafkasOffsetsMeanNothing(t *testing.T) {
+	s := newSystem(t)
+	a := s.api(5, func(cfg *apiConfig) { cfg.overdue = 20 * time.Millisecond })
+	id := 0
+	for _, to := range []int64{0, 4, 1000} { // to the start, to the end of what is there by then, and beyond it
+		_, stop := s.processor(nil)
+		id++
+		if got := s.post(a, "orders", `{"id":"`+string(rune('a'+id))+`","events":[{"type":"x"}]}`); got.code != 201 {
+			t.Fatalf("before: %d %s", got.code, got.body)
+		}
+		stop()
+		id++
+		missed := s.post(a, "orders", `{"id":"`+string(rune('a'+id))+`","events":[{"type":"x"}]}`, "Prefer", "wait=0")
+		if missed.code != 202 {
+			t.Fatalf("meanwhile: %d %s", missed.code, missed.body)
+		}
+		s.until("it is in the topic", func() bool { return a.acknowledged() == 1 })
+		s.commits(to)
+		_, stop = s.processor(nil)
+		s.until("it is applied", func() bool { return a.inFlight() == 0 })
+		stop()
+	}
+	got := s.get(a, "/v1/databases/orders/events")
+	if len(got.Events) != id {
+		t.Errorf("%d events of %d batches: %s", len(got.Events), id, got.body)
 	}
 }
