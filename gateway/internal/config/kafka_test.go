@@ -254,3 +254,36 @@ func TestPortsGivenAway(t *testing.T) {
 		}
 	}
 }
+
+// A password that changes is used by the next connection. One that cannot be read is an error of that connection.
+func TestKafkaPasswordChanges(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "secret")
+	c := Config{Kafka: map[string]Kafka{"main": {Bootstrap: []string{"127.0.0.1:9092"}, SASL: &SASL{Mechanism: "plain", User: "weir", Secret: Secret{PasswordFile: file}}}}}
+	if _, _, err := c.KafkaLogin("main"); err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("without the file: %v, want its name", err)
+	}
+	write := func(password string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(password+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("first")
+	_, mechanisms, err := c.KafkaLogin("main")
+	if err != nil || len(mechanisms) != 1 {
+		t.Fatal(mechanisms, err)
+	}
+	for _, password := range []string{"first", "second"} {
+		write(password)
+		_, shown, err := mechanisms[0].Authenticate(t.Context(), "127.0.0.1:9092")
+		if err != nil || !strings.HasSuffix(string(shown), "weir\x00"+password) {
+			t.Errorf("%q is shown, %v; want the password %q", shown, err, password)
+		}
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := mechanisms[0].Authenticate(t.Context(), "127.0.0.1:9092"); err == nil {
+		t.Error("no error without the file")
+	}
+}
