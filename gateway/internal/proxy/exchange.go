@@ -264,13 +264,15 @@ type roundTripper struct{ u *Upstream }
 
 func (rt roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	x := req.Context().Value(exchangeKey{}).(*exchange)
-	transport := rt.u.shared.transport
+	transport, trips := rt.u.shared.transport, rt.u.shared.trips
 	if x.call.GRPC {
 		transport = rt.u.shared.calls
 	}
 	for {
 		x.seat.requests.Add(1)
+		trips.begin()
 		res, err := transport.RoundTrip(req)
+		trips.end()
 		if err == nil {
 			return x.answer(res)
 		}

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -81,5 +82,59 @@ func TestPoolOverReloads(t *testing.T) {
 	third := makeUpstream(t, cfg, io.Discard, second)
 	if tr := third.shared.transport; tr == second.shared.transport || tr.MaxConnsPerHost != 5 {
 		t.Errorf("the transport allows %d connections, want another one, which allows 5", tr.MaxConnsPerHost)
+	}
+}
+
+// Idle connections are closed between round trips: once when the transports are used no more and the last
+// round trip has ended, and again after one that was on its way. net/http fails requests otherwise.
+func TestRetireWaitsForRoundTrips(t *testing.T) {
+	closed := 0
+	r := roundTrips{close: func() { closed++ }}
+	for i, step := range []struct {
+		do   func()
+		want int
+	}{
+		{r.begin, 0}, {r.begin, 0}, {r.end, 0}, {r.retire, 0}, {r.end, 1},
+		{r.begin, 1}, {r.begin, 1}, {r.end, 1}, {r.end, 2},
+	} {
+		if step.do(); closed != step.want {
+			t.Errorf("step %d: closed %d times, want %d", i, closed, step.want)
+		}
+	}
+	unused := roundTrips{close: func() { closed = 100 }}
+	if unused.retire(); closed != 100 {
+		t.Error("transports that nobody uses stay open")
+	}
+}
+
+func TestNoRoundTripWhileClosing(t *testing.T) {
+	var underWay, bad, closed atomic.Int64
+	r := roundTrips{close: func() {
+		closed.Add(1)
+		for range 100 {
+			if underWay.Load() != 0 {
+				bad.Add(1)
+			}
+			runtime.Gosched()
+		}
+	}}
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			for n := range 200 {
+				r.begin()
+				underWay.Add(1)
+				runtime.Gosched()
+				underWay.Add(-1)
+				r.end()
+				if i == 0 && n == 20 {
+					r.retire()
+				}
+			}
+		})
+	}
+	all.Wait()
+	if bad.Load() > 0 || closed.Load() == 0 {
+		t.Errorf("closed %d times, with round trips under way at %d looks", closed.Load(), bad.Load())
 	}
 }

@@ -62,6 +62,7 @@ type shared struct {
 	pool      pool
 	transport *http.Transport
 	calls     *http.Transport // for calls of gRPC
+	trips     *roundTrips     // of both
 	times     *hold.Times
 	held      *hold.Keeper
 	abandoned *atomic.Uint64
@@ -89,6 +90,11 @@ func New(name string, cfg config.Upstream, log *slog.Logger, events *eventlog.Lo
 	if conns.tls {
 		u.shared.calls = onlyHTTP2(newTransport(conns))
 	}
+	transport, calls := u.shared.transport, u.shared.calls
+	u.shared.trips = &roundTrips{close: func() {
+		transport.CloseIdleConnections()
+		calls.CloseIdleConnections()
+	}}
 	u.mayHTTP2 = h2c || conns.tls
 	if h := cfg.HealthCheck; h != nil {
 		// Checks connect anew each time: that is part of what has to work. They share no connections
@@ -138,7 +144,7 @@ func (u *Upstream) adopt(prev *Upstream) {
 		}
 	}
 	if kept.pool != u.shared.pool {
-		kept.pool, kept.transport, kept.calls = u.shared.pool, u.shared.transport, u.shared.calls
+		kept.pool, kept.transport, kept.calls, kept.trips = u.shared.pool, u.shared.transport, u.shared.calls, u.shared.trips
 	}
 	u.shared = &kept
 	u.rotation.Store(prev.rotation.Load())
@@ -175,8 +181,51 @@ func (u *Upstream) Name() string { return u.name }
 // is gone.
 func (u *Upstream) Retire(next *Upstream) {
 	if next == nil || next.shared.transport != u.shared.transport {
-		u.shared.transport.CloseIdleConnections()
-		u.shared.calls.CloseIdleConnections()
+		u.shared.trips.retire()
+	}
+}
+
+// roundTrips counts the round trips under way on an upstream's transports. Transports that are used no
+// more close their idle connections only between round trips. net/http takes a connection for idle a
+// moment before an answer without a body is handed over, and fails that request if the connection is
+// closed then.
+type roundTrips struct {
+	n     atomic.Int64 // under way; and retired
+	mu    sync.Mutex   // held while connections are closed
+	close func()       // closes the idle connections
+}
+
+// retired is added to the number of round trips once the transports are used no more.
+const retired = 1 << 62
+
+// begin is called before a round trip. It waits while connections are closed.
+func (r *roundTrips) begin() {
+	if r.n.Add(1) > retired {
+		r.mu.Lock()
+		//lint:ignore SA2001 whoever has the lock closes connections, and sees this round trip if it does so later
+		r.mu.Unlock()
+	}
+}
+
+// end is called after it.
+func (r *roundTrips) end() {
+	if r.n.Add(-1) == retired {
+		r.closeIdle()
+	}
+}
+
+// retire says that no further round trips are to come, but for a few of requests that are on their way.
+func (r *roundTrips) retire() {
+	if r.n.Add(retired) == retired {
+		r.closeIdle()
+	}
+}
+
+func (r *roundTrips) closeIdle() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.n.Load() == retired {
+		r.close()
 	}
 }
 
