@@ -95,7 +95,11 @@ func (s *Store) dialSolo(client *client) {
 	if !s.spawn(func() {
 		var c *solo
 		conn, _ := client.Dedicate()
-		if conn.Do(s.ctx, conn.B().Ping().Build()).NonRedisError() == nil {
+		// A context that can be cancelled, and has no deadline, would leave the connection to goroutines
+		// of the client's own. No later deadline would count then.
+		within := until{context.Background(), time.Now().Add(s.cfg.DialTimeout)}
+		defer context.AfterFunc(s.ctx, conn.Close)()
+		if conn.Do(within, conn.B().Ping().Build()).NonRedisError() == nil {
 			c = &solo{conn: conn}
 		} else {
 			conn.Close()
