@@ -133,24 +133,29 @@ func TestSilentOrigin(t *testing.T) {
 func TestStoreBusyAndFull(t *testing.T) {
 	for _, tt := range []struct{ name, begin, end string }{
 		{"busy", "BEGIN IMMEDIATE", "ROLLBACK"},
-		{"full", "CREATE TRIGGER full BEFORE INSERT ON events BEGIN SELECT RAISE(FAIL, 'database or disk is full'); END", "DROP TRIGGER full"},
+		{"full", "PRAGMA max_page_count = 1", "PRAGMA max_page_count = 1073741823"}, // as large as it is
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newSystem(t)
-			s.processor(nil)
+			var processors *store
+			s.processor(func(cfg *processorConfig) { processors = cfg.store })
 			a := s.api(1, nil)
+			large := `{"id":"1","events":[{"type":"x","data":"` + strings.Repeat("x", 100_000) + `"}]}`
 			if got := s.post(a, "orders", `{"id":"0","events":[{"type":"x"}]}`); got.code != 201 {
 				t.Fatalf("before: %d %s", got.code, got.body)
 			}
-			other, err := s.store(1).db.Conn(t.Context())
-			if err != nil {
-				t.Fatal(err)
+			db := s.store(1).db
+			if tt.name == "full" {
+				db = processors.db // its only connection is the one that is full
 			}
-			defer other.Close()
-			if _, err := other.ExecContext(t.Context(), tt.begin); err != nil {
-				t.Fatal(err)
+			change := func(statement string) {
+				t.Helper()
+				if _, err := db.ExecContext(t.Context(), statement); err != nil {
+					t.Fatal(err)
+				}
 			}
-			if got := s.post(a, "orders", `{"id":"1","events":[{"type":"x"}]}`, "Prefer", "wait=0"); got.code != 202 {
+			change(tt.begin)
+			if got := s.post(a, "orders", large, "Prefer", "wait=0"); got.code != 202 {
 				t.Errorf("meanwhile: %d %s", got.code, got.body)
 			}
 			if tt.name == "full" {
@@ -159,9 +164,7 @@ func TestStoreBusyAndFull(t *testing.T) {
 			if got := s.post(a, "orders", `{"id":"2","events":[{"type":"x"}]}`); got.code != 503 {
 				t.Errorf("beyond the slots: %d %s", got.code, got.body)
 			}
-			if _, err := other.ExecContext(t.Context(), tt.end); err != nil {
-				t.Fatal(err)
-			}
+			change(tt.end)
 			s.until("all permits are back", func() bool { return a.inFlight() == 0 })
 			if got := s.post(a, "orders", `{"id":"2","expect":2,"events":[{"type":"x"}]}`); got.code != 201 {
 				t.Errorf("afterwards: %d %s", got.code, got.body)

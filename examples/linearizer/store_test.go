@@ -1,6 +1,7 @@
 package main
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -231,5 +232,38 @@ func TestRejectsAreBounded(t *testing.T) {
 	}
 	if r, ok, err := s.passed(t.Context(), 0, 5000); err != nil || ok {
 		t.Errorf("%+v, %v, %v", r, ok, err)
+	}
+}
+
+// A partition that is taken over in the middle of a transaction is taken over behind it: what it wrote counts, and
+// the next owner begins there.
+func TestTakenOverWithinATransaction(t *testing.T) {
+	s := newSystem(t)
+	first, second := s.store(writers), s.store(writers)
+	if _, _, err := first.take(t.Context(), 0, 1); err != nil {
+		t.Fatal(err)
+	}
+	taken := make(chan error, 1)
+	var next int64
+	err := first.inTx(t.Context(), func(tx *sql.Tx) error {
+		c, _, err := claimOf(t.Context(), tx, 0)
+		if err != nil {
+			return err
+		}
+		go func() {
+			var err error
+			next, _, err = second.take(t.Context(), 0, 2)
+			taken <- err
+		}()
+		if c, _, err = c.advance(1, 6); err != nil {
+			return err
+		}
+		return c.save(t.Context(), tx, 0)
+	})
+	if err := errors.Join(err, <-taken); err != nil || next != 7 {
+		t.Errorf("the next owner begins at %d, %v; want 7", next, err)
+	}
+	if err := first.apply(t.Context(), 0, 1, []entry{{offset: 7, fault: errors.New("no batch")}}); !errors.Is(err, errFenced) {
+		t.Errorf("the owner of before writes: %v", err)
 	}
 }
