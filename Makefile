@@ -79,6 +79,10 @@ test-integration: need-go parts
 test-redis: need-go ## the tests of the store alone; make test-redis WEIR_REDIS_SERVER=/path/to/redis-server: against that one
 	go test -tags integration -count=1 -parallel 8 -timeout 30m ./weirredis/
 
+.PHONY: test-pgx
+test-pgx: need-go parts ## pgx's own tests of pgxpool and stdlib, behind weirpgx and weirsql's connector; two minutes
+	go test -tags 'integration suites' -count=1 -v -timeout 30m -run TestPgxSuites ./weirpgx/
+
 .PHONY: soak-envoy
 soak-envoy: need-go parts ## 20 reloads and 5 drains of two gateways behind an Envoy, under load: none lost, none unseen; two minutes
 	WEIR_LONG=1 go test -tags integration -count=1 -v -timeout 30m -run 'TestEnvoyReloadsAndDrains$$' ./gateway/integration/
