@@ -110,17 +110,25 @@ func (s *server) start(t testing.TB) {
 		_ = cmd.Wait()
 		close(done)
 	}(s.cmd)
-	eventually(t, s.addr+" accepts connections", func() bool {
+	// Listening is not enough: the port opens before the Unix socket. An answer says that
+	// both are open. A server that wants TLS answers by closing.
+	eventually(t, s.addr+" answers", func() bool {
 		select {
 		case <-done:
 			t.Fatalf("%s ended at once:\n%s", s.program, s.out)
 		default:
 		}
 		c, err := net.Dial("tcp", s.addr)
-		if err == nil {
-			c.Close()
+		if err != nil {
+			return false
 		}
-		return err == nil
+		defer c.Close()
+		if _, err := c.Write([]byte("PING\r\n")); err != nil {
+			return false
+		}
+		_ = c.SetReadDeadline(time.Now().Add(time.Second))
+		_, err = c.Read(make([]byte, 1))
+		return !errors.Is(err, os.ErrDeadlineExceeded)
 	})
 }
 

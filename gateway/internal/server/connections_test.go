@@ -309,7 +309,7 @@ func TestCrowds(t *testing.T) {
 	const addresses, each, per, most = 20, 100, 30, 400
 	cfg := strict(t, config.Connections{PerAddress: per})
 	cfg.Listeners[0].MaxConnections = most
-	cfg.Listeners[0].Address = "127.0.9.1:0" // where no other test dials what it takes for a closed port
+	cfg.Listeners[0].Address = "127.0.9.1:0"                                      // where no other test dials what it takes for a closed port
 	change(cfg, func(_ *config.Upstream, l *policy.LimitSpec) { l.Limit = most }) // the gate is not what is tested
 	g := start(t, cfg, Options{})
 	var in atomic.Int64
