@@ -3,20 +3,30 @@
 package integration
 
 import (
+	"encoding/base64"
+	enc "encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/oauth"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 
+	"github.com/weir-go/weir/gateway/internal/await"
 	"github.com/weir-go/weir/internal/kafka"
 )
 
@@ -28,7 +38,7 @@ func TestKafkaBehindTheGateway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cluster, err := kafka.Start(t.Context(), kafka.Config{Jars: jars, Ports: &ports, Users: map[string]string{"reader": "secret"}})
+	cluster, err := kafka.Start(t.Context(), kafka.Config{Jars: jars, Ports: &ports, Users: map[string]string{"reader": "secret"}, Settings: []string{"connections.max.reauth.ms=5000"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,6 +109,7 @@ kafka:
 		t.Fatal(err)
 	}
 
+	silent := silentLogin(t, login)
 	user := kafkaClient(t, kgo.SeedBrokers(login), kgo.SASL(plain.Auth{User: "reader", Pass: "secret"}.AsMechanism()))
 	create := kmsg.NewPtrCreateTopicsRequest()
 	topic := kmsg.NewCreateTopicsRequestTopic()
@@ -115,9 +126,96 @@ kafka:
 	if _, err := create.RequestWith(t.Context(), stranger); !errors.Is(err, kerr.SaslAuthenticationFailed) {
 		t.Errorf("a wrong password: %v", err)
 	}
+	logsIn(t, g, login, user)
+	if _, err := silent.Read(make([]byte, 1)); !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("a login that does not go on: %v, and it ends after 10 s", err)
+	}
 	if out, ok := weirCommand(t, "status", "--admin", strings.TrimPrefix(g.admin, "http://")); !ok || !strings.Contains(out, "localhost:") || !strings.Contains(out, cluster.SASL) {
 		t.Errorf("weir status: %s", out)
 	}
+}
+
+// silentLogin begins a login, and says no more after the broker's first answer.
+func silentLogin(t *testing.T, addr string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	if err := c.SetDeadline(time.Now().Add(await.Patience)); err != nil {
+		t.Fatal(err)
+	}
+	handshake := kmsg.NewPtrSASLHandshakeRequest()
+	handshake.Version, handshake.Mechanism = 1, "SCRAM-SHA-512"
+	if _, err := c.Write(kmsg.NewRequestFormatter().AppendRequest(nil, handshake, 1)); err != nil {
+		t.Fatal(err)
+	}
+	var answer [4]byte
+	if _, err := io.ReadFull(c, answer[:]); err != nil {
+		t.Fatal(err)
+	}
+	rest := make([]byte, enc.BigEndian.Uint32(answer[:]))
+	if _, err := io.ReadFull(c, rest); err != nil {
+		t.Fatal(err)
+	}
+	if text := string(rest); !strings.Contains(text, "SCRAM-SHA-256") || !strings.Contains(text, "OAUTHBEARER") {
+		t.Errorf("mechanisms: %q", text)
+	}
+	return c
+}
+
+// logsIn shows that each mechanism is followed, and that a login again, which the broker wants every 5 s, disturbs nobody.
+func logsIn(t *testing.T, g *gateway, addr string, user *kgo.Client) {
+	t.Helper()
+	logins := func() (c kafkaLogins) {
+		var all struct{ Kafka []kafkaLogins }
+		if err := json.Unmarshal(get(t, g.admin+"/gates"), &all); err != nil {
+			t.Fatal(err)
+		}
+		for _, one := range all.Kafka {
+			if one.Cluster == "login" {
+				return one
+			}
+		}
+		t.Fatal("no cluster is called login")
+		return c
+	}
+	before := logins()
+	if before.Logins == 0 || before.LoginsFailed == 0 || before.LoginsUnnamed != 0 {
+		t.Errorf("after PLAIN with both passwords: %+v", before)
+	}
+	claims := base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"sub":"reader","iat":%d,"exp":%d}`, time.Now().Unix(), time.Now().Add(time.Hour).Unix()))
+	token := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`)) + "." + claims + "."
+	pass := scram.Auth{User: "reader", Pass: "secret"}
+	for _, m := range []sasl.Mechanism{pass.AsSha256Mechanism(), pass.AsSha512Mechanism(), oauth.Auth{Token: token}.AsMechanism()} {
+		if err := kafkaClient(t, kgo.SeedBrokers(addr), kgo.SASL(m)).Ping(t.Context()); err != nil {
+			t.Errorf("%s: %v", m.Name(), err)
+		}
+	}
+	after := logins()
+	if after.Logins < before.Logins+3 || after.LoginsUnnamed != 0 || after.LoginsFailed != before.LoginsFailed {
+		t.Errorf("three logins more: %+v, before %+v", after, before)
+	}
+	for deadline := time.Now().Add(await.Patience); ; { // the connections stay, so what grows is a login again
+		if err := user.Ping(t.Context()); err != nil {
+			t.Fatalf("a request around a login again: %v", err)
+		}
+		if logins().Logins >= after.Logins+2 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("nobody logs in again: %+v", logins())
+		}
+	}
+}
+
+// kafkaLogins are the logins at a cluster, as /gates shows them.
+type kafkaLogins struct {
+	Cluster       string
+	Logins        uint64 `json:"logins"`
+	LoginsUnnamed uint64 `json:"logins_unnamed"`
+	LoginsFailed  uint64 `json:"logins_failed"`
 }
 
 // startKafkaGateway runs weir on a file about Kafka alone, whose first cluster bootstraps at addr.

@@ -32,9 +32,9 @@ type Config struct {
 	Jars string
 	// Ports are those to choose from. Processes that run side by side use different ranges.
 	Ports *freeport.Range
-	// Users, if there are any, may log in at Server.SASL with SASL/PLAIN: names and passwords, of
-	// letters and digits. They have no rights but those that ACLs give them. Clients of Server.Addr,
-	// who do not log in, may do everything.
+	// Users, if there are any, may log in at Server.SASL with PLAIN or SCRAM: names and passwords, of
+	// letters and digits. OAUTHBEARER takes tokens there that nobody has signed. All have no rights but
+	// those that ACLs give them. Clients of Server.Addr, who do not log in, may do everything.
 	Users map[string]string
 	// Certificate, if there is one, is what the broker shows at Server.TLS, where Users log in with
 	// SCRAM: a key in PKCS #8 and its certificates, in PEM.
@@ -86,11 +86,9 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	_, _ = rand.Read(id[:]) // it never fails
 	id[0] &= 0x7f           // or one in 64 would begin with a hyphen, which the tool takes for a flag
 	format := []string{"format", "-t", base64.RawURLEncoding.EncodeToString(id[:]), "-c", s.file()}
-	if s.TLS != "" {
-		for name, password := range cfg.Users {
-			for _, mechanism := range []string{"SCRAM-SHA-256", "SCRAM-SHA-512"} {
-				format = append(format, "--add-scram", fmt.Sprintf("%s=[name=%s,password=%s]", mechanism, name, password))
-			}
+	for name, password := range cfg.Users {
+		for _, mechanism := range []string{"SCRAM-SHA-256", "SCRAM-SHA-512"} {
+			format = append(format, "--add-scram", fmt.Sprintf("%s=[name=%s,password=%s]", mechanism, name, password))
 		}
 	}
 	if out, err := s.Tool(ctx, "kafka.tools.StorageTool", format...); err != nil {
@@ -131,8 +129,11 @@ func (s *Server) configure() error {
 			fmt.Fprintf(&users, " user_%s=\"%s\"", name, password)
 		}
 		lines = append(lines,
-			"sasl.enabled.mechanisms=PLAIN",
+			"listener.name.sasl.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
 			"listener.name.sasl.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required"+users.String()+";",
+			"listener.name.sasl.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;",
+			"listener.name.sasl.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;",
+			"listener.name.sasl.oauthbearer.sasl.jaas.config=org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;",
 			"authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
 			"super.users=User:ANONYMOUS")
 	}

@@ -422,6 +422,10 @@ func cluster(f figures, s *kafka.Snapshot) {
 		counter(f, "weir_kafka_connections_accepted_total", "Connections of clients of Kafka accepted.", n.Accepted)
 		counter(f, "weir_kafka_connections_failed_total", "Connections of clients of Kafka closed because the broker could not be reached.", n.Failed)
 	}
+	logins := "Logins by SASL of clients of Kafka, again included, by outcome: ok; unnamed (the broker agreed, and the name is not in the exchange, as with a delegation token); failed."
+	counter(f.of("outcome", "ok"), "weir_kafka_logins_total", logins, s.Logins-s.LoginsUnnamed)
+	counter(f.of("outcome", "unnamed"), "weir_kafka_logins_total", logins, s.LoginsUnnamed)
+	counter(f.of("outcome", "failed"), "weir_kafka_logins_total", logins, s.LoginsFailed)
 	gauge(f, "weir_kafka_nodes", "Nodes of a cluster of Kafka that clients can reach through the gateway.", len(s.Nodes)-left)
 	gauge(f, "weir_kafka_nodes_left_out", "Nodes of a cluster of Kafka that are left out of all answers: their port is taken, or beyond nodes.ports.", left)
 }

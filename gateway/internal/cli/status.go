@@ -376,6 +376,9 @@ func rowsOfKafka(p *page, k *kafka.Snapshot) {
 	for i := range k.Nodes {
 		row(k.Nodes[i].Node, &k.Nodes[i])
 	}
+	if k.Logins+k.LoginsFailed > 0 {
+		p.row("LOGINS OF|ALL THAT ENDED WELL|WITHOUT A NAME|FAILED", k.Cluster, k.Logins, k.LoginsUnnamed, k.LoginsFailed)
+	}
 }
 
 func rowOfTarget(p *page, upstream string, t *proxy.TargetStats) {

@@ -84,7 +84,7 @@ func checkHosts(t *testing.T, key int16, of span, answer definition) {
 			}
 			first, last := versions(t, f.Versions)
 			for version := max(of.min, first); version <= min(of.max, last); version++ {
-				if r := (request{key: key, version: version}); !r.rewritten() {
+				if r := (request{key: key, version: version}); !r.decoded() {
 					t.Errorf("%s names a %s in version %d, and is not rewritten", answer.Name, f.Name, version)
 				}
 			}
@@ -223,7 +223,7 @@ func TestNoHostGetsThrough(t *testing.T) {
 			}
 			answer = resp.AppendTo(answer)
 			what := fmt.Sprintf("version %d of an answer to %s", version, kmsg.NameForKey(key))
-			if r := (request{key: key, version: version}); r.rewritten() {
+			if r := (request{key: key, version: version}); r.decoded() {
 				var err error
 				if answer, err = r.rewrite(answer, to); err != nil {
 					t.Errorf("%s: %v", what, err)

@@ -10,16 +10,17 @@ import (
 
 // Keys of APIs that are more than passed on.
 const (
-	keyProduce        = 0
-	keyMetadata       = 3
-	keyFindCoord      = 10
-	keySaslHandshake  = 17
-	keyApiVersions    = 18
-	keyDescribeClust  = 60
-	keyShareFetch     = 78
-	keyShareAck       = 79
-	lastApiVersions   = 4 // that the answer of a broker is read in
-	produceNamesNodes = 10
+	keyProduce          = 0
+	keyMetadata         = 3
+	keyFindCoord        = 10
+	keySaslHandshake    = 17
+	keyApiVersions      = 18
+	keySaslAuthenticate = 36
+	keyDescribeClust    = 60
+	keyShareFetch       = 78
+	keyShareAck         = 79
+	lastApiVersions     = 4 // that the answer of a broker is read in
+	produceNamesNodes   = 10
 )
 
 // span is the versions of an API that clients are offered.
@@ -31,7 +32,7 @@ type span struct{ min, max int16 }
 var offered = map[int16]span{
 	keyProduce: {0, 13}, 1: {4, 15}, 2: {0, 11}, keyMetadata: {0, 13}, 8: {0, 10}, 9: {0, 10}, keyFindCoord: {0, 6}, 11: {0, 9}, 12: {0, 4}, 13: {0, 5}, 14: {0, 5},
 	15: {0, 6}, 16: {0, 5}, keySaslHandshake: {1, 1}, keyApiVersions: {0, lastApiVersions}, 19: {2, 7}, 20: {1, 6}, 21: {0, 2}, 22: {0, 5}, 23: {0, 4}, 24: {0, 5},
-	25: {0, 4}, 26: {0, 5}, 28: {0, 5}, 29: {0, 3}, 30: {0, 3}, 31: {0, 3}, 32: {0, 4}, 33: {0, 2}, 34: {0, 2}, 35: {0, 4}, 36: {0, 2}, 37: {0, 3}, 38: {0, 3},
+	25: {0, 4}, 26: {0, 5}, 28: {0, 5}, 29: {0, 3}, 30: {0, 3}, 31: {0, 3}, 32: {0, 4}, 33: {0, 2}, 34: {0, 2}, 35: {0, 4}, keySaslAuthenticate: {0, 2}, 37: {0, 3}, 38: {0, 3},
 	39: {0, 2}, 40: {0, 2}, 41: {0, 3}, 42: {0, 2}, 43: {0, 2}, 44: {0, 1}, 45: {0, 1}, 46: {0, 0}, 47: {0, 0}, 48: {0, 1}, 49: {0, 1}, 50: {0, 0}, 51: {0, 0},
 	55: {0, 1}, 57: {0, 2}, keyDescribeClust: {0, 2}, 61: {0, 0}, 64: {0, 0}, 65: {0, 0}, 66: {0, 2}, 68: {0, 1}, 69: {0, 1}, 71: {0, 0}, 72: {0, 0}, 74: {0, 1},
 	75: {0, 0}, 76: {0, 1}, 77: {0, 1}, keyShareFetch: {1, 2}, keyShareAck: {1, 2}, 88: {0, 0}, 89: {0, 0}, 90: {0, 1}, 91: {0, 0}, 92: {0, 0},
@@ -109,8 +110,8 @@ func (r *request) ownAnswer() []byte {
 	return frame
 }
 
-// rewritten reports whether the answer may name nodes or APIs, so that it has to be decoded.
-func (r *request) rewritten() bool {
+// decoded reports whether the answer has to be: it may name nodes, APIs or mechanisms, or says who the client is.
+func (r *request) decoded() bool {
 	return r.key != keyProduce && r.response() != nil || r.key == keyProduce && r.version >= produceNamesNodes
 }
 
@@ -126,6 +127,10 @@ func (r *request) response() kmsg.Response {
 		return new(kmsg.FindCoordinatorResponse)
 	case keyApiVersions:
 		return new(kmsg.ApiVersionsResponse)
+	case keySaslHandshake:
+		return new(kmsg.SASLHandshakeResponse)
+	case keySaslAuthenticate:
+		return new(kmsg.SASLAuthenticateResponse)
 	case keyDescribeClust:
 		return new(kmsg.DescribeClusterResponse)
 	case keyShareFetch:
@@ -139,32 +144,58 @@ func (r *request) response() kmsg.Response {
 // advertise says where clients reach a node that an answer names. ok is false if they cannot.
 type advertise func(id int32, host string, port int32) (newHost string, newPort int32, ok bool)
 
-// rewrite returns the answer to r with the nodes where clients reach them, and with no API that is not offered. answer has
-// everything behind the size of the frame, and the result the size as well.
-func (r *request) rewrite(answer []byte, to advertise) ([]byte, error) {
-	resp := r.response()
+// login reads a request of a login, of which b is everything behind the size of its frame. It returns nil for any other.
+func (r *request) login(b []byte) (kmsg.Request, error) {
+	var req kmsg.Request
+	switch r.key {
+	case keySaslHandshake:
+		req = new(kmsg.SASLHandshakeRequest)
+	case keySaslAuthenticate:
+		req = new(kmsg.SASLAuthenticateRequest)
+	default:
+		return nil, nil
+	}
+	req.SetVersion(r.version)
+	in := reader{b: b, at: leastRequest}
+	in.nullable()
+	if req.IsFlexible() {
+		in.tags()
+	}
+	if in.short || req.ReadFrom(b[in.at:]) != nil {
+		return nil, refuse("a request to log in cannot be read") // and what is in it is told to nobody
+	}
+	return req, nil
+}
+
+// decode reads the answer to r, of which b is everything behind the size of its frame. body is where its fields begin.
+func (r *request) decode(b []byte) (resp kmsg.Response, body int, err error) {
+	resp = r.response()
 	resp.SetVersion(r.version)
-	if r.key == keyApiVersions && len(answer) >= 6 && int16(binary.BigEndian.Uint16(answer[4:])) == kerr.UnsupportedVersion.Code {
+	if r.key == keyApiVersions && len(b) >= 6 && int16(binary.BigEndian.Uint16(b[4:])) == kerr.UnsupportedVersion.Code {
 		resp.SetVersion(0) // that of an error about the version
 	}
-	in := reader{b: answer, at: 4} // behind the correlation id
+	in := reader{b: b, at: 4} // behind the correlation id
 	if resp.IsFlexible() && r.key != keyApiVersions {
 		in.tags()
 	}
 	if in.short {
-		return nil, refuse("an answer to %s ends in its header", kmsg.NameForKey(r.key))
+		return nil, 0, refuse("an answer to %s ends in its header", kmsg.NameForKey(r.key))
 	}
-	if err := resp.ReadFrom(answer[in.at:]); err != nil {
-		return nil, refuse("an answer to %s cannot be read: %v", kmsg.NameForKey(r.key), err)
+	if err := resp.ReadFrom(b[in.at:]); err != nil {
+		return nil, 0, refuse("an answer to %s cannot be read: %v", kmsg.NameForKey(r.key), err)
 	}
-	replace(resp, to)
-	frame := append(make([]byte, 4, len(answer)+64), answer[:in.at]...)
-	frame = resp.AppendTo(frame)
-	binary.BigEndian.PutUint32(frame, uint32(len(frame)-4))
-	return frame, nil
+	return resp, in.at, nil
 }
 
-// replace puts nodes where clients reach them, and leaves out those that they do not.
+// encode returns an answer with the size of its frame and the header that it came with.
+func encode(header []byte, resp kmsg.Response) []byte {
+	frame := append(make([]byte, 4, 256), header...)
+	frame = resp.AppendTo(frame)
+	binary.BigEndian.PutUint32(frame, uint32(len(frame)-4))
+	return frame
+}
+
+// replace puts nodes where clients reach them, and leaves out those that they do not, and the APIs that are not offered.
 func replace(resp kmsg.Response, to advertise) {
 	switch resp := resp.(type) {
 	case *kmsg.ApiVersionsResponse:

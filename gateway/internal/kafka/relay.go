@@ -13,6 +13,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // relay is a client and the connection to a broker that is its own. One goroutine moves requests, another answers.
@@ -25,27 +27,22 @@ type relay struct {
 	end  context.CancelFunc
 	stop atomic.Bool // it ends when nothing is in flight
 
-	mu      sync.Mutex
-	moved   sync.Cond // something left pending, or the end came
-	client  net.Conn  // raw, or TLS over it; it changes before there is a broker only
-	broker  net.Conn  // nil until there is one
-	pending []pending // in the order of the requests
-	closed  bool
+	mu     sync.Mutex
+	moved  sync.Cond   // an answer has been written, or the end came
+	client net.Conn    // raw, or TLS over it; it changes before there is a broker only
+	broker net.Conn    // nil until there is one
+	late   *time.Timer // ends the connection if its login takes too long; nil before one
+	closed bool
+	state  connection
 
 	size [2][4]byte // of the frame that is read: requests, answers
-}
-
-// pending is an answer that a client waits for. One with bytes of its own is not the broker's.
-type pending struct {
-	request
-	own []byte
 }
 
 const (
 	// connectWithin bounds how long a broker may take to be connected to, and a client for its handshake of TLS.
 	connectWithin = 10 * time.Second
-	// mostPending bounds the requests of a connection that have no answer yet. More are read when there is room.
-	mostPending = 4096
+	// loginWithin bounds a login as a whole: where the gateway logs in itself from the beginning of a connection, else from the handshake.
+	loginWithin = 10 * time.Second
 	// mostDecoded bounds an answer that is decoded, in bytes.
 	mostDecoded = 64 << 20
 )
@@ -56,6 +53,7 @@ var buffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 func newRelay(s *Server, n *node, client net.Conn) *relay {
 	r := &relay{server: s, node: n, raw: client, client: client}
 	r.moved.L = &r.mu
+	r.state.login.required = len(s.opts.SASL) > 0
 	r.ctx, r.end = context.WithCancel(context.Background())
 	return r
 }
@@ -66,6 +64,9 @@ func (r *relay) close() {
 	r.mu.Lock()
 	closed, client, broker := r.closed, r.client, r.broker
 	r.closed = true
+	if r.late != nil {
+		r.late.Stop()
+	}
 	r.moved.Broadcast()
 	r.mu.Unlock()
 	if closed {
@@ -146,12 +147,28 @@ func (r *relay) connect() error {
 	r.mu.Lock()
 	r.broker = broker
 	closed := r.closed
+	r.hurry()
 	r.mu.Unlock()
 	if closed { // meanwhile
 		_ = broker.Close()
 		return net.ErrClosed
 	}
 	return nil
+}
+
+// hurry ends the connection in a while if a login is still under way then, and forgets that if none is now. The caller holds mu.
+func (r *relay) hurry() {
+	switch waits := r.state.login.pending(); {
+	case r.closed:
+	case waits && r.late == nil:
+		r.late = time.AfterFunc(loginWithin, func() {
+			r.tell(refuse("a login has not ended within %v", loginWithin))
+			r.close()
+		})
+	case !waits && r.late != nil:
+		r.late.Stop()
+		r.late = nil
+	}
 }
 
 // dial connects to the broker of a node, or to any of those where the cluster bootstraps.
@@ -252,14 +269,32 @@ func (r *relay) request(n int) error {
 	if err != nil {
 		return fmt.Errorf("%w (client id %.80q)", err, req.client)
 	}
+	r.mu.Lock()
+	err = r.state.login.may(req.key, n)
+	r.mu.Unlock()
+	if err != nil {
+		return err
+	}
 	if own := req.ownAnswer(); own != nil {
 		if _, err := io.CopyN(io.Discard, r, int64(4+n-len(frame))); err != nil {
 			return err
 		}
-		return r.answer(pending{req, own})
+		if err := r.expect(pending{request: req, own: own}); err != nil {
+			return err
+		}
+		return r.ownAnswers()
+	}
+	p := pending{request: req}
+	if req.key == keySaslHandshake || req.key == keySaslAuthenticate {
+		if frame, err = r.rest(frame, n); err != nil {
+			return err
+		}
+		if p.step, err = r.login(&req, frame[4:]); err != nil {
+			return err
+		}
 	}
 	if !req.silent {
-		if _, err := r.expect(pending{request: req}); err != nil {
+		if err := r.expect(p); err != nil {
 			return err
 		}
 	}
@@ -267,6 +302,60 @@ func (r *relay) request(n int) error {
 		return err
 	}
 	return copyN(r.broker, r, 4+n-len(frame), pooled[:])
+}
+
+// rest reads a request of n bytes to its end.
+func (r *relay) rest(frame []byte, n int) ([]byte, error) {
+	got := len(frame)
+	if got == 4+n {
+		return frame, nil
+	}
+	whole := append(make([]byte, 0, 4+n), frame...)[:4+n]
+	_, err := io.ReadFull(r, whole[got:])
+	return whole, err
+}
+
+// login takes note of a request to log in.
+func (r *relay) login(req *request, b []byte) (step, error) {
+	body, err := req.login(b)
+	if err != nil {
+		return step{}, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	defer r.hurry()
+	switch body := body.(type) {
+	case *kmsg.SASLHandshakeRequest:
+		return r.state.login.handshake(body), nil
+	case *kmsg.SASLAuthenticateRequest:
+		return r.state.login.authenticate(body), nil
+	}
+	return step{}, nil
+}
+
+// loggedIn takes note of the broker's answer to a request to log in.
+func (r *relay) loggedIn(s step, resp kmsg.Response) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	defer r.hurry()
+	l := &r.state.login
+	switch resp := resp.(type) {
+	case *kmsg.SASLHandshakeResponse:
+		l.handshaken(s, resp)
+	case *kmsg.SASLAuthenticateResponse:
+		ended, err := l.authenticated(s, resp)
+		switch {
+		case err != nil:
+			return err
+		case ended && l.user.known:
+			r.server.logins.ok.Add(1)
+		case ended:
+			r.server.logins.unnamed.Add(1)
+		case resp.ErrorCode != 0:
+			r.server.logins.failed.Add(1)
+		}
+	}
+	return nil
 }
 
 // header reads as much of a request as its header needs, and what comes with it.
@@ -308,53 +397,42 @@ func copyN(to io.Writer, from io.Reader, n int, buf []byte) error {
 	return nil
 }
 
-// expect notes that an answer is to come, and reports whether no other is to come before. It waits while too many are.
-func (r *relay) expect(p pending) (first bool, err error) {
+// expect notes that an answer is to come. It waits while too many are.
+func (r *relay) expect(p pending) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for len(r.pending) >= mostPending && !r.closed {
+	for r.state.full() && !r.closed {
 		r.moved.Wait()
 	}
 	if r.closed {
-		return false, net.ErrClosed
+		return net.ErrClosed
 	}
-	r.pending = append(r.pending, p)
-	return len(r.pending) == 1, nil
+	r.state.expect(p)
+	return nil
 }
 
-// answer gives an answer of the gateway's own, in its turn: after those to the requests before it.
-func (r *relay) answer(p pending) error {
-	first, err := r.expect(p)
-	if err != nil || !first {
-		return err // if another is before it, the goroutine that moves answers does it
-	}
-	return r.ownAnswers()
-}
-
-// ownAnswers writes the answers of the gateway's own that are next. Only one goroutine is here at a time: that of requests if its own answer
-// is the only one, and that of answers after the broker's.
+// ownAnswers writes the answers of the gateway's own that are next, unless the other goroutine does.
 func (r *relay) ownAnswers() error {
-	for {
-		r.mu.Lock()
-		if len(r.pending) == 0 || r.pending[0].own == nil {
-			r.mu.Unlock()
-			return nil
-		}
-		own := r.pending[0].own
-		r.mu.Unlock()
+	r.mu.Lock()
+	own := r.state.firstOwn()
+	r.mu.Unlock()
+	for own != nil {
 		if _, err := r.client.Write(own); err != nil {
 			return err
 		}
-		r.answered()
+		r.mu.Lock()
+		own = r.state.nextOwn()
+		r.moved.Broadcast()
+		r.mu.Unlock()
 	}
+	return nil
 }
 
-// answered takes the first of pending out.
+// answered takes the first answer out, which has been written.
 func (r *relay) answered() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.pending[0] = pending{}
-	r.pending = r.pending[1:]
+	r.state.answered()
 	r.moved.Broadcast()
 }
 
@@ -362,7 +440,7 @@ func (r *relay) answered() {
 func (r *relay) awaitAnswers() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for len(r.pending) > 0 && !r.closed {
+	for len(r.state.pending) > 0 && !r.closed {
 		r.moved.Wait()
 	}
 }
@@ -400,16 +478,12 @@ func (r *relay) oneAnswer(n int) error {
 	}
 	frame = frame[:4+got]
 	r.mu.Lock()
-	var p pending
-	if len(r.pending) > 0 {
-		p = r.pending[0]
-	}
-	known := len(r.pending) > 0 && p.own == nil
+	p, err := r.state.answers(int32(binary.BigEndian.Uint32(frame[4:])))
 	r.mu.Unlock()
-	if id := int32(binary.BigEndian.Uint32(frame[4:])); !known || id != p.correlation {
-		return refuse("the broker answers request %d, and no such request is next", id)
+	if err != nil {
+		return err
 	}
-	if !p.rewritten() {
+	if !p.decoded() {
 		if _, err := r.client.Write(frame); err != nil {
 			return err
 		}
@@ -425,10 +499,14 @@ func (r *relay) oneAnswer(n int) error {
 			return err
 		}
 	}
-	answer, err := p.rewrite(whole, r.server.nodes.Advertised)
+	resp, body, err := p.decode(whole)
 	if err != nil {
 		return err
 	}
-	_, err = r.client.Write(answer)
+	if err := r.loggedIn(p.step, resp); err != nil {
+		return err
+	}
+	replace(resp, r.server.nodes.Advertised)
+	_, err = r.client.Write(encode(whole[:body], resp))
 	return err
 }

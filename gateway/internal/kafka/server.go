@@ -49,7 +49,7 @@ type Options struct {
 // concurrent use.
 //
 // Decoded are answers that name nodes (Metadata, FindCoordinator, DescribeCluster, Produce from version 10 on, ShareFetch,
-// ShareAcknowledge) and those to ApiVersions. What clients are offered ends where answers would name nodes in a place that is not
+// ShareAcknowledge), those to ApiVersions, and the exchange of a login. What clients are offered ends where answers would name nodes in a place that is not
 // known here. A request beyond that ends its connection, as brokers do it.
 type Server struct {
 	opts  Options
@@ -70,6 +70,8 @@ type Server struct {
 	bootstrap node
 	open      map[*relay]struct{}
 	closed    bool
+
+	logins struct{ ok, unnamed, failed atomic.Uint64 }
 
 	complaints int
 	complained time.Time
@@ -332,6 +334,11 @@ type Snapshot struct {
 	Cluster string `json:"cluster"`
 	// Connections are those of clients that are open, at all nodes.
 	Connections int64 `json:"connections"`
+	// Logins are those by SASL that succeeded, repeated ones included. LoginsUnnamed are those of them whose name cannot be told, as with a delegation
+	// token. LoginsFailed are those that the broker refused.
+	Logins        uint64 `json:"logins"`
+	LoginsUnnamed uint64 `json:"logins_unnamed"`
+	LoginsFailed  uint64 `json:"logins_failed"`
 	// Bootstrap are those at the listener where clients bootstrap.
 	Bootstrap NodeStatus   `json:"bootstrap"`
 	Nodes     []NodeStatus `json:"nodes"`
@@ -344,6 +351,8 @@ func (s *Server) Snapshot() Snapshot {
 		Node: -1, Address: s.opts.Config.Listen.Address, Connections: b.open.Load(), Accepted: b.accepted.Load(), Failed: b.failed.Load(),
 	}}
 	all.Connections = all.Bootstrap.Connections
+	all.LoginsUnnamed, all.LoginsFailed = s.logins.unnamed.Load(), s.logins.failed.Load()
+	all.Logins = s.logins.ok.Load() + all.LoginsUnnamed
 	for _, n := range all.Nodes {
 		all.Connections += n.Connections
 	}

@@ -1,0 +1,56 @@
+package kafka
+
+// connection is what is known of a client's connection: which answers it waits for, and who it is. It has no socket, no lock and
+// no clock. A [relay] has them.
+type connection struct {
+	pending []pending // in the order of the requests
+	writing bool      // somebody writes answers of the gateway's own
+	login   login
+}
+
+// pending is an answer that a client waits for. One with bytes of its own is not the broker's.
+type pending struct {
+	request
+	own  []byte
+	step step // of a login
+}
+
+// mostPending bounds the requests of a connection that have no answer yet. More are read when there is room.
+const mostPending = 4096
+
+// full reports whether no further request may be read now.
+func (c *connection) full() bool { return len(c.pending) >= mostPending }
+
+// expect notes that an answer is to come, behind all others.
+func (c *connection) expect(p pending) { c.pending = append(c.pending, p) }
+
+// firstOwn returns the next answer if it is the gateway's own and nobody writes those. Then the caller does, until nextOwn
+// returns nil. The goroutine of requests asks after each own answer, that of answers after each of the broker's; so one of them writes.
+func (c *connection) firstOwn() []byte {
+	if c.writing || len(c.pending) == 0 || c.pending[0].own == nil {
+		return nil
+	}
+	c.writing = true
+	return c.pending[0].own
+}
+
+// nextOwn is told that an own answer has been written, and returns the one behind it, nil if that is not the gateway's.
+func (c *connection) nextOwn() []byte {
+	c.answered()
+	c.writing = false
+	return c.firstOwn()
+}
+
+// answers returns the request that the broker's next answer belongs to. Its correlation id has to be that of the request.
+func (c *connection) answers(id int32) (pending, error) {
+	if len(c.pending) == 0 || c.pending[0].own != nil || c.pending[0].correlation != id {
+		return pending{}, refuse("the broker answers request %d, and no such request is next", id)
+	}
+	return c.pending[0], nil
+}
+
+// answered is told that the first answer has been written.
+func (c *connection) answered() {
+	c.pending[0] = pending{} // or it would keep its bytes
+	c.pending = c.pending[1:]
+}

@@ -1,0 +1,207 @@
+package kafka
+
+import (
+	"encoding/base64"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// token is a token of OAUTHBEARER that nobody has signed.
+func token(claims string) string {
+	return "n,,\x01auth=Bearer " + base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`)) + "." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".\x01\x01"
+}
+
+func TestWhoIsClaimed(t *testing.T) {
+	for _, c := range []struct{ mechanism, said, want string }{
+		{plain, "\x00alice\x00secret", "alice"},
+		{plain, "alice\x00alice\x00secret", "alice"},
+		{plain, "bob\x00alice\x00secret", ""}, // to act as somebody else, which brokers refuse
+		{plain, "\x00\x00secret", ""},
+		{plain, "alice\x00secret", ""},
+		{plain, "\x00alice\x00se\x00cret", ""},
+		{plain, "\x00ali\xffce\x00secret", ""},
+		{scram256, "n,,n=alice,r=nonce", "alice"},
+		{scram512, "n,a=alice,n=alice,r=nonce", "alice"},
+		{scram512, "n,,n=a=2Cb=3Dc,r=nonce", "a,b=c"},
+		{scram512, "n,,n=a=3D2C,r=nonce", "a=2C"},
+		{scram512, "n,,n=a=b,r=nonce", ""},
+		{scram512, "n,,m=later,n=alice,r=nonce", "alice"},
+		{scram512, "n,,n=alice,r=nonce,tokenauth=false", "alice"},
+		{scram512, "n,,n=id,r=nonce,tokenauth=True", ""},
+		{scram512, "n,,r=nonce,n=alice", ""},
+		{scram512, "y,,n=alice,r=nonce", ""},
+		{scram512, "n,,n=,r=nonce", ""},
+		{scram512, "", ""},
+		{oauthBearer, token(`{"sub":"alice"}`), "alice"},
+		{oauthBearer, token(`{"SUB":"bob","sub":"alice","Sub":"eve"}`), "alice"},
+		{oauthBearer, token(`{"Sub":"alice"}`), ""},
+		{oauthBearer, token(`{"sub":7}`), ""},
+		{oauthBearer, token(`{`), ""},
+		{oauthBearer, "n,,\x01auth=Basic YTpi\x01\x01", ""},
+		{oauthBearer, "n,,\x01auth=Bearer a.b\x01\x01", ""},
+		{oauthBearer, "n,,", ""},
+		{"GSSAPI", "\x00alice\x00secret", ""},
+	} {
+		var l login
+		l.handshake(&kmsg.SASLHandshakeRequest{Mechanism: c.mechanism})
+		got := l.authenticate(&kmsg.SASLAuthenticateRequest{SASLAuthBytes: []byte(c.said)}).user
+		if got.name != c.want || got.known != (c.want != "") {
+			t.Errorf("%s %q: %+v, not %q", c.mechanism, c.said, got, c.want)
+		}
+	}
+}
+
+// exchange is a login: what the client says and what the broker answers, with its error.
+type exchange struct {
+	mechanism string
+	refused   int16 // by the handshake
+	said      []string
+	answers   []string
+	code      int16 // of the last answer
+}
+
+// run takes the exchange through l, the requests ahead of all answers if they are pipelined.
+func (e exchange) run(l *login, pipelined bool) (ended bool, err error) {
+	var steps []step
+	shake := l.handshake(&kmsg.SASLHandshakeRequest{Mechanism: e.mechanism})
+	handshaken := func() {
+		l.handshaken(shake, &kmsg.SASLHandshakeResponse{ErrorCode: e.refused, SupportedMechanisms: []string{plain}})
+	}
+	if !pipelined {
+		handshaken()
+	}
+	answer := func(i int) {
+		resp := &kmsg.SASLAuthenticateResponse{SASLAuthBytes: []byte(e.answers[i])}
+		if i == len(e.answers)-1 {
+			resp.ErrorCode = e.code
+		}
+		one, trouble := l.authenticated(steps[i], resp)
+		ended = ended || one
+		if trouble != nil {
+			err = trouble
+		}
+	}
+	for i, said := range e.said {
+		steps = append(steps, l.authenticate(&kmsg.SASLAuthenticateRequest{SASLAuthBytes: []byte(said)}))
+		if !pipelined {
+			answer(i)
+		}
+	}
+	if pipelined {
+		handshaken()
+		for i := range e.said {
+			answer(i)
+		}
+	}
+	return ended, err
+}
+
+// A name counts once the broker has agreed, whether or not requests run ahead of answers.
+func TestLogin(t *testing.T) {
+	scram := func(name string) exchange {
+		return exchange{scram512, 0, []string{"n,,n=" + name + ",r=x", "c=biws,r=xy,p=proof"}, []string{"r=xy,s=salt,i=4096", "v=signature"}, 0}
+	}
+	half := scram("alice")
+	half.said, half.answers = half.said[:1], half.answers[:1]
+	liar := scram("alice")
+	liar.answers = []string{"r=xy,s=salt,i=4096", "e=other-error"}
+	failed := kerr.SaslAuthenticationFailed.Code
+	for _, c := range []struct {
+		name     string
+		logins   []exchange
+		want     string
+		ended    bool
+		underway bool
+		failed   bool
+		trouble  string
+	}{
+		{"nobody", nil, anonymous, false, false, false, ""},
+		{"plain", []exchange{{plain, 0, []string{"\x00alice\x00x"}, []string{""}, 0}}, "alice", true, false, false, ""},
+		{"plain, wrong", []exchange{{plain, 0, []string{"\x00alice\x00x"}, []string{""}, failed}}, anonymous, false, false, true, ""},
+		{"scram", []exchange{scram("alice")}, "alice", true, false, false, ""},
+		{"scram, its first half", []exchange{half}, anonymous, false, true, false, ""},
+		{"scram, an answer that agrees to nobody", []exchange{liar}, anonymous, false, true, false, ""},
+		{"token", []exchange{{oauthBearer, 0, []string{token(`{"sub":"alice"}`)}, []string{""}, 0}}, "alice", true, false, false, ""},
+		{"token, refused", []exchange{{oauthBearer, 0, []string{token(`{"sub":"alice"}`), "\x01"}, []string{`{"status":"invalid_token"}`, ""}, failed}}, anonymous, false, false, true, ""},
+		{"mechanism that the broker refuses", []exchange{{plain, kerr.UnsupportedSaslMechanism.Code, nil, nil, 0}}, anonymous, false, false, false, ""},
+		{"and goes on nevertheless", []exchange{{plain, kerr.UnsupportedSaslMechanism.Code, []string{"\x00alice\x00x"}, []string{""}, kerr.IllegalSaslState.Code}}, anonymous, false, false, false, ""},
+		{"mechanism that is not relayed", []exchange{{"GSSAPI", 0, nil, nil, 0}}, anonymous, false, false, true, ""},
+		{"again", []exchange{scram("alice"), {plain, 0, []string{"\x00alice\x00x"}, []string{""}, 0}}, "alice", true, false, false, ""},
+		{"again, as somebody else", []exchange{scram("alice"), scram("bob")}, "alice", false, true, false, "another principal"},
+		{"again, as nobody knows whom", []exchange{scram("alice"), scram("bob,tokenauth=true")}, "alice", false, true, false, "another principal"},
+		{"again, refused", []exchange{scram("alice"), {plain, kerr.IllegalSaslState.Code, nil, nil, 0}}, "alice", false, false, false, ""},
+		{"again, failed", []exchange{scram("alice"), {plain, 0, []string{"\x00alice\x00y"}, []string{""}, failed}}, "alice", false, false, true, ""},
+	} {
+		for _, pipelined := range []bool{false, true} {
+			var l login
+			var ended bool
+			var err error
+			for _, e := range c.logins {
+				ended, err = e.run(&l, pipelined)
+			}
+			if l.principal().name != c.want || ended != c.ended || l.underway != c.underway || l.failed != c.failed || (err != nil) != (c.trouble != "") || err != nil && !strings.Contains(err.Error(), c.trouble) {
+				t.Errorf("%s, pipelined %v: %+v, ended %v, %v", c.name, pipelined, l, ended, err)
+			}
+			if trouble := l.may(keyMetadata, 10); (trouble != nil) != c.failed {
+				t.Errorf("%s: a request after it: %v", c.name, trouble)
+			}
+		}
+	}
+}
+
+func TestLoginBounds(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		l    login
+		key  int16
+		n    int
+		ok   bool
+	}{
+		{"a login", login{}, keySaslAuthenticate, mostLogin, true},
+		{"a login that is too large", login{}, keySaslAuthenticate, mostLogin + 1, false},
+		{"a handshake that is too large", login{}, keySaslHandshake, mostLogin + 1, false},
+		{"a request without a login", login{}, keyProduce, 1 << 30, true},
+		{"a request before a login", login{required: true}, keyProduce, mostLogin + 1, false},
+		{"a small one", login{required: true}, keyApiVersions, 30, true},
+		{"a request after a login", login{required: true, done: true}, keyProduce, 1 << 30, true},
+	} {
+		if err := c.l.may(c.key, c.n); (err == nil) != c.ok {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+// Mechanisms that are not relayed are in no answer.
+func TestMechanisms(t *testing.T) {
+	var l login
+	resp := &kmsg.SASLHandshakeResponse{SupportedMechanisms: []string{"GSSAPI", plain, "CUSTOM", scram512}}
+	l.handshaken(l.handshake(&kmsg.SASLHandshakeRequest{Mechanism: "GSSAPI"}), resp)
+	if !slices.Equal(resp.SupportedMechanisms, []string{plain, scram512}) || resp.ErrorCode != kerr.UnsupportedSaslMechanism.Code {
+		t.Errorf("%+v", resp)
+	}
+}
+
+// What anybody may say to log in makes no panic, and who has been agreed to stays.
+func FuzzLogin(f *testing.F) {
+	f.Add(plain, []byte("\x00alice\x00secret"))
+	f.Add(scram256, []byte("n,a=x,m=y,n=a=2Cb,r=nonce,tokenauth=true"))
+	f.Add(oauthBearer, []byte(token(`{"sub":"alice"}`)))
+	f.Fuzz(func(t *testing.T, mechanism string, said []byte) {
+		l := login{user: principal{"alice", true}, done: true}
+		l.handshake(&kmsg.SASLHandshakeRequest{Mechanism: mechanism})
+		s := l.authenticate(&kmsg.SASLAuthenticateRequest{SASLAuthBytes: said})
+		if s.user.known == (s.user.name == "") {
+			t.Fatalf("%+v", s.user)
+		}
+		_, err := l.authenticated(s, &kmsg.SASLAuthenticateResponse{})
+		if l.principal() != (principal{"alice", true}) {
+			t.Fatalf("%+v, %v", l.principal(), err)
+		}
+		r := request{key: keySaslAuthenticate, version: 2}
+		_, _ = r.login(said)
+	})
+}
