@@ -168,6 +168,34 @@ func (g *Gate) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit, 
 	return p, waiter, err
 }
 
+// AdmitIn is [quota.Quota.AdmitIn] under the gate's mode. In observe mode what would be refused or
+// delayed is counted as observed: refused work goes on with the zero Permit and is not charged,
+// delayed work is charged and its Answer has no Wait. Off, and where there is no quota inside,
+// nothing is charged: the Answer is Free.
+func (g *Gate) AdmitIn(ctx context.Context, mode quota.Mode, w weir.Work) (weir.Permit, quota.Answer, error) {
+	free := quota.Answer{Free: true, Decision: quota.Decision{OK: true}}
+	q, in := g.Quota(), level(g.level.Load())
+	if q == nil || in == off {
+		return weir.Permit{}, free, nil
+	}
+	g.price(&w)
+	p, a, err := q.AdmitIn(ctx, mode, w)
+	switch {
+	case in != observing:
+		if err != nil {
+			g.refuse(w, err)
+		}
+		return p, a, err
+	case err != nil:
+		g.letThrough(w, weir.AsRejection(err))
+		return p, free, nil
+	case a.Wait > 0:
+		g.letThrough(w, &weir.Rejection{Gate: g.name, Rule: a.Rule, Bucket: a.Key, Reason: weir.ReasonQuota, Remaining: a.Remaining, RetryAfter: a.Wait, Retryable: true})
+		a.Wait = 0
+	}
+	return p, a, nil
+}
+
 // price converts w.Cost to the unit of this gate: tokens as they are, 1 if the gate counts requests,
 // else slots, at most limit.MaxLimit.
 func (g *Gate) price(w *weir.Work) {
@@ -190,11 +218,16 @@ func (g *Gate) observe(w weir.Work) weir.Permit {
 	if r == nil {
 		r = &weir.Rejection{Gate: g.name, Cause: err}
 	}
+	g.letThrough(w, r)
+	return weir.Permit{}
+}
+
+// letThrough counts a refusal that is not enforced.
+func (g *Gate) letThrough(w weir.Work, r *weir.Rejection) {
 	g.observed.Add(r.Reason)
 	if h := g.hooks.Load(); h.observed != nil {
 		h.observed(w, r)
 	}
-	return weir.Permit{}
 }
 
 func (g *Gate) refuse(w weir.Work, err error) {

@@ -484,3 +484,42 @@ func TestDistant(t *testing.T) {
 		}
 	}
 }
+
+// A decision in a mode of its own follows the gate's: enforced, counted only, or not made.
+func TestAdmitInAMode(t *testing.T) {
+	type want struct {
+		wait     time.Duration
+		refused  bool
+		left     float64 // afterwards
+		observed uint64
+	}
+	for _, test := range []struct {
+		mode Mode
+		in   quota.Mode
+		want want
+	}{
+		{Enforce, quota.Permissive, want{wait: 10 * time.Second, left: -20}},
+		{Enforce, quota.Strict, want{wait: 5 * time.Second, refused: true, left: -10}},
+		{Observe, quota.Permissive, want{left: -20, observed: 1}},
+		{Observe, quota.Strict, want{left: -10, observed: 1}},
+		{Off, quota.Permissive, want{left: -10}},
+		{Off, quota.Strict, want{left: -10}},
+	} {
+		p := compile(t, quotaGate(QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Rate: "2/s", Burst: 10}, Debt: true}), Options{Now: func() time.Duration { return 0 }})
+		g, w := p.Gate("api"), weir.Work{Cost: 20}
+		if permit, a, err := g.AdmitIn(t.Context(), test.in, w); err != nil || !permit.Live() || a.Wait != map[bool]time.Duration{true: 5 * time.Second}[test.in == quota.Permissive] {
+			t.Fatalf("%+v, %v", a, err)
+		}
+		g.level.Store(uint32(test.mode.level()))
+		w.Cost = 10
+		_, a, err := g.AdmitIn(t.Context(), test.in, w)
+		left, _ := g.Quota().Peek(t.Context(), w)
+		if got := (want{a.Wait, err != nil, left.Remaining, g.Observed()[weir.ReasonQuota]}); got != test.want {
+			t.Errorf("%v, %v: %+v, want %+v", test.mode, test.in, got, test.want)
+		}
+	}
+	limit := compile(t, Spec{Gates: map[string]GateSpec{"slots": {Limit: &LimitSpec{}}}}, Options{})
+	if p, a, err := limit.Gate("slots").AdmitIn(t.Context(), quota.Strict, weir.Work{}); err != nil || p.Live() || !a.Free {
+		t.Errorf("%+v, %v of a gate without a quota", a, err)
+	}
+}

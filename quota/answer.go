@@ -19,8 +19,8 @@ type Answer struct {
 	Windows []Window
 	// Cost is how many tokens the work costs.
 	Cost int64
-	// Key names the bucket as the store knows it, as in "api/user=alice". Charge leaves
-	// it out.
+	// Key names the bucket as the store knows it, as in "api/user=alice". Charge and
+	// AdmitIn leave it out unless there is a Wait.
 	Key string
 	// Free is true for work that is not counted: it is exempt, or no rule matches, or
 	// its rule is exempt. The Decision is OK then, and says nothing else.
@@ -33,17 +33,8 @@ type Answer struct {
 // to be muted. There is no permit, and nothing is given back. It never waits. The error
 // is a [*weir.Rejection].
 func (q *Quota) Charge(ctx context.Context, w weir.Work) (Answer, error) {
-	return q.ChargeIn(ctx, q.settings.Load().mode, w)
-}
-
-// ChargeIn is Charge in Strict or Permissive mode, whatever the mode of the gate. It is
-// for protocols where the mode depends on the client. Kafka refuses newer clients and
-// delays older ones, and both share their buckets. Any other mode counts as Strict.
-func (q *Quota) ChargeIn(ctx context.Context, mode Mode, w weir.Work) (Answer, error) {
-	if mode != Permissive {
-		mode = Strict
-	}
-	a, refused := q.answer(ctx, &w, mode)
+	var c bill
+	a, refused := q.answer(ctx, &w, q.settings.Load().mode, &c)
 	if refused != nil {
 		return a, q.front.Refuse(&w, refused)
 	}
@@ -54,20 +45,43 @@ func (q *Quota) ChargeIn(ctx context.Context, mode Mode, w weir.Work) (Answer, e
 	return a, nil
 }
 
+// AdmitIn is Charge in Strict or Permissive mode, whatever the mode of the gate, and with
+// a permit, as from [Quota.Admit]: Cancel gives the tokens back, and SetCost corrects the
+// cost. It is for protocols where the mode depends on the client, and where more than the
+// quota decides what is done. Kafka refuses newer clients and delays older ones, and both
+// share their buckets. Any other mode counts as Strict.
+func (q *Quota) AdmitIn(ctx context.Context, mode Mode, w weir.Work) (weir.Permit, Answer, error) {
+	if mode != Permissive {
+		mode = Strict
+	}
+	var c bill
+	a, refused := q.answer(ctx, &w, mode, &c)
+	if refused != nil {
+		return weir.Permit{}, a, q.front.Refuse(&w, refused)
+	}
+	var p weir.Permit
+	if !a.Free {
+		p = q.issue(&c)
+	}
+	q.front.Admitted(&w, 0)
+	return p, a, nil
+}
+
 // Peek returns what would happen to w now. It charges nothing, counts nothing, and calls
 // no hook. The error is the [*weir.Rejection] that w would get.
 func (q *Quota) Peek(ctx context.Context, w weir.Work) (Answer, error) {
-	a, refused := q.answer(ctx, &w, DryRun)
+	var c bill
+	a, refused := q.answer(ctx, &w, DryRun, &c)
 	if refused != nil {
 		return a, refused
 	}
 	return a, nil
 }
 
-func (q *Quota) answer(ctx context.Context, w *weir.Work, mode Mode) (Answer, *weir.Rejection) {
+// answer decides about w, and fills in c with what it has been charged.
+func (q *Quota) answer(ctx context.Context, w *weir.Work, mode Mode, c *bill) (Answer, *weir.Rejection) {
 	set := q.settings.Load()
-	var c bill
-	refused := q.match(ctx, set, w, &c, mode != DryRun)
+	refused := q.match(ctx, set, w, c, mode != DryRun)
 	if refused != nil {
 		return Answer{Rule: refused.Rule, Key: refused.Bucket}, refused
 	}
@@ -80,11 +94,14 @@ func (q *Quota) answer(ctx context.Context, w *weir.Work, mode Mode) (Answer, *w
 	}
 	a := Answer{Rule: c.rule.title, Windows: c.rule.Windows, Cost: c.cost}
 	if mode == DryRun {
-		c.key = q.bucket(set, w, &c)
+		c.key = q.bucket(set, w, c)
 		a.Key = c.key
 	}
-	if a.Decision, refused = q.charge(ctx, set, w, &c, mode, 0); refused == nil && !a.OK {
-		refused = q.short(set, w, &c, a.Decision)
+	if a.Decision, refused = q.charge(ctx, set, w, c, mode, 0); refused == nil && !a.OK {
+		refused = q.short(set, w, c, a.Decision)
+	}
+	if a.OK && a.Wait > 0 {
+		a.Key = q.bucket(set, w, c)
 	}
 	return a, refused
 }
@@ -117,7 +134,8 @@ func (q *Quota) Predict(ctx context.Context, w weir.Work) *weir.Rejection {
 // expectedRefusal returns the refusal that w would get, as far as this process knows.
 func (q *Quota) expectedRefusal(ctx context.Context, set *settings, w *weir.Work) *weir.Rejection {
 	if q.memory != nil {
-		_, refused := q.answer(ctx, w, DryRun)
+		var c bill
+		_, refused := q.answer(ctx, w, DryRun, &c)
 		return refused
 	}
 	var c bill

@@ -31,10 +31,11 @@ func TestPermissiveTellsTheWait(t *testing.T) {
 }
 
 // Clients of both kinds charge one bucket: who is refused adds nothing to what the
-// others have to wait for. Whatever the gate's own mode is.
-func TestChargeInAModeOfItsOwn(t *testing.T) {
+// others have to wait for. Whatever the gate's own mode is. Permits give back what they hold.
+func TestAdmitInAModeOfItsOwn(t *testing.T) {
 	for _, own := range []Mode{Strict, Permissive} {
 		r := newRig(t, Config{Debt: true, Mode: own, Rules: everyUser(Samples(10, 10, time.Second))})
+		var last weir.Permit
 		for i, step := range []struct {
 			mode Mode
 			ok   bool
@@ -47,15 +48,31 @@ func TestChargeInAModeOfItsOwn(t *testing.T) {
 			{Strict, false, 17 * time.Second},
 			{Reserve, false, 17 * time.Second},
 		} {
-			d, err := r.ChargeIn(ctx, step.mode, of(alice, 90))
+			p, d, err := r.AdmitIn(ctx, step.mode, of(alice, 90))
 			if d.OK != step.ok || d.Wait != step.wait || (err == nil) != step.ok {
 				t.Errorf("%v, %d: %+v, %v, want %+v", own, i, d, err, step)
 			}
 			if rej := weir.AsRejection(err); rej != nil && rej.RetryAfter != step.wait {
 				t.Errorf("%v, %d: %v, want %v", own, i, rej, step.wait)
 			}
+			if told := d.OK && d.Wait > 0; told && d.Key != "q/user=alice" || d.OK && !told && d.Key != "" {
+				t.Errorf("%v, %d: key %q", own, i, d.Key)
+			}
+			if err == nil {
+				last = p
+			} else if p.Live() {
+				t.Errorf("%v, %d: a refusal with a permit", own, i)
+			}
 		}
-		if s := r.Snapshot(); s.Admitted != 3 || s.Rejected[weir.ReasonQuota] != 3 {
+		last.SetCost("", 10)
+		if d, _ := r.Peek(ctx, alice); d.Wait != 9*time.Second {
+			t.Errorf("%v: %+v, want 90 tokens of debt", own, d)
+		}
+		last.Cancel()
+		if d, _ := r.Peek(ctx, alice); d.Wait != 8*time.Second {
+			t.Errorf("%v: %+v, want 80 tokens of debt", own, d)
+		}
+		if s := r.Snapshot(); s.Admitted != 2 || s.Rejected[weir.ReasonQuota] != 3 {
 			t.Errorf("%v: %+v", own, s)
 		}
 	}

@@ -140,7 +140,7 @@ func ExampleQueue() {
 // Two requests to create topics, as a broker of Kafka answers them: by what the
 // client understands it is refused, or let through and held back. The second one
 // is only to be validated at first, which takes nothing.
-func ExampleQuota_ChargeIn() {
+func ExampleQuota_AdmitIn() {
 	now := time.Duration(0)
 	ctx := context.Background()
 	gate := weir.Must(quota.New(quota.Config{
@@ -151,18 +151,18 @@ func ExampleQuota_ChargeIn() {
 	defer gate.Close()
 
 	for range 7 { // topics of 80 partitions each
-		d, err := gate.ChargeIn(ctx, quota.Strict, weir.Work{User: "alice", Cost: 80})
+		_, d, err := gate.AdmitIn(ctx, quota.Strict, weir.Work{User: "alice", Cost: 80})
 		fmt.Println(d.Remaining, "left,", err)
 	}
 	more := weir.Work{User: "alice", Cost: 30}
 	d, _ := gate.Peek(ctx, more)
 	fmt.Println("validated: it would have to wait", d.Wait)
-	_, err := gate.ChargeIn(ctx, quota.Strict, more)
+	_, _, err := gate.AdmitIn(ctx, quota.Strict, more)
 	fmt.Println("a new client:", err)
-	d, _ = gate.ChargeIn(ctx, quota.Permissive, more)
+	_, d, _ = gate.AdmitIn(ctx, quota.Permissive, more)
 	fmt.Println("an old client: done, and held back for", d.Wait)
 	now += d.Wait
-	_, err = gate.ChargeIn(ctx, quota.Strict, more)
+	_, _, err = gate.AdmitIn(ctx, quota.Strict, more)
 	fmt.Println("after that:", err)
 	// Output:
 	// 420 left, <nil>
