@@ -468,7 +468,7 @@ func TestBatchNeedsPlaces(t *testing.T) {
 func TestBatchIsLate(t *testing.T) {
 	server := startRedis(t)
 	many := manyRequests()
-	s := open(t, Config{Addrs: []string{server.addr}, Deadline: 50 * time.Millisecond})
+	s := open(t, Config{Addrs: []string{server.addr}, Deadline: time.Second})
 	takeOne(t, s, vast)
 	server.signal(t, syscall.SIGSTOP)
 	if _, errs := s.DecideAll(t.Context(), many); !allTimeouts(errs) {

@@ -12,8 +12,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -51,7 +53,7 @@ func TestKafkaBehindTheGateway(t *testing.T) {
 	if err := os.WriteFile(secret, []byte("secret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	open, login := freeAddr(t), freeAddr(t)
+	open, login, limited := freeAddr(t), freeAddr(t), freeAddr(t)
 	g := startKafkaGateway(t, open, fmt.Sprintf(`
 kafka:
   open:
@@ -63,7 +65,15 @@ kafka:
     sasl: {mechanism: plain, user: reader, password_file: "%s"}
     listen: {address: "%s"}
     nodes: {ports: %s, advertise: localhost}
-`, cluster.Addr, open, nodePorts(t), cluster.SASL, secret, login, nodePorts(t)))
+  limited:
+    bootstrap: ["%s"]
+    listen: {address: "%s"}
+    nodes: {ports: %s, advertise: 127.0.0.1}
+    quotas: {produce: in, fetch: out}
+gates:
+  in: {quota: {rate: 1000000/s, by: [user, client]}}
+  out: {quota: {rate: 1000000/s, by: [user, client]}}
+`, cluster.Addr, open, nodePorts(t), cluster.SASL, secret, login, nodePorts(t), cluster.Addr, limited, nodePorts(t)))
 
 	tool := func(class string, args ...string) string {
 		t.Helper()
@@ -109,6 +119,8 @@ kafka:
 		t.Fatal(err)
 	}
 
+	isDelayed(t, g, limited, tool)
+
 	silent := silentLogin(t, login)
 	user := kafkaClient(t, kgo.SeedBrokers(login), kgo.SASL(plain.Auth{User: "reader", Pass: "secret"}.AsMechanism()))
 	create := kmsg.NewPtrCreateTopicsRequest()
@@ -133,6 +145,57 @@ kafka:
 	if out, ok := weirCommand(t, "status", "--admin", strings.TrimPrefix(g.admin, "http://")); !ok || !strings.Contains(out, "localhost:") || !strings.Contains(out, cluster.SASL) {
 		t.Errorf("weir status: %s", out)
 	}
+}
+
+// isDelayed shows that quotas of bytes hold before a real broker, and that clients are told: Java's producer, and franz-go.
+func isDelayed(t *testing.T, g *gateway, addr string, tool func(class string, args ...string) string) {
+	t.Helper()
+	const n, size, rate = 4000, 1000, 1e6 // 4 MB, of which a full bucket has 1 MB
+	begin := time.Now()
+	out := tool("org.apache.kafka.tools.ProducerPerformance", "--topic", "orders", "--num-records", strconv.Itoa(n), "--record-size", strconv.Itoa(size), "--throughput", "-1",
+		"--print-metrics", "--producer-props", "bootstrap.servers="+addr, "client.id=java")
+	// The last request, of at most 16 KiB and its head, need not wait.
+	if took, least := time.Since(begin), time.Duration((n*size-rate-20_000)/rate*float64(time.Second)); took < least {
+		t.Errorf("%d bytes took %v, and at least %v was owed", n*size, took, least)
+	}
+	if m := regexp.MustCompile(`produce-throttle-time-max:\{client-id=java\}\s*: ([0-9.]+)`).FindStringSubmatch(out); m == nil || m[1] == "0.000" {
+		t.Errorf("Java's producer was told of no delay: %q\n%s", m, out)
+	}
+	told := new(throttleHook)
+	reader := kafkaClient(t, kgo.SeedBrokers(addr), kgo.ClientID("go"), kgo.ConsumeTopics("orders"), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.WithHooks(told))
+	begin = time.Now()
+	for seen := 0; seen < n*size; {
+		fetches := reader.PollFetches(t.Context())
+		if err := fetches.Err(); err != nil {
+			t.Fatal(err)
+		}
+		fetches.EachRecord(func(r *kgo.Record) { seen += len(r.Value) })
+	}
+	if told.longest.Load() == 0 {
+		t.Errorf("franz-go was told of no delay in the %v of its fetches", time.Since(begin))
+	}
+	var all struct {
+		Kafka []struct {
+			Cluster string
+			Produce struct{ Times int } `json:"throttled_produce"`
+			Fetch   struct{ Times int } `json:"throttled_fetch"`
+		}
+	}
+	if err := json.Unmarshal(get(t, g.admin+"/gates"), &all); err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range all.Kafka {
+		if limited := one.Cluster == "limited"; (one.Produce.Times > 0) != limited || (one.Fetch.Times > 0) != limited {
+			t.Errorf("delays: %+v", one)
+		}
+	}
+}
+
+// throttleHook notes the longest delay that a client is told of.
+type throttleHook struct{ longest atomic.Int64 }
+
+func (h *throttleHook) OnBrokerThrottle(_ kgo.BrokerMetadata, wait time.Duration, _ bool) {
+	h.longest.Store(max(h.longest.Load(), int64(wait)))
 }
 
 // silentLogin begins a login, and says no more after the broker's first answer.

@@ -142,7 +142,7 @@ func attacks1() (all []attack1) {
 // by RFC 9112 is refused, or reaches the upstream as one.
 func TestSmuggling(t *testing.T) {
 	up := startRecorder(t)
-	g := startListening(t, "http", "h2c: false\n    read_timeout: 1s", gatewayConfig(up.addr, 8))
+	g := startListening(t, "http", "h2c: false\n    read_timeout: 10s", gatewayConfig(up.addr, 8))
 	refused := 0
 	all := attacks1()
 	for _, a := range all {

@@ -426,6 +426,15 @@ func cluster(f figures, s *kafka.Snapshot) {
 	counter(f.of("outcome", "ok"), "weir_kafka_logins_total", logins, s.Logins-s.LoginsUnnamed)
 	counter(f.of("outcome", "unnamed"), "weir_kafka_logins_total", logins, s.LoginsUnnamed)
 	counter(f.of("outcome", "failed"), "weir_kafka_logins_total", logins, s.LoginsFailed)
+	for _, t := range []struct {
+		api string
+		by  kafka.Throttled
+	}{{"produce", s.ThrottledProduce}, {"fetch", s.ThrottledFetch}} {
+		f := f.of("api", t.api)
+		counter(f, "weir_kafka_throttled_total", "Delays of clients of Kafka by a quota.", t.by.Times)
+		counter(f, "weir_kafka_throttle_seconds_total", "Seconds of those delays, each as long as its client was told.", t.by.Seconds)
+	}
+	gauge(f, "weir_kafka_muted", "Connections of clients of Kafka that are not read now, because of a quota.", s.Muted)
 	gauge(f, "weir_kafka_nodes", "Nodes of a cluster of Kafka that clients can reach through the gateway.", len(s.Nodes)-left)
 	gauge(f, "weir_kafka_nodes_left_out", "Nodes of a cluster of Kafka that are left out of all answers: their port is taken, or beyond nodes.ports.", left)
 }

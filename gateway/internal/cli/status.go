@@ -379,6 +379,9 @@ func rowsOfKafka(p *page, k *kafka.Snapshot) {
 	if k.Logins+k.LoginsFailed > 0 {
 		p.row("LOGINS OF|ALL THAT ENDED WELL|WITHOUT A NAME|FAILED", k.Cluster, k.Logins, k.LoginsUnnamed, k.LoginsFailed)
 	}
+	if in, out := k.ThrottledProduce, k.ThrottledFetch; in.Times+out.Times > 0 {
+		p.row("DELAYS BY QUOTAS OF|NOW|PRODUCE|SECONDS|FETCH|SECONDS", k.Cluster, k.Muted, in.Times, fmt.Sprintf("%.1f", in.Seconds), out.Times, fmt.Sprintf("%.1f", out.Seconds))
+	}
 }
 
 func rowOfTarget(p *page, upstream string, t *proxy.TargetStats) {

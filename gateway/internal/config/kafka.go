@@ -39,6 +39,27 @@ type Kafka struct {
 	Listen *KafkaListen `json:"listen,omitempty" example:"{address: \":9092\"}"`
 	// The addresses by which clients reach the single brokers through the gateway. Required with listen.
 	Nodes *KafkaNodes `json:"nodes,omitempty" example:"{ports: 9100-9199, advertise: kafka.example.org}"`
+	// The gates whose quotas hold for clients at listen: for the whole cluster, by user and client id.
+	Quotas KafkaQuotas `json:"quotas,omitzero" example:"{produce: in, fetch: out}"`
+}
+
+// SetDefaults fills in what the file may leave out.
+func (k *Kafka) SetDefaults() { setting.Fill(k) }
+
+// KafkaQuotas names the gates whose quotas hold for clients of a cluster. Nobody is refused by them, but delayed.
+type KafkaQuotas struct {
+	// The gate whose quota counts the bytes of requests to produce, Kafka's producer_byte_rate.
+	Produce string `json:"produce,omitempty" example:"in"`
+	// The gate whose quota counts the bytes of answers to fetch, Kafka's consumer_byte_rate.
+	Fetch string `json:"fetch,omitempty" example:"out"`
+	// The longest delay at a time. What a client owes beyond it stays a debt. Clients give a connection up after 30 s
+	// without an answer.
+	MaxThrottle policy.Duration `json:"max_throttle,omitempty" default:"20s" min:"1s" max:"1h"`
+}
+
+// gates are the settings that name gates, with the gates.
+func (q *KafkaQuotas) gates() map[string]string {
+	return map[string]string{"produce": q.Produce, "fetch": q.Fetch}
 }
 
 // KafkaListen is where clients of a cluster bootstrap.
@@ -201,6 +222,7 @@ func (m *meaning) kafka() {
 			}
 		}
 		m.kafkaListen(path, &k)
+		m.kafkaQuotas(path, &k)
 		m.Config.Kafka[name] = k
 	}
 	m.nodePorts()
@@ -275,6 +297,47 @@ func (m *meaning) kafkaListen(path fault.Path, k *Kafka) {
 			m.report(at, "write the address by which clients reach this machine", "%s is all interfaces, and clients cannot connect to that", n.Advertise)
 		}
 	}
+}
+
+// kafkaQuotas checks the gates that count for a cluster.
+func (m *meaning) kafkaQuotas(path fault.Path, k *Kafka) {
+	if m.root.Has(path.At("quotas")) && k.Listen == nil {
+		m.report(path.At("quotas"), "write listen: {address: 127.0.0.1:19092} and nodes beside it, or remove quotas", "means nothing where no client bootstraps")
+		return
+	}
+	all := k.Quotas.gates()
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		name, at := all[key], path.At("quotas", key)
+		if name == "" {
+			continue
+		}
+		g, ok := m.Gates[name]
+		switch q := g.Quota; {
+		case !ok:
+			m.report(at, oneOf(name, slices.Sorted(maps.Keys(m.Gates)), "gates"), "there is no gate %q", name)
+		case q == nil:
+			m.report(at, "name a gate such as "+name+": {quota: {rate: 10485760/s, by: [user]}}", "the gate %s has no quota", name)
+		case q.Count == "requests":
+			m.report(at, "remove count: requests from the gate, or name another", "the gate %s counts requests, and here bytes are counted", name)
+		default:
+			for _, part := range []string{"tenant", "route", "priority", "address", "descriptor"} {
+				if q.LooksAt(part) {
+					m.report(at, "count by user and by client, or name another gate", "the gate %s counts by %s, and clients of Kafka have none", name, part)
+				}
+			}
+		}
+	}
+}
+
+// servesKafka reports whether a gate counts for clients of Kafka.
+func (c *Config) servesKafka(gate string) bool {
+	for _, name := range c.KafkaListeners() {
+		q := c.Kafka[name].Quotas
+		if q.Produce == gate || q.Fetch == gate {
+			return true
+		}
+	}
+	return false
 }
 
 // hostName is the name of a host, in one word or several.

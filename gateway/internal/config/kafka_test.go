@@ -166,6 +166,64 @@ func TestKafkaListen(t *testing.T) {
 	}
 }
 
+// Gates count for a cluster. No route uses them and no identity says who clients of Kafka are, and that is right.
+func TestKafkaQuotas(t *testing.T) {
+	c, err := Parse("weir.yaml", []byte(listenFile+`    quotas: {produce: in, fetch: out}
+gates:
+  in: {quota: {rate: 10485760/s, burst: 104857600, by: [user]}}
+  out: {quota: {rate: 20971520/s, burst: 1, rules: [{user: alice, client: app, rate: 1/s}]}}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if q := c.Kafka["orders"].Quotas; q.Produce != "in" || q.Fetch != "out" || time.Duration(q.MaxThrottle) != 20*time.Second {
+		t.Errorf("%+v", q)
+	}
+	if notes := c.Notes(); len(notes) != 0 {
+		t.Errorf("%v", Texts(notes))
+	}
+}
+
+func TestKafkaQuotaFaults(t *testing.T) {
+	_, err := Parse("weir.yaml", []byte(`
+kafka:
+  first:
+    bootstrap: [10.0.0.1:9092]
+    listen: {address: 127.0.0.1:19091}
+    nodes: {ports: 9100-9199, advertise: kafka.example.org}
+    quotas: {produce: inn, fetch: slots, max_throttle: 1ms}
+  second:
+    bootstrap: [10.0.0.1:9092]
+    listen: {address: 127.0.0.1:19092}
+    nodes: {ports: 9200-9299, advertise: kafka.example.org}
+    quotas: {produce: requests, fetch: addresses}
+  third:
+    bootstrap: [10.0.0.1:9092]
+    quotas: {produce: in}
+identity: {user: address}
+gates:
+  in: {quota: {rate: 1/s}}
+  slots: {limit: 10}
+  requests: {quota: {rate: 1/s, count: requests}}
+  addresses: {quota: {rate: 1/s, by: [address]}}
+`))
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	for _, want := range []string{
+		`kafka.first.quotas.produce: there is no gate "inn"; write in`,
+		`kafka.first.quotas.fetch: the gate slots has no quota; name a gate such as slots: {quota: {rate: 10485760/s, by: [user]}}`,
+		`kafka.first.quotas.max_throttle: `,
+		`kafka.second.quotas.produce: the gate requests counts requests, and here bytes are counted; remove count: requests`,
+		`kafka.second.quotas.fetch: the gate addresses counts by address, and clients of Kafka have none; count by user and by client`,
+		`kafka.third.quotas: means nothing where no client bootstraps; write listen: `,
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("no %q in:\n%v", want, err)
+		}
+	}
+}
+
 // With upstreams or routes in it, the same file is about HTTP too, and has to be complete.
 func TestKafkaBesideHTTP(t *testing.T) {
 	_, err := Parse("weir.yaml", []byte(listenFile+"upstreams: {app: {targets: [http://127.0.0.1:3000]}}\n"))

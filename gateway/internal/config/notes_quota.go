@@ -16,7 +16,7 @@ func (w *warner) quotaNotes() {
 	sources := map[string]string{"tenant": w.Identity.Tenant, "user": w.Identity.User, "client": w.Identity.Client}
 	for _, name := range slices.Sorted(maps.Keys(w.Gates)) {
 		q := w.Gates[name].Quota
-		if q == nil {
+		if q == nil || w.onlyKafka(name) {
 			continue
 		}
 		for _, part := range slices.Sorted(maps.Keys(sources)) {
@@ -40,6 +40,9 @@ func (w *warner) anonymousNotes() {
 	const stands = "the address stands for the user, and behind a proxy that names no clients all share one"
 	for _, name := range slices.Sorted(maps.Keys(w.Gates)) {
 		g := w.Gates[name]
+		if w.onlyKafka(name) {
+			continue
+		}
 		if q := g.Quota; q != nil && w.Identity.User == "" && q.LooksAt("user") {
 			w.warn(fault.Path{"gates", name, "quota"}, "the gate %s counts by the user, but identity.user names no source: %s; write identity: {user: header:X-User}, or by: [address] if addresses are meant", name, stands)
 		}
@@ -57,12 +60,17 @@ func (w *warner) anonymousNotes() {
 	}
 }
 
+// onlyKafka reports whether a gate counts for clients of Kafka, and for no route. Who they are, no identity says.
+func (w *warner) onlyKafka(gate string) bool {
+	return w.servesKafka(gate) && !slices.ContainsFunc(w.Routes, func(r Route) bool { return slices.Contains(r.Gates, gate) })
+}
+
 // smallBursts is about quotas that all clients share, with a burst below what comes back in a second.
 // Retry-After is in whole seconds, so refused clients return together and find only the burst.
 func (w *warner) smallBursts() {
 	for _, name := range slices.Sorted(maps.Keys(w.Gates)) {
 		q := w.Gates[name].Quota
-		if q == nil || q.Queue.Len > 0 || slices.ContainsFunc([]string{"user", "client", "tenant", "address"}, q.LooksAt) {
+		if q == nil || q.Queue.Len > 0 || w.onlyKafka(name) || slices.ContainsFunc([]string{"user", "client", "tenant", "address"}, q.LooksAt) {
 			continue
 		}
 		limits, _ := q.Parse() // check reports the faults

@@ -18,7 +18,8 @@ const (
 	guideFile  = "../../../docs/reference/config.md"
 	schemaFile = "../../../docs/config.schema.json"
 
-	keysBegin = "<!-- The tables below are written by go test ./internal/config -update. -->\n"
+	fieldsBelow = "fields, below"
+	keysBegin   = "<!-- The tables below are written by go test ./internal/config -update. -->\n"
 )
 
 // TestSchemaFile holds the schema in the docs against the types.
@@ -41,7 +42,7 @@ func TestGuide(t *testing.T) {
 	if !ok {
 		t.Fatalf("%s has lost the line %q", guideFile, keysBegin)
 	}
-	compare(t, guideFile, before+keysBegin+reference(docs(t)))
+	compare(t, guideFile, before+keysBegin+reference(t, docs(t)))
 }
 
 func compare(t *testing.T, file, got string) {
@@ -57,12 +58,18 @@ func compare(t *testing.T, file, got string) {
 	}
 }
 
-// reference writes a table for each group of fields.
-func reference(docs map[string]string) string {
+// reference writes a table for each group of fields, and fails if a group has none.
+func reference(t *testing.T, docs map[string]string) string {
+	t.Helper()
 	var b strings.Builder
-	section := func(title string, t reflect.Type) {
+	has, wants := map[reflect.Type]bool{}, map[reflect.Type]string{}
+	section := func(title string, in reflect.Type) {
+		has[in] = true
 		fmt.Fprintf(&b, "\n## %s\n\n| key | what it is | default | allowed |\n| --- | --- | --- | --- |\n", title)
-		for _, f := range fieldsOf(t) {
+		for _, f := range fieldsOf(in) {
+			if strings.Contains(allowed(&f), fieldsBelow) {
+				wants[element(f.Type)] = title + " " + f.Key
+			}
 			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.Key, cell(describe(docs, &f)), code(f.Default), cell(allowed(&f)))
 		}
 	}
@@ -104,6 +111,7 @@ func reference(docs map[string]string) string {
 		{"`kafka: NAME: sasl:`", reflect.TypeFor[Config](), "kafka.sasl"},
 		{"`kafka: NAME: listen:`", reflect.TypeFor[Config](), "kafka.listen"},
 		{"`kafka: NAME: nodes:`", reflect.TypeFor[Config](), "kafka.nodes"},
+		{"`kafka: NAME: quotas:`", reflect.TypeFor[Config](), "kafka.quotas"},
 		{"`stores: NAME:`", reflect.TypeFor[Config](), "stores"},
 		{"`stores: NAME: sentinel:`", reflect.TypeFor[Config](), "stores.sentinel"},
 		{"`stores: NAME: tls:`", reflect.TypeFor[Config](), "stores.tls"},
@@ -126,6 +134,11 @@ func reference(docs map[string]string) string {
 			t = element(fields[slices.IndexFunc(fields, func(f setting.Field) bool { return f.Key == name })].Type)
 		}
 		section(s.title, t)
+	}
+	for in, where := range wants {
+		if !has[in] {
+			t.Errorf("%s: the guide has no section for its fields", where)
+		}
 	}
 	b.WriteString("\n## Old names\n\nThese are read until 1.0. `weir check` notes each with its line.\n\n| was | is |\n| --- | --- |\n")
 	for _, row := range oldNames() {
@@ -187,7 +200,7 @@ func allowed(f *setting.Field) string {
 	case f.Type == reflect.TypeFor[policy.Duration]():
 		parts = append(parts, "a duration")
 	case element(f.Type) != nil:
-		parts = append(parts, "fields, below")
+		parts = append(parts, fieldsBelow)
 		if f.Short != "" {
 			parts = append(parts, "or "+strings.Join(append(slices.Sorted(maps.Keys(f.ShortFor)), "its "+f.Short), " or "))
 		}

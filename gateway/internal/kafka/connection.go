@@ -1,18 +1,22 @@
 package kafka
 
-// connection is what is known of a client's connection: which answers it waits for, and who it is. It has no socket, no lock and
-// no clock. A [relay] has them.
+import "time"
+
+// connection is what is known of a client's connection: which answers it waits for, who it is, and until when it is not listened to. It
+// has no socket, no lock and no clock. A [relay] has them.
 type connection struct {
 	pending []pending // in the order of the requests
 	writing bool      // somebody writes answers of the gateway's own
 	login   login
+	muted   time.Time // requests are read again then
 }
 
 // pending is an answer that a client waits for. One with bytes of its own is not the broker's.
 type pending struct {
 	request
-	own  []byte
-	step step // of a login
+	own   []byte
+	step  step      // of a login
+	until time.Time // what the request has been charged is paid back then; zero: it owes nothing
 }
 
 // mostPending bounds the requests of a connection that have no answer yet. More are read when there is room.
@@ -54,3 +58,13 @@ func (c *connection) answered() {
 	c.pending[0] = pending{} // or it would keep its bytes
 	c.pending = c.pending[1:]
 }
+
+// mute lets no request be read until a time.
+func (c *connection) mute(until time.Time) {
+	if until.After(c.muted) {
+		c.muted = until
+	}
+}
+
+// mutedFor returns for how long no request is to be read.
+func (c *connection) mutedFor(now time.Time) time.Duration { return max(c.muted.Sub(now), 0) }

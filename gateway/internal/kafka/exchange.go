@@ -11,6 +11,7 @@ import (
 // Keys of APIs that are more than passed on.
 const (
 	keyProduce          = 0
+	keyFetch            = 1
 	keyMetadata         = 3
 	keyFindCoord        = 10
 	keySaslHandshake    = 17
@@ -20,7 +21,10 @@ const (
 	keyShareFetch       = 78
 	keyShareAck         = 79
 	lastApiVersions     = 4 // that the answer of a broker is read in
+	produceThrottles    = 1 // from here on an answer says how long to wait
 	produceNamesNodes   = 10
+	firstFlexibleFetch  = 12
+	fetchWithoutReplica = 15 // whose requests do not begin with the id of a replica
 )
 
 // span is the versions of an API that clients are offered.
@@ -30,7 +34,7 @@ type span struct{ min, max int16 }
 // whether its answers name a broker. Some end below the newest version, whose answers do, or have to be held whole for it: Fetch
 // from 16 on, DescribeQuorum from 2 on.
 var offered = map[int16]span{
-	keyProduce: {0, 13}, 1: {4, 15}, 2: {0, 11}, keyMetadata: {0, 13}, 8: {0, 10}, 9: {0, 10}, keyFindCoord: {0, 6}, 11: {0, 9}, 12: {0, 4}, 13: {0, 5}, 14: {0, 5},
+	keyProduce: {0, 13}, keyFetch: {4, 15}, 2: {0, 11}, keyMetadata: {0, 13}, 8: {0, 10}, 9: {0, 10}, keyFindCoord: {0, 6}, 11: {0, 9}, 12: {0, 4}, 13: {0, 5}, 14: {0, 5},
 	15: {0, 6}, 16: {0, 5}, keySaslHandshake: {1, 1}, keyApiVersions: {0, lastApiVersions}, 19: {2, 7}, 20: {1, 6}, 21: {0, 2}, 22: {0, 5}, 23: {0, 4}, 24: {0, 5},
 	25: {0, 4}, 26: {0, 5}, 28: {0, 5}, 29: {0, 3}, 30: {0, 3}, 31: {0, 3}, 32: {0, 4}, 33: {0, 2}, 34: {0, 2}, 35: {0, 4}, keySaslAuthenticate: {0, 2}, 37: {0, 3}, 38: {0, 3},
 	39: {0, 2}, 40: {0, 2}, 41: {0, 3}, 42: {0, 2}, 43: {0, 2}, 44: {0, 1}, 45: {0, 1}, 46: {0, 0}, 47: {0, 0}, 48: {0, 1}, 49: {0, 1}, 50: {0, 0}, 51: {0, 0},
@@ -44,6 +48,7 @@ type request struct {
 	correlation  int32
 	client       string
 	silent       bool // it has no answer: Produce with acks 0
+	maxBytes     int  // where max_bytes of a fetch begins, behind the size of the frame; 0: it is none
 }
 
 // leastRequest is what every request has: key, version and correlation id.
@@ -78,7 +83,18 @@ func readRequest(b []byte, size int) (r request, more bool, err error) {
 	if r.version < of.min || r.version > of.max {
 		return r, false, refuse("version %d of %s is not offered, %d to %d are", r.version, kmsg.NameForKey(r.key), of.min, of.max)
 	}
-	if r.key == keyProduce {
+	switch r.key {
+	case keyFetch:
+		if r.version >= firstFlexibleFetch {
+			in.tags()
+		}
+		if r.version < fetchWithoutReplica {
+			in.int32()
+		}
+		in.take(8) // max_wait and min_bytes
+		r.maxBytes = in.at
+		in.int32()
+	case keyProduce:
 		if r.version >= 9 {
 			in.tags()
 			in.compact()

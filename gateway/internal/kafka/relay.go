@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/weir-go/weir"
 )
 
 // relay is a client and the connection to a broker that is its own. One goroutine moves requests, another answers.
@@ -45,6 +47,8 @@ const (
 	loginWithin = 10 * time.Second
 	// mostDecoded bounds an answer that is decoded, in bytes.
 	mostDecoded = 64 << 20
+	// mostAnswerHeader is what is read of an answer at least, if it has as much: its header, and the wait that an answer to Fetch begins with.
+	mostAnswerHeader = 64
 )
 
 // buffers are what bytes are copied through. An idle connection has none.
@@ -206,6 +210,9 @@ func (r *relay) requests() error {
 		if n < leastRequest {
 			return refuse("a request says that it has %d bytes", n)
 		}
+		if err := r.unmuted(); err != nil {
+			return err
+		}
 		if err := r.request(n); err != nil {
 			return err
 		}
@@ -293,15 +300,33 @@ func (r *relay) request(n int) error {
 			return err
 		}
 	}
+	var charged weir.Permit
+	switch quotas := r.server.opts.Quotas(); req.key {
+	case keyProduce:
+		charged, p.until = r.charge(quotas.Produce, &req, n, &r.server.throttled.produce)
+	case keyFetch:
+		r.lower(quotas.Fetch, &req, frame)
+	}
 	if !req.silent {
 		if err := r.expect(p); err != nil {
+			charged.Cancel()
 			return err
 		}
 	}
+	if err := r.forward(frame, n, pooled[:]); err != nil {
+		charged.Cancel() // no broker has got it as a whole
+		return err
+	}
+	charged.Done(weir.OK)
+	return nil
+}
+
+// forward sends a request of n bytes, whose beginning has been read, through a buffer that may be where its beginning is.
+func (r *relay) forward(frame []byte, n int, buf []byte) error {
 	if _, err := r.broker.Write(frame); err != nil {
 		return err
 	}
-	return copyN(r.broker, r, 4+n-len(frame), pooled[:])
+	return copyN(r.broker, r, 4+n-len(frame), buf)
 }
 
 // rest reads a request of n bytes to its end.
@@ -472,7 +497,7 @@ func (r *relay) oneAnswer(n int) error {
 	defer buffers.Put(pooled)
 	frame := append(pooled[:0], r.size[1][:]...)
 	frame = frame[:min(len(pooled), 4+n)]
-	got, err := io.ReadAtLeast(r.broker, frame[4:], 4)
+	got, err := io.ReadAtLeast(r.broker, frame[4:], min(n, mostAnswerHeader))
 	if err != nil {
 		return err
 	}
@@ -483,7 +508,18 @@ func (r *relay) oneAnswer(n int) error {
 	if err != nil {
 		return err
 	}
-	if !p.decoded() {
+	if p.key == keyFetch || p.key == keyShareFetch {
+		var charged weir.Permit
+		charged, p.until = r.charge(r.server.opts.Quotas().Fetch, &p.request, n, &r.server.throttled.fetch)
+		defer charged.Done(weir.OK)
+	}
+	throttle := throttleOf(p.until, time.Now())
+	if !p.decoded() && (throttle == 0 || p.key != keyProduce || p.version < produceThrottles) {
+		if p.key == keyFetch && throttle > 0 {
+			if err := raiseFetch(frame[4:], p.version, throttle); err != nil {
+				return err
+			}
+		}
 		if _, err := r.client.Write(frame); err != nil {
 			return err
 		}
@@ -507,6 +543,7 @@ func (r *relay) oneAnswer(n int) error {
 		return err
 	}
 	replace(resp, r.server.nodes.Advertised)
+	raise(resp, throttle)
 	_, err = r.client.Write(encode(whole[:body], resp))
 	return err
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/weir-go/weir/gateway/internal/config"
 )
 
-// Options are what a [Server] needs. All but TLS, SASL and Previous are required.
+// Options are what a [Server] needs. All but TLS, SASL, Quotas and Previous are required.
 type Options struct {
 	// Cluster is the name of the cluster in the file, and Config what the file says of it.
 	Cluster string
@@ -40,6 +40,8 @@ type Options struct {
 	Open func(address string, in *accept.Listener) (*accept.Listener, error)
 	// Previous is the server that this one takes the place of. Its nodes are known from the beginning, and both have the same sockets.
 	Previous *Server
+	// Quotas returns the quotas in force. nil is none, ever.
+	Quotas func() Quotas
 	// Failed is told of each connection that a broker did not take.
 	Failed func(broker, failure string, err error)
 	Logger *slog.Logger
@@ -49,8 +51,9 @@ type Options struct {
 // concurrent use.
 //
 // Decoded are answers that name nodes (Metadata, FindCoordinator, DescribeCluster, Produce from version 10 on, ShareFetch,
-// ShareAcknowledge), those to ApiVersions, and the exchange of a login. What clients are offered ends where answers would name nodes in a place that is not
-// known here. A request beyond that ends its connection, as brokers do it.
+// ShareAcknowledge), those to Produce while the client owes, those to ApiVersions, and the exchange of a login. What clients
+// are offered ends where answers would name nodes in a place that is not known here. A request beyond that ends its
+// connection, as brokers do it.
 type Server struct {
 	opts  Options
 	log   *slog.Logger
@@ -71,7 +74,8 @@ type Server struct {
 	open      map[*relay]struct{}
 	closed    bool
 
-	logins struct{ ok, unnamed, failed atomic.Uint64 }
+	logins    struct{ ok, unnamed, failed atomic.Uint64 }
+	throttled struct{ produce, fetch throttles }
 
 	complaints int
 	complained time.Time
@@ -81,6 +85,9 @@ type Server struct {
 func New(o Options) (*Server, error) {
 	s := &Server{opts: o, log: o.Logger.With("cluster", o.Cluster), nodes: newNodes(&o.Config), open: map[*relay]struct{}{}}
 	s.bootstrap.id = -1
+	if o.Quotas == nil {
+		s.opts.Quotas = func() Quotas { return Quotas{} }
+	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.nodes.log = s.log
 	s.nodes.serve = s.serveNode
@@ -339,6 +346,11 @@ type Snapshot struct {
 	Logins        uint64 `json:"logins"`
 	LoginsUnnamed uint64 `json:"logins_unnamed"`
 	LoginsFailed  uint64 `json:"logins_failed"`
+	// Throttled are the delays by quotas, of requests to produce and of answers to fetch. Muted are connections that are
+	// not read now for one.
+	ThrottledProduce Throttled `json:"throttled_produce"`
+	ThrottledFetch   Throttled `json:"throttled_fetch"`
+	Muted            int       `json:"muted"`
 	// Bootstrap are those at the listener where clients bootstrap.
 	Bootstrap NodeStatus   `json:"bootstrap"`
 	Nodes     []NodeStatus `json:"nodes"`
@@ -353,6 +365,15 @@ func (s *Server) Snapshot() Snapshot {
 	all.Connections = all.Bootstrap.Connections
 	all.LoginsUnnamed, all.LoginsFailed = s.logins.unnamed.Load(), s.logins.failed.Load()
 	all.Logins = s.logins.ok.Load() + all.LoginsUnnamed
+	all.ThrottledProduce, all.ThrottledFetch = s.throttled.produce.snapshot(), s.throttled.fetch.snapshot()
+	now := time.Now()
+	for _, r := range s.all() {
+		r.mu.Lock()
+		if r.state.mutedFor(now) > 0 {
+			all.Muted++
+		}
+		r.mu.Unlock()
+	}
 	for _, n := range all.Nodes {
 		all.Connections += n.Connections
 	}

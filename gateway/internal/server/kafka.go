@@ -3,6 +3,7 @@ package server
 import (
 	"crypto/sha256"
 	"encoding/json"
+	"time"
 
 	"github.com/weir-go/weir/gateway/internal/accept"
 	"github.com/weir-go/weir/gateway/internal/config"
@@ -60,6 +61,7 @@ func (s *Server) newKafka(cfg *config.Config, cluster string, settings [sha256.S
 			return accept.Open(o)
 		},
 	}
+	o.Quotas = func() kafka.Quotas { return s.state.Load().kafka[cluster] }
 	if p := l.replaces; p != nil && p.kafka != nil {
 		o.Previous = p.kafka.Server
 	}
@@ -81,9 +83,20 @@ func kafkaSettings(cfg *config.Config, cluster string) (sum [sha256.Size]byte, e
 	if err != nil {
 		return sum, err
 	}
-	k.Listen = nil // whose settings are the listener's
+	k.Listen = nil                  // whose settings are the listener's
+	k.Quotas = config.KafkaQuotas{} // which are asked for with each request
 	text, err := json.Marshal([]any{k, files})
 	return sha256.Sum256(text), err
+}
+
+// kafkaQuotas returns the quotas of a configuration, by cluster.
+func (st *state) kafkaQuotas() map[string]kafka.Quotas {
+	all := map[string]kafka.Quotas{}
+	for name, k := range st.cfg.Kafka {
+		q := &k.Quotas
+		all[name] = kafka.Quotas{Produce: st.policy.Gate(q.Produce), Fetch: st.policy.Gate(q.Fetch), Longest: time.Duration(q.MaxThrottle)}
+	}
+	return all
 }
 
 // about is what the line of the start says.

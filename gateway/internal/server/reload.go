@@ -12,6 +12,7 @@ import (
 	"github.com/weir-go/weir/gateway/internal/accesslog"
 	"github.com/weir-go/weir/gateway/internal/admin"
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/kafka"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/gateway/internal/ratelimit"
@@ -306,6 +307,7 @@ type state struct {
 	plan      *quotas.Plan
 	tracer    *tracing.Tracer // nil for none
 	domains   map[string]ratelimit.Found
+	kafka     map[string]kafka.Quotas
 }
 
 // route is what the gateway has for a route of the policy.
@@ -351,6 +353,7 @@ func (s *Server) compile(next, prev *state, rules *quotas.Saved) (err error) {
 		return err
 	}
 	next.domains = next.rateLimitDomains()
+	next.kafka = next.kafkaQuotas()
 	for name, u := range next.upstreams {
 		u.Attach(next.policy, prev.upstreams[name])
 	}

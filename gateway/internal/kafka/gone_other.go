@@ -1,0 +1,11 @@
+//go:build !linux
+
+package kafka
+
+import (
+	"errors"
+	"net"
+)
+
+// awaitGone cannot tell here.
+func awaitGone(net.Conn) error { return errors.ErrUnsupported }

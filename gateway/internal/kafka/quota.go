@@ -1,0 +1,167 @@
+package kafka
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
+)
+
+// Quotas are the gates that count what clients of a cluster use up. Nobody is refused by them: a client that owes is delayed, as
+// brokers do it (KIP-13, KIP-219). Its answer says for how long, and meanwhile no request of its connection is read.
+type Quotas struct {
+	// Produce counts the bytes of requests to produce, Fetch those of answers to fetch. nil counts nothing.
+	Produce, Fetch *policy.Gate
+	// Longest bounds a delay. What is owed beyond it stays a debt.
+	Longest time.Duration
+}
+
+// throttles counts delays by a quota.
+type throttles struct{ times, nanoseconds atomic.Uint64 }
+
+func (t *throttles) add(wait time.Duration) {
+	t.times.Add(1)
+	t.nanoseconds.Add(uint64(wait))
+}
+
+// Throttled is how often, and for how long in all, clients have been told to wait by a quota.
+type Throttled struct {
+	Times   uint64  `json:"times"`
+	Seconds float64 `json:"seconds"`
+}
+
+func (t *throttles) snapshot() Throttled {
+	return Throttled{t.times.Load(), time.Duration(t.nanoseconds.Load()).Seconds()}
+}
+
+// work is what a quota counts: n bytes of the client that asks now. Whose name cannot be told has none, so only rules for every user match.
+func (r *relay) work(req *request, n int) weir.Work {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return weir.Work{User: r.state.login.principal().name, Client: req.client, Cost: int64(n)}
+}
+
+// charge charges a request for n bytes, its own or those of its answer. It returns when the client has paid back what it owes. Until
+// then no request of the client is read any more. The permit gives the bytes back.
+func (r *relay) charge(g *policy.Gate, req *request, n int, t *throttles) (weir.Permit, time.Time) {
+	if g == nil || n == 0 {
+		return weir.Permit{}, time.Time{}
+	}
+	p, a, err := g.AdmitIn(r.ctx, quota.Permissive, r.work(req, n))
+	longest := r.server.opts.Quotas().Longest
+	wait := a.Wait
+	if refused := weir.AsRejection(err); refused != nil {
+		switch refused.Reason {
+		case weir.ReasonStore:
+			wait = refused.RetryAfter
+		case weir.ReasonBlocked:
+			wait = longest
+		} // else the connection ends, or the gate is one that a reload has just replaced
+	}
+	if wait = min(wait, longest); wait <= 0 {
+		return p, time.Time{}
+	}
+	t.add(wait)
+	until := time.Now().Add(wait)
+	r.mu.Lock()
+	r.state.mute(until)
+	r.mu.Unlock()
+	return p, until
+}
+
+// leastFetch is the least that max_bytes of a fetch is lowered to. Brokers send a batch that is larger nevertheless.
+const leastFetch = 1 << 20
+
+// lower lowers max_bytes of a fetch to what a full bucket of its quota holds, or the answer would be a debt whatever there was before.
+func (r *relay) lower(g *policy.Gate, req *request, frame []byte) {
+	if g == nil || g.Mode() != policy.Enforce || req.maxBytes == 0 {
+		return
+	}
+	matched := g.Quota().Explain(r.work(req, 0))
+	if len(matched) == 0 {
+		return
+	}
+	field := frame[4+req.maxBytes:]
+	most := float64(int32(binary.BigEndian.Uint32(field)))
+	for _, w := range matched[0].Windows {
+		most = min(most, max(w.Burst, leastFetch))
+	}
+	binary.BigEndian.PutUint32(field, uint32(int32(most)))
+}
+
+// throttleOf is what an answer says at a time, in milliseconds, of a wait that ends at another.
+func throttleOf(until, now time.Time) int32 {
+	return int32(max(until.Sub(now)+time.Millisecond-1, 0) / time.Millisecond)
+}
+
+// raise lets a decoded answer say the longer of two waits: the broker's and ours.
+func raise(resp kmsg.Response, ms int32) {
+	told, ok := resp.(kmsg.ThrottleResponse)
+	set, can := resp.(kmsg.SetThrottleResponse)
+	if !ok || !can {
+		return
+	}
+	if was, _ := told.Throttle(); was < ms {
+		set.SetThrottle(ms)
+	}
+}
+
+// raiseFetch does the same in the first bytes of an answer to fetch, behind the size of its frame.
+func raiseFetch(b []byte, version int16, ms int32) error {
+	in := reader{b: b, at: 4}
+	if version >= firstFlexibleFetch {
+		in.tags()
+	}
+	at := in.at
+	if was := in.int32(); in.short {
+		return refuse("an answer to Fetch ends in its header")
+	} else if was < ms {
+		binary.BigEndian.PutUint32(b[at:], uint32(ms))
+	}
+	return nil
+}
+
+// unmuted waits until requests of the client are read again. Meanwhile nothing is read, except to see that the client has gone. A
+// connection that is let go waits no longer: its request has begun.
+func (r *relay) unmuted() error {
+	for {
+		r.mu.Lock()
+		wait := r.state.mutedFor(time.Now())
+		closed := r.closed
+		r.mu.Unlock()
+		switch {
+		case closed:
+			return net.ErrClosed
+		case r.stop.Load():
+			return r.whole()
+		case wait <= 0:
+			return nil
+		}
+		if err := r.raw.SetReadDeadline(time.Now().Add(wait)); err != nil {
+			return err
+		}
+		if r.stop.Load() {
+			continue // or the deadline of drain would be lost
+		}
+		err := awaitGone(r.raw)
+		if errors.Is(err, errors.ErrUnsupported) {
+			select {
+			case <-time.After(wait):
+			case <-r.ctx.Done():
+			}
+		} else if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+		if err := r.raw.SetReadDeadline(time.Time{}); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,338 @@
+package kafka
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"log/slog"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/accept"
+	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/policy"
+)
+
+// max_bytes is found in each version of a fetch, and the wait in each version of its answer.
+func TestFieldsOfFetch(t *testing.T) {
+	of := offered[keyFetch]
+	for version := of.min; version <= of.max; version++ {
+		req := kmsg.NewPtrFetchRequest()
+		req.MaxWaitMillis, req.MinBytes, req.MaxBytes = 1, 2, 0x01020304
+		b := sent("client", version, req)
+		r, more, err := readRequest(b, len(b))
+		if err != nil || more {
+			t.Fatalf("version %d: %v, %v", version, more, err)
+		}
+		if got := binary.BigEndian.Uint32(b[r.maxBytes:]); got != 0x01020304 {
+			t.Errorf("version %d: max_bytes %x", version, got)
+		}
+		for _, c := range []struct{ broker, ours, want int32 }{{0, 7, 7}, {9, 7, 9}, {-1, 0, 0}} {
+			resp := kmsg.NewPtrFetchResponse()
+			resp.SetVersion(version)
+			resp.ThrottleMillis, resp.SessionID = c.broker, 5
+			header := []byte{0, 0, 0, 1}
+			if version >= firstFlexibleFetch {
+				header = append(header, 1, 3, 2, 'x', 'y') // a tag that nobody knows
+			}
+			b := resp.AppendTo(header)
+			if err := raiseFetch(b, version, c.ours); err != nil {
+				t.Fatal(err)
+			}
+			after := kmsg.NewPtrFetchResponse()
+			after.SetVersion(version)
+			if err := after.ReadFrom(b[len(header):]); err != nil || after.ThrottleMillis != c.want || version >= 7 && after.SessionID != 5 {
+				t.Errorf("version %d, %+v: %+v, %v", version, c, after, err)
+			}
+		}
+		if err := raiseFetch([]byte{0, 0, 0, 1, 0, 0}, version, 1); err == nil {
+			t.Errorf("version %d: an answer of six bytes is taken", version)
+		}
+	}
+}
+
+func TestThrottleOf(t *testing.T) {
+	now := time.Now()
+	for _, c := range []struct {
+		in   time.Duration
+		want int32
+	}{{0, 0}, {-time.Hour, 0}, {1, 1}, {time.Millisecond, 1}, {time.Second + 1, 1001}} {
+		if got := throttleOf(now.Add(c.in), now); got != c.want {
+			t.Errorf("%v: %d, want %d", c.in, got, c.want)
+		}
+	}
+	if got := throttleOf(time.Time{}, now); got != 0 {
+		t.Errorf("of nothing: %d", got)
+	}
+}
+
+// rig is a gateway before a broker that is the test.
+type rig struct {
+	*testing.T
+	server *Server
+	gate   *policy.Gate
+	broker *net.TCPListener
+}
+
+// newRig has a quota of 10,000 bytes, of which 20,000 a second would come back if the clock did not stand still.
+func newRig(t *testing.T, mode policy.Mode, longest time.Duration) *rig {
+	spec := policy.Spec{Gates: map[string]policy.GateSpec{"bytes": {Mode: mode, Quota: &policy.QuotaSpec{
+		QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "20000/s", Burst: 10_000}, By: []string{"user", "client"},
+	}}}}
+	p, err := policy.Compile(spec, policy.Options{Now: func() time.Duration { return 0 }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := config.Kafka{Bootstrap: []string{ln.Addr().String()}, Listen: new(config.KafkaListen), Nodes: &config.KafkaNodes{Ports: "1-1"}}
+	k.Listen.SetDefaults()
+	conns, err := accept.Open(accept.Options{Config: k.Listen.Listener("127.0.0.1:0"), Bare: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gate := p.Gate("bytes")
+	s, err := New(Options{
+		Cluster: "orders", Config: k, Conns: conns, Logger: slog.New(slog.DiscardHandler),
+		Quotas: func() Quotas { return Quotas{gate, gate, longest} }, Failed: func(string, string, error) {},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = ln.Close()
+		_ = conns.Close()
+		_ = s.Close()
+	})
+	return &rig{t, s, gate, ln.(*net.TCPListener)}
+}
+
+// pair is a client of the gateway, and its connection at the broker.
+func (r *rig) pair() (client, broker net.Conn) {
+	in, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer in.Close()
+	if client, err = net.Dial("tcp", in.Addr().String()); err != nil {
+		r.Fatal(err)
+	}
+	accepted, err := in.Accept()
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.server.relay(accepted, &r.server.bootstrap)
+	if broker, err = r.broker.Accept(); err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() { _, _ = client.Close(), broker.Close() })
+	return client, broker
+}
+
+// frame reads a frame and returns it without its size.
+func (r *rig) frame(c net.Conn) []byte {
+	r.Helper()
+	var size [4]byte
+	if _, err := io.ReadFull(c, size[:]); err != nil {
+		r.Fatal(err)
+	}
+	b := make([]byte, binary.BigEndian.Uint32(size[:]))
+	if _, err := io.ReadFull(c, b); err != nil {
+		r.Fatal(err)
+	}
+	return b
+}
+
+func (r *rig) write(c net.Conn, b []byte) {
+	r.Helper()
+	if _, err := c.Write(b); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// produce is a request to produce of n bytes.
+func produce(version, acks int16, n int) []byte {
+	req := kmsg.NewPtrProduceRequest()
+	req.Acks = acks
+	topic := kmsg.NewProduceRequestTopic()
+	topic.Topic = "t"
+	part := kmsg.NewProduceRequestTopicPartition()
+	topic.Partitions = append(topic.Partitions, part)
+	req.Topics = append(req.Topics, topic)
+	records := &topic.Partitions[0].Records
+	*records = make([]byte, n)
+	for extra := len(sent("app", version, req)) - n; extra != 0; extra = len(sent("app", version, req)) - n {
+		*records = (*records)[:len(*records)-extra]
+	}
+	return framed("app", version, req)
+}
+
+// framed is a request with the size of its frame.
+func framed(client string, version int16, req kmsg.Request) []byte {
+	b := sent(client, version, req)
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...)
+}
+
+// answer is an answer of a broker that sees no reason to wait.
+func answer(version int16, resp kmsg.Response) []byte {
+	resp.SetVersion(version)
+	header := []byte{0, 0, 0, 7}
+	if resp.IsFlexible() {
+		header = append(header, 0)
+	}
+	return encode(header, resp)
+}
+
+// left is how many bytes the client app has left.
+func (r *rig) left() float64 {
+	d, _ := r.gate.Quota().Peek(context.Background(), weir.Work{User: anonymous, Client: "app"})
+	return d.Remaining
+}
+
+// Who has produced too much is told so in the answer, whatever its version, and not read for as long. Nothing is lost.
+func TestProduceIsDelayed(t *testing.T) {
+	for _, c := range []struct {
+		version, acks int16
+	}{{0, 1}, {3, -1}, {9, 1}, {13, -1}, {9, 0}} {
+		r := newRig(t, policy.Enforce, time.Minute)
+		client, broker := r.pair()
+		start := time.Now()
+		r.write(client, produce(c.version, c.acks, 14_000)) // 4,000 owed, for 200 ms
+		r.write(client, framed("app", 0, kmsg.NewPtrListGroupsRequest()))
+		if got := len(r.frame(broker)); got != 14_000 {
+			t.Errorf("version %d: the broker gets %d bytes", c.version, got)
+		}
+		if c.acks != 0 {
+			r.write(broker, answer(c.version, kmsg.NewPtrProduceResponse()))
+			resp := kmsg.NewPtrProduceResponse()
+			resp.SetVersion(c.version)
+			b := r.frame(client)[4:]
+			if resp.IsFlexible() {
+				b = b[1:]
+			}
+			if err := resp.ReadFrom(b); err != nil {
+				t.Fatal(err)
+			}
+			if ms := resp.ThrottleMillis; ms > 200 || ms == 0 && c.version > 0 && time.Since(start) < 200*time.Millisecond {
+				t.Errorf("version %d: told to wait %d ms", c.version, ms)
+			}
+		}
+		r.frame(broker)
+		if passed := time.Since(start); passed < 200*time.Millisecond {
+			t.Errorf("version %d, acks %d: the next request is read after %v", c.version, c.acks, passed)
+		}
+		if got := r.left(); got != -4000 {
+			t.Errorf("version %d: %v bytes left", c.version, got)
+		}
+		if s := r.server.Snapshot(); s.ThrottledProduce != (Throttled{1, 0.2}) || s.ThrottledFetch.Times != 0 {
+			t.Errorf("%+v", s)
+		}
+	}
+}
+
+// An answer to a fetch is charged, and says how long its client has to wait. A fetch asks for no more than a full bucket holds.
+func TestFetchIsDelayed(t *testing.T) {
+	r := newRig(t, policy.Enforce, time.Minute)
+	client, broker := r.pair()
+	start := time.Now()
+	req := kmsg.NewPtrFetchRequest()
+	req.MaxBytes = 50 << 20
+	b := framed("app", 12, req)
+	r.write(client, b)
+	got := r.frame(broker)
+	head, _, err := readRequest(got, len(got))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if most := binary.BigEndian.Uint32(got[head.maxBytes:]); most != leastFetch {
+		t.Errorf("max_bytes of %d, want %d", most, leastFetch)
+	}
+	resp := kmsg.NewPtrFetchResponse()
+	topic, part := kmsg.NewFetchResponseTopic(), kmsg.NewFetchResponseTopicPartition()
+	part.RecordBatches = make([]byte, 15_000)
+	topic.Partitions = append(topic.Partitions, part)
+	resp.Topics = append(resp.Topics, topic)
+	large := answer(12, resp)
+	go func() { _, _ = broker.Write(large) }()
+	whole := r.frame(client)
+	owed := len(large) - 4 - 10_000
+	told := int32(binary.BigEndian.Uint32(whole[5:]))
+	if most := int32(owed/20 + 1); told <= 0 || told > most {
+		t.Errorf("told to wait %d ms of %d", told, most)
+	}
+	if len(whole) != len(large)-4 {
+		t.Errorf("%d bytes, want %d", len(whole), len(large)-4)
+	}
+	if r.left() != float64(-owed) {
+		t.Errorf("%v left, want %d", r.left(), -owed)
+	}
+	r.write(client, b)
+	r.frame(broker)
+	if passed := time.Since(start); passed < time.Duration(owed)*time.Second/20_000 {
+		t.Errorf("read again after %v", passed)
+	}
+}
+
+// A client that is not read for a quota is let go at once when it goes, although it has sent more.
+func TestMutedClientGoes(t *testing.T) {
+	r := newRig(t, policy.Enforce, time.Hour)
+	client, broker := r.pair()
+	r.write(client, produce(9, 0, 1<<20))
+	r.frame(broker)
+	r.write(client, produce(9, 0, 1000))
+	_ = client.Close()
+	if _, err := broker.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("%v, want the end", err)
+	}
+}
+
+// A connection that is let go while it is not read ends at once. A request that has begun is served before, as a whole.
+func TestMutedConnectionDrains(t *testing.T) {
+	r := newRig(t, policy.Enforce, time.Hour)
+	client, broker := r.pair()
+	r.write(client, produce(9, 0, 1<<20))
+	r.frame(broker)
+	r.write(client, produce(9, 0, 1000))
+	if err := r.server.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if rest, err := io.ReadAll(broker); err != nil || len(rest) != 0 && len(rest) != 4+1000 {
+		t.Errorf("the broker gets %d bytes more, %v", len(rest), err)
+	}
+	if _, err := client.Read(make([]byte, 1)); err == nil {
+		t.Error("the client is still served")
+	}
+}
+
+// Where a quota is observed it is charged and delays nobody. A request that does not come to its end is not charged.
+func TestObservedAndUnfinished(t *testing.T) {
+	r := newRig(t, policy.Observe, time.Hour)
+	client, broker := r.pair()
+	r.write(client, produce(9, 0, 1<<20))
+	r.frame(broker)
+	r.write(client, produce(9, 0, 1000))
+	r.frame(broker)
+	if s := r.server.Snapshot(); s.ThrottledProduce.Times != 0 || s.Muted != 0 || r.gate.Observed()[weir.ReasonQuota] != 2 {
+		t.Errorf("%+v, %v observed", s, r.gate.Observed())
+	}
+
+	r = newRig(t, policy.Enforce, time.Hour)
+	client, broker = r.pair()
+	r.write(client, produce(9, 0, 9000)[:5000])
+	if _, err := io.CopyN(io.Discard, broker, 5000); err != nil {
+		t.Fatal(err)
+	}
+	_ = client.Close()
+	if _, err := broker.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("%v, want the end", err)
+	}
+	if got := r.left(); got != 10_000 {
+		t.Errorf("%v bytes left, want all", got)
+	}
+}
