@@ -69,8 +69,9 @@ kafka:
     bootstrap: ["%s"]
     listen: {address: "%s"}
     nodes: {ports: %s, advertise: 127.0.0.1}
-    quotas: {produce: in, fetch: out}
+    quotas: {mutations: topics, produce: in, fetch: out}
 gates:
+  topics: {quota: {rate: 2/s, burst: 20, by: [user], debt: true}}
   in: {quota: {rate: 1000000/s, by: [user, client]}}
   out: {quota: {rate: 1000000/s, by: [user, client]}}
 `, cluster.Addr, open, nodePorts(t), cluster.SASL, secret, login, nodePorts(t), cluster.Addr, limited, nodePorts(t)))
@@ -120,6 +121,7 @@ gates:
 	}
 
 	isDelayed(t, g, limited, tool)
+	isRefused(t, cluster, limited)
 
 	silent := silentLogin(t, login)
 	user := kafkaClient(t, kgo.SeedBrokers(login), kgo.SASL(plain.Auth{User: "reader", Pass: "secret"}.AsMechanism()))
@@ -188,6 +190,53 @@ func isDelayed(t *testing.T, g *gateway, addr string, tool func(class string, ar
 		if limited := one.Cluster == "limited"; (one.Produce.Times > 0) != limited || (one.Fetch.Times > 0) != limited {
 			t.Errorf("delays: %+v", one)
 		}
+	}
+}
+
+// isRefused shows that a quota of mutations holds before a real broker: the vectors K20 and K23 of KIP-599, with a client in Go and with
+// kafka-topics, which does not try again by itself.
+func isRefused(t *testing.T, cluster *kafka.Server, addr string) {
+	t.Helper()
+	client := kafkaClient(t, kgo.SeedBrokers(addr))
+	create := func(name string, partitions int32) *kmsg.CreateTopicsResponse {
+		t.Helper()
+		req, topic := kmsg.NewPtrCreateTopicsRequest(), kmsg.NewCreateTopicsRequestTopic()
+		topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, partitions, 1
+		req.Topics, req.TimeoutMillis = append(req.Topics, topic), 30_000
+		resp, err := req.RequestWith(t.Context(), client)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp
+	}
+	begin := time.Now()
+	if resp := create("first", 30); resp.Topics[0].ErrorCode != 0 || resp.ThrottleMillis != 0 || resp.Topics[0].NumPartitions != 30 {
+		t.Errorf("the first: %+v", resp)
+	}
+	resp := create("second", 30)
+	passed := time.Since(begin)
+	const owed = 5 * time.Second // 10 partitions, of which two a second come back
+	code, told := kerr.ErrorForCode(resp.Topics[0].ErrorCode), time.Duration(resp.ThrottleMillis)*time.Millisecond
+	if passed < owed && (!errors.Is(code, kerr.ThrottlingQuotaExceeded) || told > owed || told < owed-passed-50*time.Millisecond) {
+		t.Errorf("the second, after %v: %v, %v to wait", passed, code, told)
+	}
+	out, err := cluster.Tool(t.Context(), "org.apache.kafka.tools.TopicCommand", "--bootstrap-server", addr, "--create", "--topic", "third", "--partitions", "40")
+	if passed := time.Since(begin); err == nil && passed < owed {
+		t.Errorf("kafka-topics makes a topic after %v", passed)
+	} else if err != nil && !strings.Contains(out, "come back in") {
+		t.Errorf("kafka-topics: %v\n%s", err, out)
+	}
+	for attempts := 0; ; attempts++ { // the client waits by itself as long as it is told, and gets through then
+		resp := create("fourth", 100)
+		if resp.Topics[0].ErrorCode == 0 {
+			break
+		}
+		if attempts == 5 {
+			t.Fatalf("the fourth is never made: %+v", resp)
+		}
+	}
+	if out, err := cluster.Tool(t.Context(), "org.apache.kafka.tools.TopicCommand", "--bootstrap-server", addr, "--delete", "--topic", "fourth"); err == nil || !strings.Contains(out, "come back in") {
+		t.Errorf("kafka-topics deletes while 80 are owed, of which two a second come back: %v\n%s", err, out)
 	}
 }
 

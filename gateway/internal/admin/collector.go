@@ -429,7 +429,7 @@ func cluster(f figures, s *kafka.Snapshot) {
 	for _, t := range []struct {
 		api string
 		by  kafka.Throttled
-	}{{"produce", s.ThrottledProduce}, {"fetch", s.ThrottledFetch}} {
+	}{{"produce", s.ThrottledProduce}, {"fetch", s.ThrottledFetch}, {"mutations", s.ThrottledMutations}} {
 		f := f.of("api", t.api)
 		counter(f, "weir_kafka_throttled_total", "Delays of clients of Kafka by a quota.", t.by.Times)
 		counter(f, "weir_kafka_throttle_seconds_total", "Seconds of those delays, each as long as its client was told.", t.by.Seconds)

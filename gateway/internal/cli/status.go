@@ -379,8 +379,9 @@ func rowsOfKafka(p *page, k *kafka.Snapshot) {
 	if k.Logins+k.LoginsFailed > 0 {
 		p.row("LOGINS OF|ALL THAT ENDED WELL|WITHOUT A NAME|FAILED", k.Cluster, k.Logins, k.LoginsUnnamed, k.LoginsFailed)
 	}
-	if in, out := k.ThrottledProduce, k.ThrottledFetch; in.Times+out.Times > 0 {
-		p.row("DELAYS BY QUOTAS OF|NOW|PRODUCE|SECONDS|FETCH|SECONDS", k.Cluster, k.Muted, in.Times, fmt.Sprintf("%.1f", in.Seconds), out.Times, fmt.Sprintf("%.1f", out.Seconds))
+	if in, out, topics := k.ThrottledProduce, k.ThrottledFetch, k.ThrottledMutations; in.Times+out.Times+topics.Times > 0 {
+		seconds := func(t kafka.Throttled) string { return fmt.Sprintf("%.1f", t.Seconds) }
+		p.row("DELAYS BY QUOTAS OF|NOW|PRODUCE|SECONDS|FETCH|SECONDS|MUTATIONS|SECONDS", k.Cluster, k.Muted, in.Times, seconds(in), out.Times, seconds(out), topics.Times, seconds(topics))
 	}
 }
 

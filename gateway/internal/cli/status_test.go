@@ -178,7 +178,7 @@ func TestStatusOfQuotas(t *testing.T) {
 			"refused": [{"bucket": "near/user=alice", "times": 5}, {"bucket": "near/user=bob", "times": 4}, {"bucket": "near/user=carol", "times": 2}, {"bucket": "other", "times": 7}]}},
 		{"name": "far", "kind": "quota", "mode": "observe", "quota": {"rules": 1, "store_errors": 6, "unsettled": 1}}],
 		"stores": [{"name": "shared", "down": true, "why": "no answer", "takes": 12, "failed": {"timeout": 2, "down": 3}, "trips": 1}],
-		"kafka": [{"cluster": "orders", "connections": 3, "logins": 8, "logins_unnamed": 2, "logins_failed": 1, "muted": 1, "throttled_produce": {"times": 7, "seconds": 12.34}, "throttled_fetch": {"times": 2, "seconds": 0.5}, "bootstrap": {"node": -1, "address": ":9092", "connections": 1, "accepted": 9}, "nodes": [
+		"kafka": [{"cluster": "orders", "connections": 3, "logins": 8, "logins_unnamed": 2, "logins_failed": 1, "muted": 1, "throttled_produce": {"times": 7, "seconds": 12.34}, "throttled_fetch": {"times": 2, "seconds": 0.5}, "throttled_mutations": {"times": 1, "seconds": 8}, "bootstrap": {"node": -1, "address": ":9092", "connections": 1, "accepted": 9}, "nodes": [
 			{"node": 1, "broker": "10.0.0.1:9092", "address": "kafka.example.org:9101", "connections": 2, "accepted": 5, "failed": 1},
 			{"node": 200, "broker": "10.0.0.2:9092", "trouble": "its port would be 9300"}]}]}`), &l)
 	if err != nil {
@@ -201,7 +201,7 @@ func TestStatusOfQuotas(t *testing.T) {
 		"shared down 12 5 1 no answer",
 		"KAFKA NODE AT BROKER OPEN ACCEPTED FAILED TROUBLE\norders bootstrap :9092 - 1 9 0 -\norders 1 kafka.example.org:9101 10.0.0.1:9092 2 5 1 -\norders 200 - 10.0.0.2:9092 0 0 0 its port would be 9300",
 		"LOGINS OF ALL THAT ENDED WELL WITHOUT A NAME FAILED\norders 8 2 1",
-		"DELAYS BY QUOTAS OF NOW PRODUCE SECONDS FETCH SECONDS\norders 1 7 12.3 2 0.5",
+		"DELAYS BY QUOTAS OF NOW PRODUCE SECONDS FETCH SECONDS MUTATIONS SECONDS\norders 1 7 12.3 2 0.5 1 8.0",
 		"BUCKET OF REFUSED\nuser=alice near 5\nuser=bob near 4\n(other) near 9",
 	} {
 		if !strings.Contains(got, "\n"+want) {

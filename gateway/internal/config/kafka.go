@@ -46,8 +46,11 @@ type Kafka struct {
 // SetDefaults fills in what the file may leave out.
 func (k *Kafka) SetDefaults() { setting.Fill(k) }
 
-// KafkaQuotas names the gates whose quotas hold for clients of a cluster. Nobody is refused by them, but delayed.
+// KafkaQuotas names the gates whose quotas hold for clients of a cluster. They delay. Only mutations are refused, to clients
+// that know the error.
 type KafkaQuotas struct {
+	// The gate whose quota counts partitions that are created and deleted, Kafka's controller_mutation_rate. It needs debt: true.
+	Mutations string `json:"mutations,omitempty" example:"topics"`
 	// The gate whose quota counts the bytes of requests to produce, Kafka's producer_byte_rate.
 	Produce string `json:"produce,omitempty" example:"in"`
 	// The gate whose quota counts the bytes of answers to fetch, Kafka's consumer_byte_rate.
@@ -59,7 +62,7 @@ type KafkaQuotas struct {
 
 // gates are the settings that name gates, with the gates.
 func (q *KafkaQuotas) gates() map[string]string {
-	return map[string]string{"produce": q.Produce, "fetch": q.Fetch}
+	return map[string]string{"mutations": q.Mutations, "produce": q.Produce, "fetch": q.Fetch}
 }
 
 // KafkaListen is where clients of a cluster bootstrap.
@@ -316,9 +319,15 @@ func (m *meaning) kafkaQuotas(path fault.Path, k *Kafka) {
 		case !ok:
 			m.report(at, oneOf(name, slices.Sorted(maps.Keys(m.Gates)), "gates"), "there is no gate %q", name)
 		case q == nil:
-			m.report(at, "name a gate such as "+name+": {quota: {rate: 10485760/s, by: [user]}}", "the gate %s has no quota", name)
+			such := "rate: 10485760/s, by: [user]"
+			if key == "mutations" {
+				such = "rate: 10/s, burst: 110, by: [user], debt: true"
+			}
+			m.report(at, "name a gate such as "+name+": {quota: {"+such+"}}", "the gate %s has no quota", name)
 		case q.Count == "requests":
-			m.report(at, "remove count: requests from the gate, or name another", "the gate %s counts requests, and here bytes are counted", name)
+			m.report(at, "remove count: requests from the gate, or name another", "the gate %s counts requests, and here bytes or partitions are counted", name)
+		case key == "mutations" && !q.Debt:
+			m.report(at, "write debt: true beside its rate, or name another gate", "the gate %s has no debt, so it would refuse a topic with more partitions than its burst for ever", name)
 		default:
 			for _, part := range []string{"tenant", "route", "priority", "address", "descriptor"} {
 				if q.LooksAt(part) {
@@ -333,7 +342,7 @@ func (m *meaning) kafkaQuotas(path fault.Path, k *Kafka) {
 func (c *Config) servesKafka(gate string) bool {
 	for _, name := range c.KafkaListeners() {
 		q := c.Kafka[name].Quotas
-		if q.Produce == gate || q.Fetch == gate {
+		if slices.Contains(slices.Collect(maps.Values(q.gates())), gate) {
 			return true
 		}
 	}

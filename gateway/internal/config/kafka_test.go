@@ -168,15 +168,16 @@ func TestKafkaListen(t *testing.T) {
 
 // Gates count for a cluster. No route uses them and no identity says who clients of Kafka are, and that is right.
 func TestKafkaQuotas(t *testing.T) {
-	c, err := Parse("weir.yaml", []byte(listenFile+`    quotas: {produce: in, fetch: out}
+	c, err := Parse("weir.yaml", []byte(listenFile+`    quotas: {mutations: topics, produce: in, fetch: out}
 gates:
+  topics: {quota: {rate: 10/s, burst: 110, by: [user], debt: true}}
   in: {quota: {rate: 10485760/s, burst: 104857600, by: [user]}}
   out: {quota: {rate: 20971520/s, burst: 1, rules: [{user: alice, client: app, rate: 1/s}]}}
 `))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if q := c.Kafka["orders"].Quotas; q.Produce != "in" || q.Fetch != "out" || time.Duration(q.MaxThrottle) != 20*time.Second {
+	if q := c.Kafka["orders"].Quotas; q.Mutations != "topics" || q.Produce != "in" || q.Fetch != "out" || time.Duration(q.MaxThrottle) != 20*time.Second {
 		t.Errorf("%+v", q)
 	}
 	if notes := c.Notes(); len(notes) != 0 {
@@ -196,7 +197,7 @@ kafka:
     bootstrap: [10.0.0.1:9092]
     listen: {address: 127.0.0.1:19092}
     nodes: {ports: 9200-9299, advertise: kafka.example.org}
-    quotas: {produce: requests, fetch: addresses}
+    quotas: {mutations: in, produce: requests, fetch: addresses}
   third:
     bootstrap: [10.0.0.1:9092]
     quotas: {produce: in}
@@ -214,7 +215,8 @@ gates:
 		`kafka.first.quotas.produce: there is no gate "inn"; write in`,
 		`kafka.first.quotas.fetch: the gate slots has no quota; name a gate such as slots: {quota: {rate: 10485760/s, by: [user]}}`,
 		`kafka.first.quotas.max_throttle: `,
-		`kafka.second.quotas.produce: the gate requests counts requests, and here bytes are counted; remove count: requests`,
+		`kafka.second.quotas.mutations: the gate in has no debt, so it would refuse a topic with more partitions than its burst for ever; write debt: true`,
+		`kafka.second.quotas.produce: the gate requests counts requests, and here bytes or partitions are counted; remove count: requests`,
 		`kafka.second.quotas.fetch: the gate addresses counts by address, and clients of Kafka have none; count by user and by client`,
 		`kafka.third.quotas: means nothing where no client bootstraps; write listen: `,
 	} {

@@ -1,6 +1,10 @@
 package kafka
 
-import "time"
+import (
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
 
 // connection is what is known of a client's connection: which answers it waits for, who it is, and until when it is not listened to. It
 // has no socket, no lock and no clock. A [relay] has them.
@@ -17,7 +21,13 @@ type pending struct {
 	own   []byte
 	step  step      // of a login
 	until time.Time // what the request has been charged is paid back then; zero: it owes nothing
+
+	question *question // the gateway's own; the answer is not the client's
+	mutation *mutation // that a quota has counted; nil: none
 }
+
+// question is what the gateway asks on a client's connection, and the answer once there is one.
+type question struct{ answer kmsg.Response }
 
 // mostPending bounds the requests of a connection that have no answer yet. More are read when there is room.
 const mostPending = 4096

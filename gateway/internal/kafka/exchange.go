@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -16,7 +17,10 @@ const (
 	keyFindCoord        = 10
 	keySaslHandshake    = 17
 	keyApiVersions      = 18
+	keyCreateTopics     = 19
+	keyDeleteTopics     = 20
 	keySaslAuthenticate = 36
+	keyCreatePartitions = 37
 	keyDescribeClust    = 60
 	keyShareFetch       = 78
 	keyShareAck         = 79
@@ -35,8 +39,8 @@ type span struct{ min, max int16 }
 // from 16 on, DescribeQuorum from 2 on.
 var offered = map[int16]span{
 	keyProduce: {0, 13}, keyFetch: {4, 15}, 2: {0, 11}, keyMetadata: {0, 13}, 8: {0, 10}, 9: {0, 10}, keyFindCoord: {0, 6}, 11: {0, 9}, 12: {0, 4}, 13: {0, 5}, 14: {0, 5},
-	15: {0, 6}, 16: {0, 5}, keySaslHandshake: {1, 1}, keyApiVersions: {0, lastApiVersions}, 19: {2, 7}, 20: {1, 6}, 21: {0, 2}, 22: {0, 5}, 23: {0, 4}, 24: {0, 5},
-	25: {0, 4}, 26: {0, 5}, 28: {0, 5}, 29: {0, 3}, 30: {0, 3}, 31: {0, 3}, 32: {0, 4}, 33: {0, 2}, 34: {0, 2}, 35: {0, 4}, keySaslAuthenticate: {0, 2}, 37: {0, 3}, 38: {0, 3},
+	15: {0, 6}, 16: {0, 5}, keySaslHandshake: {1, 1}, keyApiVersions: {0, lastApiVersions}, keyCreateTopics: {2, 7}, keyDeleteTopics: {1, 6}, 21: {0, 2}, 22: {0, 5}, 23: {0, 4}, 24: {0, 5},
+	25: {0, 4}, 26: {0, 5}, 28: {0, 5}, 29: {0, 3}, 30: {0, 3}, 31: {0, 3}, 32: {0, 4}, 33: {0, 2}, 34: {0, 2}, 35: {0, 4}, keySaslAuthenticate: {0, 2}, keyCreatePartitions: {0, 3}, 38: {0, 3},
 	39: {0, 2}, 40: {0, 2}, 41: {0, 3}, 42: {0, 2}, 43: {0, 2}, 44: {0, 1}, 45: {0, 1}, 46: {0, 0}, 47: {0, 0}, 48: {0, 1}, 49: {0, 1}, 50: {0, 0}, 51: {0, 0},
 	55: {0, 1}, 57: {0, 2}, keyDescribeClust: {0, 2}, 61: {0, 0}, 64: {0, 0}, 65: {0, 0}, 66: {0, 2}, 68: {0, 1}, 69: {0, 1}, 71: {0, 0}, 72: {0, 0}, 74: {0, 1},
 	75: {0, 0}, 76: {0, 1}, 77: {0, 1}, keyShareFetch: {1, 2}, keyShareAck: {1, 2}, 88: {0, 0}, 89: {0, 0}, 90: {0, 1}, 91: {0, 0}, 92: {0, 0},
@@ -126,9 +130,16 @@ func (r *request) ownAnswer() []byte {
 	return frame
 }
 
-// decoded reports whether the answer has to be: it may name nodes, APIs or mechanisms, or says who the client is.
+// decoded reports whether the answer has to be: it may name nodes, APIs or mechanisms, or says who the client is. Others are
+// where a quota counts.
 func (r *request) decoded() bool {
-	return r.key != keyProduce && r.response() != nil || r.key == keyProduce && r.version >= produceNamesNodes
+	switch r.key {
+	case keyProduce:
+		return r.version >= produceNamesNodes
+	case keyCreateTopics, keyDeleteTopics, keyCreatePartitions:
+		return false
+	}
+	return r.response() != nil
 }
 
 // response returns an empty answer to r, nil if none of the kind is decoded. kmsg can make one of every kind, but that would make the binary
@@ -147,6 +158,12 @@ func (r *request) response() kmsg.Response {
 		return new(kmsg.SASLHandshakeResponse)
 	case keySaslAuthenticate:
 		return new(kmsg.SASLAuthenticateResponse)
+	case keyCreateTopics:
+		return new(kmsg.CreateTopicsResponse)
+	case keyDeleteTopics:
+		return new(kmsg.DeleteTopicsResponse)
+	case keyCreatePartitions:
+		return new(kmsg.CreatePartitionsResponse)
 	case keyDescribeClust:
 		return new(kmsg.DescribeClusterResponse)
 	case keyShareFetch:
@@ -172,15 +189,44 @@ func (r *request) login(b []byte) (kmsg.Request, error) {
 		return nil, nil
 	}
 	req.SetVersion(r.version)
-	in := reader{b: b, at: leastRequest}
-	in.nullable()
-	if req.IsFlexible() {
-		in.tags()
-	}
-	if in.short || req.ReadFrom(b[in.at:]) != nil {
+	if readBody(b, req) != nil {
 		return nil, refuse("a request to log in cannot be read") // and what is in it is told to nobody
 	}
 	return req, nil
+}
+
+// readBody reads the fields of a request of a known version, of which b is everything behind the size of its frame.
+func readBody(b []byte, to kmsg.Request) error {
+	in := reader{b: b, at: leastRequest}
+	in.nullable()
+	if to.IsFlexible() {
+		in.tags()
+	}
+	if in.short {
+		return errors.New("it ends in its header")
+	}
+	return to.ReadFrom(b[in.at:])
+}
+
+// likeRequest returns the frame of a request q in place of another, of which b is everything behind the size of its frame: with its
+// correlation id, its client id and its tags.
+func likeRequest(b []byte, other, q kmsg.Request) []byte {
+	frame := binary.BigEndian.AppendUint16(make([]byte, 4, 256), uint16(q.Key()))
+	frame = binary.BigEndian.AppendUint16(frame, uint16(q.GetVersion()))
+	in := reader{b: b, at: leastRequest}
+	in.nullable()
+	frame = append(frame, b[4:in.at]...)
+	if q.IsFlexible() {
+		tags := []byte{0}
+		if from := in.at; other.IsFlexible() {
+			in.tags()
+			tags = b[from:in.at]
+		}
+		frame = append(frame, tags...)
+	}
+	frame = q.AppendTo(frame)
+	binary.BigEndian.PutUint32(frame, uint32(len(frame)-4))
+	return frame
 }
 
 // decode reads the answer to r, of which b is everything behind the size of its frame. body is where its fields begin.

@@ -224,6 +224,19 @@ func (ns *nodes) status() []NodeStatus {
 	return all
 }
 
+// one returns the id of a node, the same as long as it is there; -1 if none is known.
+func (ns *nodes) one() int32 {
+	ns.mu.RLock()
+	defer ns.mu.RUnlock()
+	least := int32(-1)
+	for id := range ns.known {
+		if least < 0 || id < least {
+			least = id
+		}
+	}
+	return least
+}
+
 // How often the cluster is asked for its nodes, how soon again if it does not answer, and how long an answer may take.
 const (
 	askEvery  = 30 * time.Second

@@ -15,11 +15,13 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// Quotas are the gates that count what clients of a cluster use up. Nobody is refused by them: a client that owes is delayed, as
-// brokers do it (KIP-13, KIP-219). Its answer says for how long, and meanwhile no request of its connection is read.
+// Quotas are the gates that count what clients of a cluster use up. A client that owes is delayed, as brokers do it (KIP-13,
+// KIP-219). Its answer says for how long, and meanwhile no request of its connection is read. Only mutations are refused, to clients
+// that know the error (KIP-599).
 type Quotas struct {
-	// Produce counts the bytes of requests to produce, Fetch those of answers to fetch. nil counts nothing.
-	Produce, Fetch *policy.Gate
+	// Produce counts the bytes of requests to produce, Fetch those of answers to fetch, Mutations the partitions that are created
+	// and deleted. nil counts nothing.
+	Produce, Fetch, Mutations *policy.Gate
 	// Longest bounds a delay. What is owed beyond it stays a debt.
 	Longest time.Duration
 }
@@ -42,11 +44,11 @@ func (t *throttles) snapshot() Throttled {
 	return Throttled{t.times.Load(), time.Duration(t.nanoseconds.Load()).Seconds()}
 }
 
-// work is what a quota counts: n bytes of the client that asks now. Whose name cannot be told has none, so only rules for every user match.
-func (r *relay) work(req *request, n int) weir.Work {
+// work is what a quota counts: n bytes, or partitions, of the client that asks now. Whose name cannot be told has none, so only rules for every user match.
+func (r *relay) work(req *request, n int64) weir.Work {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return weir.Work{User: r.state.login.principal().name, Client: req.client, Cost: int64(n)}
+	return weir.Work{User: r.state.login.principal().name, Client: req.client, Cost: n}
 }
 
 // charge charges a request for n bytes, its own or those of its answer. It returns when the client has paid back what it owes. Until
@@ -55,7 +57,7 @@ func (r *relay) charge(g *policy.Gate, req *request, n int, t *throttles) (weir.
 	if g == nil || n == 0 {
 		return weir.Permit{}, time.Time{}
 	}
-	p, a, err := g.AdmitIn(r.ctx, quota.Permissive, r.work(req, n))
+	p, a, err := g.AdmitIn(r.ctx, quota.Permissive, r.work(req, int64(n)))
 	longest := r.server.opts.Quotas().Longest
 	wait := a.Wait
 	if refused := weir.AsRejection(err); refused != nil {

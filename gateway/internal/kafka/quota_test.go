@@ -80,9 +80,12 @@ type rig struct {
 
 // newRig has a quota of 10,000 bytes, of which 20,000 a second would come back if the clock did not stand still.
 func newRig(t *testing.T, mode policy.Mode, longest time.Duration) *rig {
-	spec := policy.Spec{Gates: map[string]policy.GateSpec{"bytes": {Mode: mode, Quota: &policy.QuotaSpec{
-		QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "20000/s", Burst: 10_000}, By: []string{"user", "client"},
-	}}}}
+	return newRigWith(t, policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "20000/s", Burst: 10_000}}, mode, longest)
+}
+
+func newRigWith(t *testing.T, q policy.QuotaSpec, mode policy.Mode, longest time.Duration) *rig {
+	q.By = []string{"user", "client"}
+	spec := policy.Spec{Gates: map[string]policy.GateSpec{"bytes": {Mode: mode, Quota: &q}}}
 	p, err := policy.Compile(spec, policy.Options{Now: func() time.Duration { return 0 }})
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +103,7 @@ func newRig(t *testing.T, mode policy.Mode, longest time.Duration) *rig {
 	gate := p.Gate("bytes")
 	s, err := New(Options{
 		Cluster: "orders", Config: k, Conns: conns, Logger: slog.New(slog.DiscardHandler),
-		Quotas: func() Quotas { return Quotas{gate, gate, longest} }, Failed: func(string, string, error) {},
+		Quotas: func() Quotas { return Quotas{gate, gate, gate, longest} }, Failed: func(string, string, error) {},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -108,6 +108,9 @@ func (r *relay) run() {
 	}
 	r.close()
 	answers.Wait()
+	for _, p := range r.state.pending {
+		p.mutation.abandon()
+	}
 }
 
 // recovered ends the connection after a panic, and nothing else.
@@ -306,6 +309,10 @@ func (r *relay) request(n int) error {
 		charged, p.until = r.charge(quotas.Produce, &req, n, &r.server.throttled.produce)
 	case keyFetch:
 		r.lower(quotas.Fetch, &req, frame)
+	case keyCreateTopics, keyDeleteTopics, keyCreatePartitions:
+		if r.mutates(quotas.Mutations, &req) {
+			return r.mutate(quotas.Mutations, &req, frame, n)
+		}
 	}
 	if !req.silent {
 		if err := r.expect(p); err != nil {
@@ -327,6 +334,15 @@ func (r *relay) forward(frame []byte, n int, buf []byte) error {
 		return err
 	}
 	return copyN(r.broker, r, 4+n-len(frame), buf)
+}
+
+// send sends a whole request.
+func (r *relay) send(p pending, frame []byte) error {
+	if err := r.expect(p); err != nil {
+		return err
+	}
+	_, err := r.broker.Write(frame)
+	return err
 }
 
 // rest reads a request of n bytes to its end.
@@ -514,7 +530,7 @@ func (r *relay) oneAnswer(n int) error {
 		defer charged.Done(weir.OK)
 	}
 	throttle := throttleOf(p.until, time.Now())
-	if !p.decoded() && (throttle == 0 || p.key != keyProduce || p.version < produceThrottles) {
+	if p.question == nil && p.mutation == nil && !p.decoded() && (throttle == 0 || p.key != keyProduce || p.version < produceThrottles) {
 		if p.key == keyFetch && throttle > 0 {
 			if err := raiseFetch(frame[4:], p.version, throttle); err != nil {
 				return err
@@ -538,6 +554,15 @@ func (r *relay) oneAnswer(n int) error {
 	resp, body, err := p.decode(whole)
 	if err != nil {
 		return err
+	}
+	if p.question != nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		p.question.answer = resp // who asks is woken when this answer counts as written
+		return nil
+	}
+	if m := p.mutation; m != nil {
+		resp, throttle = m.settle(resp), throttleOf(m.told(p.until), time.Now())
 	}
 	if err := r.loggedIn(p.step, resp); err != nil {
 		return err

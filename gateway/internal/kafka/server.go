@@ -51,9 +51,9 @@ type Options struct {
 // concurrent use.
 //
 // Decoded are answers that name nodes (Metadata, FindCoordinator, DescribeCluster, Produce from version 10 on, ShareFetch,
-// ShareAcknowledge), those to Produce while the client owes, those to ApiVersions, and the exchange of a login. What clients
-// are offered ends where answers would name nodes in a place that is not known here. A request beyond that ends its
-// connection, as brokers do it.
+// ShareAcknowledge), those to Produce while the client owes, those to ApiVersions, the exchange of a login, and mutations that a
+// quota counts. What clients are offered ends where answers would name nodes in a place that is not known here. A request
+// beyond that ends its connection, as brokers do it.
 type Server struct {
 	opts  Options
 	log   *slog.Logger
@@ -75,7 +75,12 @@ type Server struct {
 	closed    bool
 
 	logins    struct{ ok, unnamed, failed atomic.Uint64 }
-	throttled struct{ produce, fetch throttles }
+	throttled struct{ produce, fetch, mutations throttles }
+
+	partitions struct { // that a topic has by default
+		n     int64
+		asked time.Time
+	}
 
 	complaints int
 	complained time.Time
@@ -346,11 +351,12 @@ type Snapshot struct {
 	Logins        uint64 `json:"logins"`
 	LoginsUnnamed uint64 `json:"logins_unnamed"`
 	LoginsFailed  uint64 `json:"logins_failed"`
-	// Throttled are the delays by quotas, of requests to produce and of answers to fetch. Muted are connections that are
-	// not read now for one.
-	ThrottledProduce Throttled `json:"throttled_produce"`
-	ThrottledFetch   Throttled `json:"throttled_fetch"`
-	Muted            int       `json:"muted"`
+	// Throttled are the delays by quotas: of requests to produce, of answers to fetch, of mutations (refusals included). Muted are
+	// connections that are not read now for one.
+	ThrottledProduce   Throttled `json:"throttled_produce"`
+	ThrottledFetch     Throttled `json:"throttled_fetch"`
+	ThrottledMutations Throttled `json:"throttled_mutations"`
+	Muted              int       `json:"muted"`
 	// Bootstrap are those at the listener where clients bootstrap.
 	Bootstrap NodeStatus   `json:"bootstrap"`
 	Nodes     []NodeStatus `json:"nodes"`
@@ -365,7 +371,8 @@ func (s *Server) Snapshot() Snapshot {
 	all.Connections = all.Bootstrap.Connections
 	all.LoginsUnnamed, all.LoginsFailed = s.logins.unnamed.Load(), s.logins.failed.Load()
 	all.Logins = s.logins.ok.Load() + all.LoginsUnnamed
-	all.ThrottledProduce, all.ThrottledFetch = s.throttled.produce.snapshot(), s.throttled.fetch.snapshot()
+	t := &s.throttled
+	all.ThrottledProduce, all.ThrottledFetch, all.ThrottledMutations = t.produce.snapshot(), t.fetch.snapshot(), t.mutations.snapshot()
 	now := time.Now()
 	for _, r := range s.all() {
 		r.mu.Lock()

@@ -94,7 +94,7 @@ func (st *state) kafkaQuotas() map[string]kafka.Quotas {
 	all := map[string]kafka.Quotas{}
 	for name, k := range st.cfg.Kafka {
 		q := &k.Quotas
-		all[name] = kafka.Quotas{Produce: st.policy.Gate(q.Produce), Fetch: st.policy.Gate(q.Fetch), Longest: time.Duration(q.MaxThrottle)}
+		all[name] = kafka.Quotas{Produce: st.policy.Gate(q.Produce), Fetch: st.policy.Gate(q.Fetch), Mutations: st.policy.Gate(q.Mutations), Longest: time.Duration(q.MaxThrottle)}
 	}
 	return all
 }

@@ -1,0 +1,285 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
+)
+
+// A mutation is a request that creates or deletes partitions. A quota charges each topic of it, as brokers do, once it has been found
+// valid (KIP-599). So the gateway asks first, on the client's own connection and with its rights: what would be made by a copy
+// that only validates, what would be deleted by Metadata. What a broker would refuse costs nothing, and the client gets the broker's
+// error. Topics that the quota refuses are left out of what is sent on, and put into the answer.
+type mutation struct {
+	topics
+	all    []mutated // in the order of the request
+	broker time.Time // until when the broker lets the client wait, for what it has been asked
+}
+
+// mutated is a topic of a mutation.
+type mutated struct {
+	partitions int64 // that are created or deleted; 0: the broker will refuse it
+	charged    weir.Permit
+	code       int16 // why it is refused here; 0: it is not
+	why        string
+}
+
+const (
+	// mostMutation bounds a request that is decoded, in bytes.
+	mostMutation = 1 << 20
+	// saidWithin bounds how long a broker may take to say what a mutation comes to.
+	saidWithin = time.Minute
+)
+
+// strictFrom are the versions from which on clients know error 89, and are refused. Older ones are delayed.
+var strictFrom = map[int16]int16{keyCreateTopics: 6, keyDeleteTopics: 5, keyCreatePartitions: 3}
+
+// readMutation reads a mutation, of which b is everything behind the size of its frame.
+func readMutation(req *request, b []byte) (*mutation, error) {
+	var t topics
+	switch req.key {
+	case keyCreateTopics:
+		t = &creation{new(kmsg.CreateTopicsRequest)}
+	case keyDeleteTopics:
+		t = &deletion{new(kmsg.DeleteTopicsRequest)}
+	case keyCreatePartitions:
+		t = &growth{new(kmsg.CreatePartitionsRequest)}
+	}
+	t.SetVersion(req.version)
+	if err := readBody(b, t); err != nil {
+		return nil, refuse("a request for %s cannot be read: %v", kmsg.NameForKey(req.key), err)
+	}
+	return &mutation{topics: t, all: make([]mutated, len(t.names()))}, nil
+}
+
+// mutates reports whether a quota counts the mutations of the client that asks now.
+func (r *relay) mutates(g *policy.Gate, req *request) bool {
+	if strictFrom[req.key] == 0 || g == nil || g.Mode() == policy.Off {
+		return false
+	}
+	matched := g.Quota().Explain(r.work(req, 1))
+	return len(matched) > 0 && !matched[0].Exempt
+}
+
+// mutate serves a mutation of n bytes, whose beginning is frame.
+func (r *relay) mutate(g *policy.Gate, req *request, frame []byte, n int) error {
+	if n > mostMutation {
+		return refuse("a request of %d bytes is larger than what is decoded for a quota, %d", n, mostMutation)
+	}
+	frame, err := r.rest(frame, n)
+	if err != nil {
+		return err
+	}
+	m, err := readMutation(req, frame[4:])
+	if err != nil {
+		return err
+	}
+	p := pending{request: *req}
+	if m.dry() || len(m.all) == 0 {
+		return r.send(p, frame)
+	}
+	if err := r.ask(m, req, frame[4:]); err != nil {
+		return err
+	}
+	p.mutation, p.until = m, r.chargeTopics(g, req, m)
+	if err = r.sendMutation(p, frame); err != nil {
+		for i := range m.all {
+			m.all[i].charged.Cancel() // no broker has got it as a whole
+		}
+	}
+	return err
+}
+
+// sendMutation sends on what is not refused of a mutation. If that is nothing, the answer is the gateway's own.
+func (r *relay) sendMutation(p pending, frame []byte) error {
+	m := p.mutation
+	refused := func(i int) bool { return m.all[i].code != 0 }
+	if !slices.ContainsFunc(m.all, func(t mutated) bool { return t.code != 0 }) {
+		return r.send(p, frame)
+	}
+	if rest := m.without(refused); rest != nil {
+		return r.send(p, likeRequest(frame[4:], m, rest))
+	}
+	resp := m.merged(nil, m.all)
+	resp.SetVersion(p.version)
+	raise(resp, throttleOf(m.told(p.until), time.Now()))
+	header := append([]byte(nil), frame[8:12]...) // the correlation id
+	if resp.IsFlexible() {
+		header = append(header, 0)
+	}
+	p.own = encode(header, resp)
+	if err := r.expect(p); err != nil {
+		return err
+	}
+	return r.ownAnswers()
+}
+
+// told is the longer of two waits: one that ends at a time, and the broker's.
+func (m *mutation) told(until time.Time) time.Time {
+	if m.broker.After(until) {
+		return m.broker
+	}
+	return until
+}
+
+// ask lets the broker say what a mutation comes to, of which b is everything behind the size of its frame. Nothing else of the client
+// is sent meanwhile.
+func (r *relay) ask(m *mutation, req *request, b []byte) error {
+	late := time.AfterFunc(saidWithin, func() {
+		r.tell(refuse("the broker has not said within %v what %s comes to", saidWithin, kmsg.NameForKey(req.key)))
+		r.close()
+	})
+	defer late.Stop()
+	var answers []kmsg.Response
+	for _, q := range m.questions() {
+		a := new(question)
+		p := pending{request: request{key: q.Key(), version: q.GetVersion(), correlation: req.correlation}, question: a}
+		if err := r.send(p, likeRequest(b, m, q)); err != nil {
+			return err
+		}
+		r.mu.Lock()
+		for a.answer == nil && !r.closed {
+			r.moved.Wait()
+		}
+		r.mu.Unlock()
+		if a.answer == nil {
+			return net.ErrClosed
+		}
+		answers = append(answers, a.answer)
+		if told, ok := a.answer.(kmsg.ThrottleResponse); ok {
+			if ms, _ := told.Throttle(); ms > 0 {
+				m.broker = m.told(time.Now().Add(time.Duration(ms) * time.Millisecond))
+			}
+		}
+	}
+	for i, n := range m.count(answers, r.server.partitionsByDefault) {
+		m.all[i].partitions = n
+	}
+	return nil
+}
+
+// chargeTopics charges a mutation, topic by topic, and returns until when its client is to wait. Who is refused is told the whole
+// wait. The connection is not read for that long, and no longer than for any other quota.
+func (r *relay) chargeTopics(g *policy.Gate, req *request, m *mutation) time.Time {
+	mode := quota.Permissive
+	if req.version >= strictFrom[req.key] {
+		mode = quota.Strict
+	}
+	var wait time.Duration // the last one counts, not the sum
+	for i := range m.all {
+		t := &m.all[i]
+		if t.partitions == 0 {
+			continue
+		}
+		p, a, err := g.AdmitIn(r.ctx, mode, r.work(req, t.partitions))
+		t.charged = p
+		if a.Wait > 0 {
+			wait = a.Wait
+		}
+		switch refused := weir.AsRejection(err); {
+		case refused == nil:
+		case refused.Reason == weir.ReasonBlocked:
+			t.code, t.why = kerr.PolicyViolation.Code, refused.Error()
+		case refused.Retryable && mode == quota.Strict:
+			wait = refused.RetryAfter
+			t.code, t.why = kerr.ThrottlingQuotaExceeded.Code, fmt.Sprintf("%v; come back in %v", refused, refused.RetryAfter)
+		case refused.Retryable:
+			wait = refused.RetryAfter // a store that does not answer
+		} // else the connection ends, or the gate is one that a reload has just replaced
+	}
+	longest := r.server.opts.Quotas().Longest
+	if mode == quota.Permissive {
+		wait = min(wait, longest)
+	}
+	if wait <= 0 {
+		return time.Time{}
+	}
+	r.server.throttled.mutations.add(wait)
+	now := time.Now()
+	r.mu.Lock()
+	r.state.mute(now.Add(min(wait, longest)))
+	r.mu.Unlock()
+	return now.Add(wait)
+}
+
+// settle is told the broker's answer to what was sent on, and returns the client's. What the broker has refused in the end is given back.
+func (m *mutation) settle(resp kmsg.Response) kmsg.Response {
+	codes, refused := m.results(resp), false
+	for i, name := range m.names() {
+		t := &m.all[i]
+		if code, ok := codes[name]; ok && code != 0 {
+			t.charged.Cancel()
+		} else {
+			t.charged.Done(weir.OK)
+		}
+		refused = refused || t.code != 0
+	}
+	if refused {
+		return m.merged(resp, m.all)
+	}
+	return resp
+}
+
+// abandon is told that no answer will come. The broker may have done it, so what was charged stays charged.
+func (m *mutation) abandon() {
+	if m != nil {
+		for i := range m.all {
+			m.all[i].charged.Done(weir.OK)
+		}
+	}
+}
+
+// partitionsByDefault is how many partitions a broker gives a topic that is made without a number. Until a broker says so it is 1, as of
+// a broker that nobody has configured.
+func (s *Server) partitionsByDefault() int64 {
+	s.mu.Lock()
+	n, fresh := s.partitions.n, time.Since(s.partitions.asked) < askEvery
+	s.mu.Unlock()
+	if fresh {
+		return n
+	}
+	ctx, cancel := context.WithTimeout(s.stopping, connectWithin)
+	defer cancel()
+	said, err := s.askPartitions(ctx)
+	if err != nil {
+		s.log.Warn("Kafka does not say how many partitions a topic has by default", "assumed", max(n, 1), "error", err)
+		said = max(n, 1)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.partitions.n, s.partitions.asked = said, time.Now()
+	return said
+}
+
+func (s *Server) askPartitions(ctx context.Context) (int64, error) {
+	req, broker := kmsg.NewPtrDescribeConfigsRequest(), kmsg.NewDescribeConfigsRequestResource()
+	broker.ResourceType, broker.ResourceName = kmsg.ConfigResourceTypeBroker, strconv.Itoa(int(s.nodes.one()))
+	broker.ConfigNames = []string{"num.partitions"}
+	req.Resources = append(req.Resources, broker)
+	resp, err := req.RequestWith(ctx, s.asks)
+	if err != nil {
+		return 0, err
+	}
+	for _, r := range resp.Resources {
+		if err := kerr.ErrorForCode(r.ErrorCode); err != nil {
+			return 0, err
+		}
+		for _, c := range r.Configs {
+			if c.Value != nil {
+				return strconv.ParseInt(*c.Value, 10, 32)
+			}
+		}
+	}
+	return 0, errors.New("the answer has no num.partitions")
+}

@@ -1,0 +1,392 @@
+package kafka
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/weir-go/weir/policy"
+)
+
+// cluster is the broker of a rig that knows topics. It serves one connection.
+type cluster struct {
+	*rig
+	conn    net.Conn
+	topics  map[string]int // partitions
+	denied  []string       // topics that may not be created, grown or deleted
+	failing []string       // topics that are valid, and cannot be made in the end
+	silent  bool           // it does not say how many partitions a topic would have
+	seen    []string       // what it has been asked, in words
+	done    chan struct{}
+}
+
+// newCluster is a gateway before a broker with some topics. quota is how many tokens are there, of which half come back in a second.
+func newCluster(t *testing.T, mode policy.Mode, quota int) (c *cluster, client net.Conn) {
+	r := newRigWith(t, policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: fmt.Sprintf("%d/s", quota/2), Burst: float64(quota)}, Debt: true}, mode, time.Hour)
+	r.server.partitions.n, r.server.partitions.asked = 3, time.Now().Add(time.Hour)
+	c = &cluster{rig: r, topics: map[string]int{"old": 4}, done: make(chan struct{})}
+	client, c.conn = r.pair()
+	go c.serve()
+	t.Cleanup(func() { _ = client.Close(); <-c.done })
+	return c, client
+}
+
+func (c *cluster) serve() {
+	defer close(c.done)
+	for {
+		var size [4]byte
+		if _, err := c.conn.Read(size[:]); err != nil {
+			return
+		}
+		b := make([]byte, binary.BigEndian.Uint32(size[:]))
+		for at := 0; at < len(b); {
+			n, err := c.conn.Read(b[at:])
+			if err != nil {
+				return
+			}
+			at += n
+		}
+		req := requestOf(c.T, b)
+		resp := c.answer(req)
+		out := answer(req.GetVersion(), resp)
+		copy(out[4:8], b[4:8]) // the correlation id
+		if _, err := c.conn.Write(out); err != nil {
+			return
+		}
+	}
+}
+
+// requestOf reads a request with its header.
+func requestOf(t *testing.T, b []byte) kmsg.Request {
+	req := kmsg.RequestForKey(int16(binary.BigEndian.Uint16(b)))
+	req.SetVersion(int16(binary.BigEndian.Uint16(b[2:])))
+	if err := readBody(b, req); err != nil {
+		t.Errorf("%s: %v", kmsg.NameForKey(req.Key()), err)
+	}
+	return req
+}
+
+func (c *cluster) answer(req kmsg.Request) kmsg.Response {
+	said := kmsg.NameForKey(req.Key())
+	defer func() { c.seen = append(c.seen, said) }()
+	code := func(name string, there, dry bool) int16 {
+		switch _, ok := c.topics[name]; {
+		case slices.Contains(c.denied, name):
+			return kerr.TopicAuthorizationFailed.Code
+		case there && !ok:
+			return kerr.UnknownTopicOrPartition.Code
+		case !there && ok:
+			return kerr.TopicAlreadyExists.Code
+		case !dry && slices.Contains(c.failing, name):
+			return kerr.InvalidReplicationFactor.Code
+		}
+		return 0
+	}
+	switch req := req.(type) {
+	case *kmsg.CreateTopicsRequest:
+		resp := kmsg.NewPtrCreateTopicsResponse()
+		for _, t := range req.Topics {
+			r := kmsg.NewCreateTopicsResponseTopic()
+			r.Topic, r.ErrorCode, r.NumPartitions = t.Topic, code(t.Topic, false, req.ValidateOnly), t.NumPartitions
+			if t.NumPartitions < 0 && !c.silent {
+				r.NumPartitions = 2
+			}
+			said += " " + t.Topic
+			resp.Topics = append(resp.Topics, r)
+		}
+		if req.ValidateOnly {
+			said += " only validated"
+		}
+		slices.Reverse(resp.Topics) // no order is promised
+		return resp
+	case *kmsg.CreatePartitionsRequest:
+		resp := kmsg.NewPtrCreatePartitionsResponse()
+		for _, t := range req.Topics {
+			r := kmsg.NewCreatePartitionsResponseTopic()
+			r.Topic, r.ErrorCode = t.Topic, code(t.Topic, true, req.ValidateOnly)
+			said += " " + t.Topic
+			resp.Topics = append(resp.Topics, r)
+		}
+		if req.ValidateOnly {
+			said += " only validated"
+		}
+		return resp
+	case *kmsg.DeleteTopicsRequest:
+		resp := kmsg.NewPtrDeleteTopicsResponse()
+		names := req.TopicNames
+		for i := range req.Topics {
+			names = append(names, c.nameOf(req.Topics[i].Topic, req.Topics[i].TopicID))
+		}
+		for _, n := range names {
+			r := kmsg.NewDeleteTopicsResponseTopic()
+			r.Topic, r.TopicID, r.ErrorCode = &n, idOf(n), code(n, true, false)
+			said += " " + n
+			resp.Topics = append(resp.Topics, r)
+		}
+		return resp
+	case *kmsg.MetadataRequest:
+		resp := kmsg.NewPtrMetadataResponse()
+		for _, t := range req.Topics {
+			n := c.nameOf(t.Topic, t.TopicID)
+			r := kmsg.NewMetadataResponseTopic()
+			r.Topic, r.TopicID = &n, idOf(n)
+			if _, ok := c.topics[n]; !ok {
+				r.ErrorCode = kerr.UnknownTopicOrPartition.Code
+			}
+			if !slices.Contains(c.denied, n) {
+				r.AuthorizedOperations = mayDelete
+			}
+			r.Partitions = make([]kmsg.MetadataResponseTopicPartition, c.topics[n])
+			resp.Topics = append(resp.Topics, r)
+		}
+		if req.AllowAutoTopicCreation {
+			said += ", which makes topics"
+		}
+		return resp
+	}
+	return kmsg.NewPtrListGroupsResponse()
+}
+
+// idOf is the id of a topic, nameOf its name in a request.
+func idOf(name string) (id [16]byte) {
+	copy(id[:], name)
+	return id
+}
+
+func (c *cluster) nameOf(name *string, id [16]byte) string {
+	if name != nil {
+		return *name
+	}
+	return strings.TrimRight(string(id[:]), "\x00")
+}
+
+// ask sends a request and returns its answer.
+func (c *cluster) ask(client net.Conn, req kmsg.Request) kmsg.Response {
+	c.Helper()
+	c.write(client, framed("app", req.GetVersion(), req))
+	b := c.frame(client)
+	resp := req.ResponseKind()
+	in := reader{b: b, at: 4}
+	if resp.IsFlexible() {
+		in.tags()
+	}
+	if err := resp.ReadFrom(b[in.at:]); err != nil {
+		c.Fatal(err)
+	}
+	return resp
+}
+
+// create asks for topics, each as its name and how many partitions it is to have.
+func create(version int16, topics ...any) *kmsg.CreateTopicsRequest {
+	req := kmsg.NewPtrCreateTopicsRequest()
+	req.Version = version
+	for i := 0; i < len(topics); i += 2 {
+		t := kmsg.NewCreateTopicsRequestTopic()
+		t.Topic, t.NumPartitions, t.ReplicationFactor = topics[i].(string), int32(topics[i+1].(int)), 1
+		req.Topics = append(req.Topics, t)
+	}
+	return req
+}
+
+// codes are the errors of an answer, in its order, and what it says of the time to come back, in ms.
+func codes(resp kmsg.Response) (all []int16, throttle int32) {
+	switch resp := resp.(type) {
+	case *kmsg.CreateTopicsResponse:
+		for _, t := range resp.Topics {
+			all = append(all, t.ErrorCode)
+		}
+	case *kmsg.CreatePartitionsResponse:
+		for _, t := range resp.Topics {
+			all = append(all, t.ErrorCode)
+		}
+	case *kmsg.DeleteTopicsResponse:
+		for _, t := range resp.Topics {
+			all = append(all, t.ErrorCode)
+		}
+	}
+	throttle, _ = resp.(kmsg.ThrottleResponse).Throttle()
+	return all, throttle
+}
+
+// Who is refused is told by how much, waits, and is served then. Meanwhile nothing of its connection is read. Requests that it has sent
+// before are answered in their order.
+func TestRefusedMutationIsTold(t *testing.T) {
+	b, client := newCluster(t, policy.Enforce, 10)
+	b.write(client, framed("app", 0, kmsg.NewPtrListGroupsRequest()))
+	b.write(client, framed("app", 7, create(7, "a", 12)))
+	b.write(client, framed("app", 7, create(7, "b", 1)))
+	begin := time.Now()
+	b.write(client, framed("app", 0, kmsg.NewPtrListGroupsRequest()))
+	b.frame(client)
+	for _, want := range []int16{0, kerr.ThrottlingQuotaExceeded.Code} {
+		resp := kmsg.NewPtrCreateTopicsResponse()
+		resp.Version = 7
+		if err := resp.ReadFrom(b.frame(client)[5:]); err != nil {
+			t.Fatal(err)
+		}
+		if got := resp.Topics[0].ErrorCode; got != want {
+			t.Errorf("error %d, want %d", got, want)
+		}
+		if want != 0 && (resp.ThrottleMillis == 0 || !strings.Contains(*resp.Topics[0].ErrorMessage, "come back in 400ms")) {
+			t.Errorf("%d ms: %s", resp.ThrottleMillis, *resp.Topics[0].ErrorMessage)
+		}
+	}
+	b.frame(client)
+	if passed := time.Since(begin); passed < 400*time.Millisecond {
+		t.Errorf("it is read again after %v, and was to wait 400 ms", passed)
+	}
+}
+
+// Where a quota is observed it is charged, and refuses and delays nobody. Where it is off, or does not match, nothing is asked.
+func TestMutationsUnderModes(t *testing.T) {
+	for mode, want := range map[policy.Mode]struct {
+		left float64
+		seen string
+	}{
+		policy.Observe: {-2, "CreateTopics a b only validated; CreateTopics a b"},
+		policy.Off:     {10, "CreateTopics a b"},
+	} {
+		b, client := newCluster(t, mode, 10)
+		if got, throttle := codes(b.ask(client, create(7, "a", 12, "b", 1))); !slices.Equal(got, []int16{0, 0}) || throttle != 0 {
+			t.Errorf("%v: errors %v, %d ms", mode, got, throttle)
+		}
+		if left, seen := b.left(), strings.Join(b.seen, "; "); left != want.left || seen != want.seen {
+			t.Errorf("%v: %v left, the broker sees %s; want %+v", mode, left, seen, want)
+		}
+	}
+}
+
+// Where the answer of the broker does not say how many partitions a topic would have, it is what the cluster's configuration says.
+func TestPartitionsByDefault(t *testing.T) {
+	b, client := newCluster(t, policy.Enforce, 10)
+	b.silent = true
+	if got, _ := codes(b.ask(client, create(7, "a", -1))); got[0] != 0 || b.left() != 7 {
+		t.Errorf("errors %v, %v left", got, b.left())
+	}
+}
+
+// A mutation that is too large to be decoded, or cannot be, ends the connection. So does a broker that goes while it is asked.
+func TestBadMutations(t *testing.T) {
+	large := create(7)
+	for i := range 80_000 {
+		t := kmsg.NewCreateTopicsRequestTopic()
+		t.Topic = fmt.Sprintf("topic-%08d", i)
+		large.Topics = append(large.Topics, t)
+	}
+	cut := framed("app", 7, create(7, "a", 1))
+	cut = cut[:len(cut)-7]
+	binary.BigEndian.PutUint32(cut, uint32(len(cut)-4))
+	many := append([]byte(nil), framed("app", 7, create(7))...)
+	binary.BigEndian.PutUint32(many[len(many)-9:], 1<<31-1)
+	for name, bytes := range map[string][]byte{"large": framed("app", 7, large), "cut": cut, "many": many} {
+		b, client := newCluster(t, policy.Enforce, 10)
+		go func() { _, _ = client.Write(bytes) }() // which may end in the middle
+		if n, err := client.Read(make([]byte, 1)); err == nil {
+			t.Errorf("%s: answered with %d bytes", name, n)
+		}
+		if b.left() != 10 || len(b.seen) != 0 {
+			t.Errorf("%s: %v left, the broker sees %v", name, b.left(), b.seen)
+		}
+	}
+	r := newRigWith(t, policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "10/s"}, Debt: true}, policy.Enforce, time.Hour)
+	client, broker := r.pair()
+	r.write(client, framed("app", 7, create(7, "a", 1)))
+	r.frame(broker)
+	_ = broker.Close()
+	if _, err := client.Read(make([]byte, 1)); err == nil {
+		t.Error("answered without a broker")
+	}
+}
+
+// Topics are charged one after another, in the order of the request, while nothing is owed (K25, K10, K23 of KIP-599). What the broker
+// refuses costs nothing, and has its error.
+func TestMutationsAreCharged(t *testing.T) {
+	const quota = int16(89)
+	denied, exists, unknown, factor := kerr.TopicAuthorizationFailed.Code, kerr.TopicAlreadyExists.Code, kerr.UnknownTopicOrPartition.Code, kerr.InvalidReplicationFactor.Code
+	grow := func(version int16, to int32, names ...string) kmsg.Request {
+		req := kmsg.NewPtrCreatePartitionsRequest()
+		req.Version = version
+		for _, n := range names {
+			topic := kmsg.NewCreatePartitionsRequestTopic()
+			topic.Topic, topic.Count = n, to
+			req.Topics = append(req.Topics, topic)
+		}
+		return req
+	}
+	remove := func(version int16, names ...string) kmsg.Request {
+		req := kmsg.NewPtrDeleteTopicsRequest()
+		req.Version = version
+		for i, n := range names {
+			topic := kmsg.NewDeleteTopicsRequestTopic()
+			if topic.Topic = &n; i%2 == 1 {
+				topic.Topic, topic.TopicID = nil, idOf(n)
+			}
+			req.TopicNames, req.Topics = append(req.TopicNames, n), append(req.Topics, topic)
+		}
+		return req
+	}
+	dry := create(7, "a", 50)
+	dry.ValidateOnly = true
+	assigned := create(7, "a", -1)
+	assigned.Topics[0].ReplicaAssignment = make([]kmsg.CreateTopicsRequestTopicReplicaAssignment, 12)
+	for _, c := range []struct {
+		name     string
+		req      kmsg.Request
+		left     float64 // of 10 tokens, of which 5 come back in a second
+		codes    []int16
+		throttle int32 // ms
+		seen     string
+	}{
+		{"one", create(7, "a", 6), 4, []int16{0}, 0, "CreateTopics a only validated; CreateTopics a"},
+		{"into debt", create(6, "a", 6, "b", 6, "c", 1), -2, []int16{0, 0, quota}, 400, "CreateTopics a b c only validated; CreateTopics a b"},
+		{"all refused", create(7, "a", 20, "b", 1, "c", 1), -10, []int16{0, quota, quota}, 2000, "CreateTopics a b c only validated; CreateTopics a"},
+		{"older clients are delayed", create(5, "a", 20, "b", 5), -15, []int16{0, 0}, 3000, "CreateTopics a b only validated; CreateTopics a b"},
+		{"and much older", create(2, "a", 20, "b", 5), -15, []int16{0, 0}, 3000, "CreateTopics a b only validated; CreateTopics a b"},
+		{"the broker's number", create(7, "a", -1), 8, []int16{0}, 0, "CreateTopics a only validated; CreateTopics a"},
+		{"assignments", assigned, -2, []int16{0}, 0, "CreateTopics a only validated; CreateTopics a"},
+		{"what the broker refuses is free", create(7, "old", 50, "secret", 50, "a", 1), 9, []int16{0, denied, exists}, 0,
+			"CreateTopics old secret a only validated; CreateTopics old secret a"},
+		{"and keeps its error beside a refusal", create(7, "a", 20, "old", 50, "b", 1, "secret", 1), -10, []int16{0, exists, quota, denied}, 2000,
+			"CreateTopics a old b secret only validated; CreateTopics a old secret"},
+		{"what fails in the end is given back", create(7, "unlucky", 8, "a", 1), 9, []int16{0, factor}, 0,
+			"CreateTopics unlucky a only validated; CreateTopics unlucky a"},
+		{"a client that only asks", dry, 10, []int16{0}, 0, "CreateTopics a only validated"},
+		{"no topics", create(7), 10, nil, 0, "CreateTopics"},
+		{"more partitions", grow(3, 9, "old", "none"), 5, []int16{0, unknown}, 0, "CreatePartitions old none only validated; Metadata; CreatePartitions old none"},
+		{"fewer partitions", grow(3, 2, "old"), 10, []int16{0}, 0, "CreatePartitions old only validated; Metadata; CreatePartitions old"},
+		{"many more", grow(3, 100, "old", "large"), -86, []int16{0, quota}, 17200, "CreatePartitions old large only validated; Metadata; CreatePartitions old"},
+		{"many more, as an older client", grow(1, 100, "old", "large"), -177, []int16{0, 0}, 35400, "CreatePartitions old large only validated; Metadata; CreatePartitions old large"},
+		{"deletion by name and by id", remove(6, "old", "large", "none", "secret"), -3, []int16{0, 0, unknown, denied}, 0, "Metadata; DeleteTopics old large none secret"},
+		{"a deletion named twice", remove(6, "large", "old", "old"), -3, []int16{0, 0, 0}, 0, "Metadata; DeleteTopics large old old"},
+		{"two deletions refused", remove(5, "huge", "large", "old"), -40, []int16{0, quota, quota}, 8000, "Metadata; DeleteTopics huge"},
+		{"a deletion by an older client", remove(1, "huge", "old"), -44, []int16{0, 0}, 8800, "Metadata; DeleteTopics huge old"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b, client := newCluster(t, policy.Enforce, 10)
+			b.topics["large"], b.topics["huge"], b.topics["secret"] = 9, 50, 3
+			b.denied, b.failing = []string{"secret"}, []string{"unlucky"}
+			begin := time.Now()
+			got, throttle := codes(b.ask(client, c.req))
+			passed := int32(time.Since(begin)/time.Millisecond) + 1
+			if !slices.Equal(got, c.codes) || throttle > c.throttle || throttle < c.throttle-passed {
+				t.Errorf("errors %v, %d ms after %d; want %v, %d ms", got, throttle, passed, c.codes, c.throttle)
+			}
+			if left := b.left(); left != c.left {
+				t.Errorf("%v tokens left, want %v", left, c.left)
+			}
+			if seen := strings.Join(b.seen, "; "); seen != c.seen {
+				t.Errorf("the broker sees %s\nwant %s", seen, c.seen)
+			}
+			if s := b.server.Snapshot(); (s.ThrottledMutations.Times > 0) != (c.throttle > 0) {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}

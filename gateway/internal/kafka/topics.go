@@ -1,0 +1,343 @@
+package kafka
+
+import (
+	"slices"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// topics is a request that is a mutation, of one of three kinds.
+type topics interface {
+	kmsg.Request
+	// names are the topics in the order of the request.
+	names() []string
+	// dry reports whether the client only asks what would happen.
+	dry() bool
+	// questions ask the broker what the request comes to.
+	questions() []kmsg.Request
+	// count returns how many partitions each topic is about, by the answers to the questions. made is how many a topic gets that is
+	// created without a number.
+	count(answers []kmsg.Response, made func() int64) []int64
+	// without returns the request without some topics, nil if none is left.
+	without(refused func(i int) bool) kmsg.Request
+	// results are the errors in an answer by the names of topics.
+	results(kmsg.Response) map[string]int16
+	// merged puts the topics that are refused here into an answer, in the order of the request. The answer is nil if nothing was sent on.
+	merged(kmsg.Response, []mutated) kmsg.Response
+}
+
+// merge puts the topics that are refused here among those of an answer, in the order of the request. What else is in the answer follows.
+func merge[T any](names []string, all []mutated, got []T, name func(*T) string, refused func(i int, t *mutated) T) []T {
+	at := map[string]int{}
+	for i := range got {
+		at[name(&got[i])] = i
+	}
+	merged, taken := make([]T, 0, len(all)), make([]bool, len(got))
+	for i, n := range names {
+		if t := &all[i]; t.code != 0 {
+			merged = append(merged, refused(i, t))
+		} else if j, ok := at[n]; ok && !taken[j] {
+			merged = append(merged, got[j])
+			taken[j] = true
+		}
+	}
+	for j := range got {
+		if !taken[j] {
+			merged = append(merged, got[j])
+		}
+	}
+	return merged
+}
+
+// once counts each topic the first time that it is named.
+func once(names []string, count func(i int) int64) []int64 {
+	all, seen := make([]int64, len(names)), map[string]bool{}
+	for i, n := range names {
+		if !seen[n] {
+			seen[n] = true
+			all[i] = max(count(i), 0)
+		}
+	}
+	return all
+}
+
+// creation is a mutation that makes topics.
+type creation struct{ *kmsg.CreateTopicsRequest }
+
+// validates is the least version of CreateTopics whose answer says how many partitions there would be. Kafka 2.4 has it.
+const validates = 5
+
+func (c *creation) dry() bool { return c.ValidateOnly }
+
+func (c *creation) names() (all []string) {
+	for i := range c.Topics {
+		all = append(all, c.Topics[i].Topic)
+	}
+	return all
+}
+
+func (c *creation) questions() []kmsg.Request {
+	q := *c.CreateTopicsRequest
+	q.ValidateOnly = true
+	q.Version = max(q.Version, validates)
+	return []kmsg.Request{&q}
+}
+
+func (c *creation) count(answers []kmsg.Response, made func() int64) []int64 {
+	valid := map[string]int64{}
+	for _, t := range answers[0].(*kmsg.CreateTopicsResponse).Topics {
+		if t.ErrorCode == 0 {
+			valid[t.Topic] = int64(t.NumPartitions)
+		}
+	}
+	return once(c.names(), func(i int) int64 {
+		t := &c.Topics[i]
+		n, ok := valid[t.Topic]
+		switch {
+		case !ok:
+			return 0
+		case len(t.ReplicaAssignment) > 0:
+			return int64(len(t.ReplicaAssignment))
+		case t.NumPartitions > 0:
+			return int64(t.NumPartitions)
+		case n > 0:
+			return n
+		}
+		return made() // the client may not read the configuration, so its answer does not say
+	})
+}
+
+func (c *creation) without(refused func(int) bool) kmsg.Request {
+	rest := *c.CreateTopicsRequest
+	rest.Topics = keep(rest.Topics, refused)
+	if len(rest.Topics) == 0 {
+		return nil
+	}
+	return &rest
+}
+
+func (c *creation) results(resp kmsg.Response) map[string]int16 {
+	codes := map[string]int16{}
+	for _, t := range resp.(*kmsg.CreateTopicsResponse).Topics {
+		codes[t.Topic] = t.ErrorCode
+	}
+	return codes
+}
+
+func (c *creation) merged(resp kmsg.Response, all []mutated) kmsg.Response {
+	to, ok := resp.(*kmsg.CreateTopicsResponse)
+	if !ok {
+		to = kmsg.NewPtrCreateTopicsResponse()
+	}
+	to.Topics = merge(c.names(), all, to.Topics, func(t *kmsg.CreateTopicsResponseTopic) string { return t.Topic }, func(i int, t *mutated) kmsg.CreateTopicsResponseTopic {
+		r := kmsg.NewCreateTopicsResponseTopic()
+		r.Topic, r.ErrorCode, r.ErrorMessage = c.Topics[i].Topic, t.code, &t.why
+		r.NumPartitions, r.ReplicationFactor = -1, -1
+		return r
+	})
+	return to
+}
+
+// growth is a mutation that adds partitions to topics.
+type growth struct{ *kmsg.CreatePartitionsRequest }
+
+func (g *growth) dry() bool { return g.ValidateOnly }
+
+func (g *growth) names() (all []string) {
+	for i := range g.Topics {
+		all = append(all, g.Topics[i].Topic)
+	}
+	return all
+}
+
+func (g *growth) questions() []kmsg.Request {
+	q := *g.CreatePartitionsRequest
+	q.ValidateOnly = true
+	m := metadataOf(metadataRights, len(g.Topics))
+	for i := range g.Topics {
+		m.Topics[i].Topic = &g.Topics[i].Topic
+	}
+	return []kmsg.Request{&q, m}
+}
+
+func (g *growth) count(answers []kmsg.Response, _ func() int64) []int64 {
+	valid, has := g.results(answers[0]), map[string]int64{}
+	for _, t := range answers[1].(*kmsg.MetadataResponse).Topics {
+		if t.ErrorCode == 0 && t.Topic != nil {
+			has[*t.Topic] = int64(len(t.Partitions))
+		}
+	}
+	return once(g.names(), func(i int) int64 {
+		t := &g.Topics[i]
+		now, ok := has[t.Topic]
+		if code, answered := valid[t.Topic]; !ok || !answered || code != 0 {
+			return 0
+		}
+		return int64(t.Count) - now
+	})
+}
+
+func (g *growth) without(refused func(int) bool) kmsg.Request {
+	rest := *g.CreatePartitionsRequest
+	rest.Topics = keep(rest.Topics, refused)
+	if len(rest.Topics) == 0 {
+		return nil
+	}
+	return &rest
+}
+
+func (g *growth) results(resp kmsg.Response) map[string]int16 {
+	codes := map[string]int16{}
+	for _, t := range resp.(*kmsg.CreatePartitionsResponse).Topics {
+		codes[t.Topic] = t.ErrorCode
+	}
+	return codes
+}
+
+func (g *growth) merged(resp kmsg.Response, all []mutated) kmsg.Response {
+	to, ok := resp.(*kmsg.CreatePartitionsResponse)
+	if !ok {
+		to = kmsg.NewPtrCreatePartitionsResponse()
+	}
+	to.Topics = merge(g.names(), all, to.Topics, func(t *kmsg.CreatePartitionsResponseTopic) string { return t.Topic }, func(i int, t *mutated) kmsg.CreatePartitionsResponseTopic {
+		r := kmsg.NewCreatePartitionsResponseTopic()
+		r.Topic, r.ErrorCode, r.ErrorMessage = g.Topics[i].Topic, t.code, &t.why
+		return r
+	})
+	return to
+}
+
+// deletion is a mutation that deletes topics, by name or, from version 6 on, by id.
+type deletion struct{ *kmsg.DeleteTopicsRequest }
+
+const (
+	// metadataRights is the least version of Metadata that says what a client may do to a topic. Kafka 2.3 has it.
+	metadataRights = 8
+	// metadataByID is the least one that can be asked for the id of a topic. Kafka 3.1 has it.
+	metadataByID = 12
+	// byID is the version of DeleteTopics from which on topics may be named by their id.
+	byID = 6
+	// mayDelete is the bit of the right to delete a topic.
+	mayDelete = 1 << kmsg.ACLOperationDelete
+)
+
+func (d *deletion) dry() bool { return false }
+
+func (d *deletion) names() (all []string) {
+	if d.Version < byID {
+		return d.TopicNames
+	}
+	for i := range d.Topics {
+		all = append(all, nameOf(d.Topics[i].Topic, d.Topics[i].TopicID))
+	}
+	return all
+}
+
+// nameOf is a topic's name in a request, or its id where it has none.
+func nameOf(name *string, id [16]byte) string {
+	if name != nil {
+		return *name
+	}
+	return "/" + string(id[:]) // which no name is
+}
+
+func (d *deletion) questions() []kmsg.Request {
+	names := d.names()
+	m := metadataOf(metadataRights, len(names))
+	m.IncludeTopicAuthorizedOperations = true
+	for i := range names {
+		if d.Version >= byID && d.Topics[i].Topic == nil {
+			m.Topics[i].TopicID = d.Topics[i].TopicID
+			m.Version = metadataByID
+		} else {
+			m.Topics[i].Topic = &names[i]
+		}
+	}
+	return []kmsg.Request{m}
+}
+
+func (d *deletion) count(answers []kmsg.Response, _ func() int64) []int64 {
+	has, one := map[string]int64{}, map[string]string{} // one name for each: a request may have it by its id, too
+	for _, t := range answers[0].(*kmsg.MetadataResponse).Topics {
+		name, id := nameOf(t.Topic, t.TopicID), nameOf(nil, t.TopicID)
+		one[name], one[id] = name, name
+		if t.ErrorCode == 0 && t.AuthorizedOperations&mayDelete != 0 {
+			has[name] = int64(len(t.Partitions))
+		}
+	}
+	names := slices.Clone(d.names())
+	for i, n := range names {
+		names[i] = one[n]
+	}
+	return once(names, func(i int) int64 { return has[names[i]] })
+}
+
+func (d *deletion) without(refused func(int) bool) kmsg.Request {
+	rest := *d.DeleteTopicsRequest
+	rest.TopicNames, rest.Topics = nil, nil
+	if d.Version < byID {
+		rest.TopicNames = keep(d.TopicNames, refused)
+	} else {
+		rest.Topics = keep(d.Topics, refused)
+	}
+	if len(rest.TopicNames)+len(rest.Topics) == 0 {
+		return nil
+	}
+	return &rest
+}
+
+func (d *deletion) results(resp kmsg.Response) map[string]int16 {
+	codes := map[string]int16{}
+	for _, t := range resp.(*kmsg.DeleteTopicsResponse).Topics {
+		codes[nameOf(t.Topic, t.TopicID)] = t.ErrorCode
+		codes[nameOf(nil, t.TopicID)] = t.ErrorCode
+	}
+	return codes
+}
+
+func (d *deletion) merged(resp kmsg.Response, all []mutated) kmsg.Response {
+	to, ok := resp.(*kmsg.DeleteTopicsResponse)
+	if !ok {
+		to = kmsg.NewPtrDeleteTopicsResponse()
+	}
+	names := d.names()
+	asked := map[string]bool{}
+	for _, n := range names {
+		asked[n] = true
+	}
+	name := func(t *kmsg.DeleteTopicsResponseTopic) string { // as it was asked for: an answer may have both
+		if n := nameOf(nil, t.TopicID); asked[n] {
+			return n
+		}
+		return nameOf(t.Topic, t.TopicID)
+	}
+	to.Topics = merge(names, all, to.Topics, name, func(i int, t *mutated) kmsg.DeleteTopicsResponseTopic {
+		r := kmsg.NewDeleteTopicsResponseTopic()
+		r.ErrorCode, r.ErrorMessage = t.code, &t.why
+		if d.Version < byID {
+			r.Topic = &names[i]
+		} else {
+			r.Topic, r.TopicID = d.Topics[i].Topic, d.Topics[i].TopicID
+		}
+		return r
+	})
+	return to
+}
+
+// metadataOf asks for n topics, and lets none be made.
+func metadataOf(version int16, n int) *kmsg.MetadataRequest {
+	m := kmsg.NewPtrMetadataRequest()
+	m.Version, m.AllowAutoTopicCreation = version, false
+	m.Topics = make([]kmsg.MetadataRequestTopic, n)
+	return m
+}
+
+// keep returns what is not refused, in a slice of its own.
+func keep[T any](all []T, refused func(i int) bool) (kept []T) {
+	for i, t := range all {
+		if !refused(i) {
+			kept = append(kept, t)
+		}
+	}
+	return kept
+}
