@@ -44,7 +44,7 @@ func (c *compiler) checkBase(at fault.Path, s *QuotaSpec) {
 		switch {
 		case len(s.By) > 0:
 			c.Add(at.At("by"), "says whom a limit is for, but there is none", "write rate: 10/s beside it")
-		case len(s.Rules) == 0:
+		case len(s.Rules) == 0 && !c.spec.RuntimeRules:
 			c.Add(at, "has neither a limit nor rules", "write rate: 10/s, or rules: [{user: alice, rate: 10/s}]")
 		}
 	}

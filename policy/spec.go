@@ -29,6 +29,8 @@ type Spec struct {
 	// Routes are matched by their patterns, most specific first, as net/http's
 	// ServeMux does. Work that matches no route passes no gate.
 	Routes []RouteSpec `json:"routes,omitempty"`
+	// RuntimeRules says that rules of quotas are set while the policy is in force. Then a quota may have none at first.
+	RuntimeRules bool `json:"-"`
 }
 
 // IdentitySpec says who is asking. Each source is one of

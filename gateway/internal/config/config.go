@@ -89,7 +89,7 @@ func (c *Config) Policy() policy.Spec {
 		routes[i] = rt.RouteSpec
 		routes[i].Upstream = rt.Upstream
 	}
-	return policy.Spec{Identity: c.Identity, Deadline: c.Deadline, Signals: c.signalSpecs(), Gates: c.withDomains(), Routes: routes}
+	return policy.Spec{Identity: c.Identity, Deadline: c.Deadline, Signals: c.signalSpecs(), Gates: c.withDomains(), Routes: routes, RuntimeRules: c.Quotas.Kept()}
 }
 
 // Listener is an address the gateway accepts clients on, and what one client
@@ -477,7 +477,12 @@ type Quotas struct {
 	// Start with the rules of this file alone if the kept rules cannot be read. By default the
 	// gateway does not start then, because it might admit users that are blocked.
 	StartBroken bool `json:"start_broken,omitempty" default:"false"`
+	// InMemory keeps them until the gateway ends. It is for running without a file.
+	InMemory bool `json:"-"`
 }
+
+// Kept reports whether rules can be set while the gateway runs.
+func (q *Quotas) Kept() bool { return q.File != "" || q.Store != "" || q.InMemory }
 
 // QuotaPlace says where in the file a field of a gate's quota stands, as in
 // weir.yaml:12; empty where that is not known.
@@ -577,9 +582,15 @@ func ForKafka(bootstrap ...string) (*Config, error) {
 	var l KafkaListen
 	l.SetDefaults()
 	l.Address = DefaultKafka
-	c.Kafka = map[string]Kafka{"kafka": {
-		Bootstrap: bootstrap, Listen: &l, Nodes: &KafkaNodes{Ports: DefaultNodes, Advertise: "127.0.0.1"},
-	}}
+	k := Kafka{Bootstrap: bootstrap, Listen: &l, Nodes: &KafkaNodes{Ports: DefaultNodes, Advertise: "127.0.0.1"}}
+	k.SetDefaults()
+	k.Quotas.Mutations, k.Quotas.Produce, k.Quotas.Fetch = "mutations", "produce", "fetch"
+	c.Kafka = map[string]Kafka{"kafka": k}
+	c.Gates = map[string]policy.GateSpec{}
+	for _, name := range k.Quotas.gates() { // which limit nobody until clients set quotas
+		c.Gates[name] = policy.GateSpec{Quota: &policy.QuotaSpec{Debt: name == k.Quotas.Mutations}}
+	}
+	c.Quotas.InMemory = true
 	return c, nil
 }
 

@@ -58,6 +58,11 @@ type KafkaQuotas struct {
 	// The longest delay at a time. What a client owes beyond it stays a debt. Clients give a connection up after 30 s
 	// without an answer.
 	MaxThrottle policy.Duration `json:"max_throttle,omitempty" default:"20s" min:"1s" max:"1h"`
+	// The burst of a quota that clients set (kafka-configs), as of brokers: so many windows' worth of mutations, and one less of
+	// bytes.
+	Samples int `json:"samples,omitempty" default:"11" min:"1" max:"1000000"`
+	// How long one of them is.
+	Window policy.Duration `json:"window,omitempty" default:"1s" min:"1ms" max:"24h"`
 }
 
 // gates are the settings that name gates, with the gates.
@@ -308,12 +313,17 @@ func (m *meaning) kafkaQuotas(path fault.Path, k *Kafka) {
 		m.report(path.At("quotas"), "write listen: {address: 127.0.0.1:19092} and nodes beside it, or remove quotas", "means nothing where no client bootstraps")
 		return
 	}
-	all := k.Quotas.gates()
+	all, used := k.Quotas.gates(), map[string]string{}
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		name, at := all[key], path.At("quotas", key)
 		if name == "" {
 			continue
 		}
+		if other := used[name]; other != "" {
+			m.report(at, "write a gate of its own", "the gate %s counts for %s already, and a quota that a client sets for one would hold for both", name, other)
+			continue
+		}
+		used[name] = key
 		g, ok := m.Gates[name]
 		switch q := g.Quota; {
 		case !ok:

@@ -197,10 +197,15 @@ kafka:
     bootstrap: [10.0.0.1:9092]
     listen: {address: 127.0.0.1:19092}
     nodes: {ports: 9200-9299, advertise: kafka.example.org}
-    quotas: {mutations: in, produce: requests, fetch: addresses}
+    quotas: {mutations: in, produce: requests, fetch: addresses, samples: -1}
   third:
     bootstrap: [10.0.0.1:9092]
     quotas: {produce: in}
+  fourth:
+    bootstrap: [10.0.0.1:9092]
+    listen: {address: 127.0.0.1:19094}
+    nodes: {ports: 9400-9499, advertise: kafka.example.org}
+    quotas: {produce: in, fetch: in}
 identity: {user: address}
 gates:
   in: {quota: {rate: 1/s}}
@@ -218,6 +223,8 @@ gates:
 		`kafka.second.quotas.mutations: the gate in has no debt, so it would refuse a topic with more partitions than its burst for ever; write debt: true`,
 		`kafka.second.quotas.produce: the gate requests counts requests, and here bytes or partitions are counted; remove count: requests`,
 		`kafka.second.quotas.fetch: the gate addresses counts by address, and clients of Kafka have none; count by user and by client`,
+		`kafka.second.quotas.samples: `,
+		`kafka.fourth.quotas.produce: the gate in counts for fetch already, and a quota that a client sets for one would hold for both; write a gate of its own`,
 		`kafka.third.quotas: means nothing where no client bootstraps; write listen: `,
 	} {
 		if !strings.Contains(err.Error(), want) {

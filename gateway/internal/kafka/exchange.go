@@ -21,6 +21,8 @@ const (
 	keyDeleteTopics     = 20
 	keySaslAuthenticate = 36
 	keyCreatePartitions = 37
+	keyDescribeQuotas   = 48
+	keyAlterQuotas      = 49
 	keyDescribeClust    = 60
 	keyShareFetch       = 78
 	keyShareAck         = 79
@@ -41,7 +43,7 @@ var offered = map[int16]span{
 	keyProduce: {0, 13}, keyFetch: {4, 15}, 2: {0, 11}, keyMetadata: {0, 13}, 8: {0, 10}, 9: {0, 10}, keyFindCoord: {0, 6}, 11: {0, 9}, 12: {0, 4}, 13: {0, 5}, 14: {0, 5},
 	15: {0, 6}, 16: {0, 5}, keySaslHandshake: {1, 1}, keyApiVersions: {0, lastApiVersions}, keyCreateTopics: {2, 7}, keyDeleteTopics: {1, 6}, 21: {0, 2}, 22: {0, 5}, 23: {0, 4}, 24: {0, 5},
 	25: {0, 4}, 26: {0, 5}, 28: {0, 5}, 29: {0, 3}, 30: {0, 3}, 31: {0, 3}, 32: {0, 4}, 33: {0, 2}, 34: {0, 2}, 35: {0, 4}, keySaslAuthenticate: {0, 2}, keyCreatePartitions: {0, 3}, 38: {0, 3},
-	39: {0, 2}, 40: {0, 2}, 41: {0, 3}, 42: {0, 2}, 43: {0, 2}, 44: {0, 1}, 45: {0, 1}, 46: {0, 0}, 47: {0, 0}, 48: {0, 1}, 49: {0, 1}, 50: {0, 0}, 51: {0, 0},
+	39: {0, 2}, 40: {0, 2}, 41: {0, 3}, 42: {0, 2}, 43: {0, 2}, 44: {0, 1}, 45: {0, 1}, 46: {0, 0}, 47: {0, 0}, keyDescribeQuotas: {0, 1}, keyAlterQuotas: {0, 1}, 50: {0, 0}, 51: {0, 0},
 	55: {0, 1}, 57: {0, 2}, keyDescribeClust: {0, 2}, 61: {0, 0}, 64: {0, 0}, 65: {0, 0}, 66: {0, 2}, 68: {0, 1}, 69: {0, 1}, 71: {0, 0}, 72: {0, 0}, 74: {0, 1},
 	75: {0, 0}, 76: {0, 1}, 77: {0, 1}, keyShareFetch: {1, 2}, keyShareAck: {1, 2}, 88: {0, 0}, 89: {0, 0}, 90: {0, 1}, 91: {0, 0}, 92: {0, 0},
 }
@@ -136,7 +138,7 @@ func (r *request) decoded() bool {
 	switch r.key {
 	case keyProduce:
 		return r.version >= produceNamesNodes
-	case keyCreateTopics, keyDeleteTopics, keyCreatePartitions:
+	case keyCreateTopics, keyDeleteTopics, keyCreatePartitions, keyDescribeQuotas, keyAlterQuotas:
 		return false
 	}
 	return r.response() != nil
@@ -164,6 +166,10 @@ func (r *request) response() kmsg.Response {
 		return new(kmsg.DeleteTopicsResponse)
 	case keyCreatePartitions:
 		return new(kmsg.CreatePartitionsResponse)
+	case keyDescribeQuotas:
+		return new(kmsg.DescribeClientQuotasResponse)
+	case keyAlterQuotas:
+		return new(kmsg.AlterClientQuotasResponse)
 	case keyDescribeClust:
 		return new(kmsg.DescribeClusterResponse)
 	case keyShareFetch:

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strconv"
 	"time"
@@ -34,13 +33,6 @@ type mutated struct {
 	code       int16 // why it is refused here; 0: it is not
 	why        string
 }
-
-const (
-	// mostMutation bounds a request that is decoded, in bytes.
-	mostMutation = 1 << 20
-	// saidWithin bounds how long a broker may take to say what a mutation comes to.
-	saidWithin = time.Minute
-)
 
 // strictFrom are the versions from which on clients know error 89, and are refused. Older ones are delayed.
 var strictFrom = map[int16]int16{keyCreateTopics: 6, keyDeleteTopics: 5, keyCreatePartitions: 3}
@@ -74,10 +66,7 @@ func (r *relay) mutates(g *policy.Gate, req *request) bool {
 
 // mutate serves a mutation of n bytes, whose beginning is frame.
 func (r *relay) mutate(g *policy.Gate, req *request, frame []byte, n int) error {
-	if n > mostMutation {
-		return refuse("a request of %d bytes is larger than what is decoded for a quota, %d", n, mostMutation)
-	}
-	frame, err := r.rest(frame, n)
+	frame, err := r.small(frame, n)
 	if err != nil {
 		return err
 	}
@@ -89,7 +78,7 @@ func (r *relay) mutate(g *policy.Gate, req *request, frame []byte, n int) error 
 	if m.dry() || len(m.all) == 0 {
 		return r.send(p, frame)
 	}
-	if err := r.ask(m, req, frame[4:]); err != nil {
+	if err := r.inquire(m, req, frame[4:]); err != nil {
 		return err
 	}
 	p.mutation, p.until = m, r.chargeTopics(g, req, m)
@@ -114,15 +103,7 @@ func (r *relay) sendMutation(p pending, frame []byte) error {
 	resp := m.merged(nil, m.all)
 	resp.SetVersion(p.version)
 	raise(resp, throttleOf(m.told(p.until), time.Now()))
-	header := append([]byte(nil), frame[8:12]...) // the correlation id
-	if resp.IsFlexible() {
-		header = append(header, 0)
-	}
-	p.own = encode(header, resp)
-	if err := r.expect(p); err != nil {
-		return err
-	}
-	return r.ownAnswers()
+	return r.reply(&p.request, resp)
 }
 
 // told is the longer of two waits: one that ends at a time, and the broker's.
@@ -133,31 +114,16 @@ func (m *mutation) told(until time.Time) time.Time {
 	return until
 }
 
-// ask lets the broker say what a mutation comes to, of which b is everything behind the size of its frame. Nothing else of the client
-// is sent meanwhile.
-func (r *relay) ask(m *mutation, req *request, b []byte) error {
-	late := time.AfterFunc(saidWithin, func() {
-		r.tell(refuse("the broker has not said within %v what %s comes to", saidWithin, kmsg.NameForKey(req.key)))
-		r.close()
-	})
-	defer late.Stop()
+// inquire lets the broker say what a mutation comes to, of which b is everything behind the size of its frame.
+func (r *relay) inquire(m *mutation, req *request, b []byte) error {
 	var answers []kmsg.Response
 	for _, q := range m.questions() {
-		a := new(question)
-		p := pending{request: request{key: q.Key(), version: q.GetVersion(), correlation: req.correlation}, question: a}
-		if err := r.send(p, likeRequest(b, m, q)); err != nil {
+		a, err := r.ask(req, b, m, q)
+		if err != nil {
 			return err
 		}
-		r.mu.Lock()
-		for a.answer == nil && !r.closed {
-			r.moved.Wait()
-		}
-		r.mu.Unlock()
-		if a.answer == nil {
-			return net.ErrClosed
-		}
-		answers = append(answers, a.answer)
-		if told, ok := a.answer.(kmsg.ThrottleResponse); ok {
+		answers = append(answers, a)
+		if told, ok := a.(kmsg.ThrottleResponse); ok {
 			if ms, _ := told.Throttle(); ms > 0 {
 				m.broker = m.told(time.Now().Add(time.Duration(ms) * time.Millisecond))
 			}

@@ -24,6 +24,9 @@ type Quotas struct {
 	Produce, Fetch, Mutations *policy.Gate
 	// Longest bounds a delay. What is owed beyond it stays a debt.
 	Longest time.Duration
+	// Samples and Window make the burst of a quota that a client sets, as quota.window.num and quota.window.size.seconds of a broker.
+	Samples int
+	Window  time.Duration
 }
 
 // throttles counts delays by a quota.

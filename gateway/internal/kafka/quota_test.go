@@ -103,7 +103,7 @@ func newRigWith(t *testing.T, q policy.QuotaSpec, mode policy.Mode, longest time
 	gate := p.Gate("bytes")
 	s, err := New(Options{
 		Cluster: "orders", Config: k, Conns: conns, Logger: slog.New(slog.DiscardHandler),
-		Quotas: func() Quotas { return Quotas{gate, gate, gate, longest} }, Failed: func(string, string, error) {},
+		Quotas: func() Quotas { return Quotas{gate, gate, gate, longest, 11, time.Second} }, Failed: func(string, string, error) {},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -45,8 +45,11 @@ const (
 	connectWithin = 10 * time.Second
 	// loginWithin bounds a login as a whole: where the gateway logs in itself from the beginning of a connection, else from the handshake.
 	loginWithin = 10 * time.Second
-	// mostDecoded bounds an answer that is decoded, in bytes.
+	// mostDecoded bounds an answer that is decoded, in bytes, and mostRequest a request, but for those of a login.
 	mostDecoded = 64 << 20
+	mostRequest = 1 << 20
+	// saidWithin bounds how long a broker may take to answer a question of the gateway's own.
+	saidWithin = time.Minute
 	// mostAnswerHeader is what is read of an answer at least, if it has as much: its header, and the wait that an answer to Fetch begins with.
 	mostAnswerHeader = 64
 )
@@ -313,6 +316,14 @@ func (r *relay) request(n int) error {
 		if r.mutates(quotas.Mutations, &req) {
 			return r.mutate(quotas.Mutations, &req, frame, n)
 		}
+	case keyDescribeQuotas:
+		if len(quotas.gates()) > 0 {
+			return r.describeQuotas(&req, frame, n)
+		}
+	case keyAlterQuotas:
+		if len(quotas.gates()) > 0 {
+			return r.alterQuotas(&req, frame, n)
+		}
 	}
 	if !req.silent {
 		if err := r.expect(p); err != nil {
@@ -354,6 +365,51 @@ func (r *relay) rest(frame []byte, n int) ([]byte, error) {
 	whole := append(make([]byte, 0, 4+n), frame...)[:4+n]
 	_, err := io.ReadFull(r, whole[got:])
 	return whole, err
+}
+
+// small is rest for a request that is decoded.
+func (r *relay) small(frame []byte, n int) ([]byte, error) {
+	if n > mostRequest {
+		return nil, refuse("a request of %d bytes is larger than what is decoded, %d", n, mostRequest)
+	}
+	return r.rest(frame, n)
+}
+
+// ask lets the broker answer a question of the gateway's own, on the connection of a client and so with its rights. It comes in place of
+// a request of the client's, whose fields are other, and of which b is everything behind the size of its frame. Nothing else of the client is sent
+// meanwhile.
+func (r *relay) ask(req *request, b []byte, other, q kmsg.Request) (kmsg.Response, error) {
+	late := time.AfterFunc(saidWithin, func() {
+		r.tell(refuse("the broker has not answered %s within %v", kmsg.NameForKey(q.Key()), saidWithin))
+		r.close()
+	})
+	defer late.Stop()
+	a := new(question)
+	p := pending{request: request{key: q.Key(), version: q.GetVersion(), correlation: req.correlation}, question: a}
+	if err := r.send(p, likeRequest(b, other, q)); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for a.answer == nil {
+		if r.closed {
+			return nil, net.ErrClosed
+		}
+		r.moved.Wait()
+	}
+	return a.answer, nil
+}
+
+// reply answers a request here.
+func (r *relay) reply(req *request, resp kmsg.Response) error {
+	header := binary.BigEndian.AppendUint32(nil, uint32(req.correlation))
+	if resp.IsFlexible() {
+		header = append(header, 0) // no tags
+	}
+	if err := r.expect(pending{request: *req, own: encode(header, resp)}); err != nil {
+		return err
+	}
+	return r.ownAnswers()
 }
 
 // login takes note of a request to log in.

@@ -23,9 +23,10 @@ import (
 
 	"github.com/weir-go/weir/gateway/internal/accept"
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/quotas"
 )
 
-// Options are what a [Server] needs. All but TLS, SASL, Quotas and Previous are required.
+// Options are what a [Server] needs. All but TLS, SASL, Quotas, Rules and Previous are required.
 type Options struct {
 	// Cluster is the name of the cluster in the file, and Config what the file says of it.
 	Cluster string
@@ -42,6 +43,8 @@ type Options struct {
 	Previous *Server
 	// Quotas returns the quotas in force. nil is none, ever.
 	Quotas func() Quotas
+	// Rules keeps the quotas that clients set for its gates. With nil they can set none.
+	Rules *quotas.Book
 	// Failed is told of each connection that a broker did not take.
 	Failed func(broker, failure string, err error)
 	Logger *slog.Logger

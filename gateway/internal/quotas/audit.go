@@ -139,6 +139,7 @@ func gives(r *Rule) string {
 const (
 	ViaSocket = "socket"
 	ViaToken  = "token"
+	ViaKafka  = "kafka"  // by Kafka's protocol, as a principal of the cluster
 	Nobody    = "nobody" // who may not
 )
 
@@ -173,7 +174,7 @@ type tally struct {
 // newTally counts each known word from 0.
 func newTally() tally {
 	t := tally{map[By]uint64{{Nobody, Denied}: 0}, map[string]uint64{FailedRead: 0, FailedBroken: 0, FailedWrite: 0}}
-	for _, who := range []string{ViaSocket, ViaToken} {
+	for _, who := range []string{ViaSocket, ViaToken, ViaKafka} {
 		for _, outcome := range []string{Changed, Validated, Refused, Conflict, Failed, Unsure, Filled} {
 			t.changes[By{who, outcome}] = 0
 		}

@@ -164,6 +164,30 @@ func syncDirectory(name string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
+// Memory is the [Store] of a gateway that runs without a file. It ends with the gateway.
+type Memory struct{ document []byte }
+
+// Name implements [Store].
+func (m *Memory) Name() string { return "the memory of this gateway" }
+
+// Most implements [Store].
+func (m *Memory) Most() int { return maxBytes }
+
+// Close implements [Store].
+func (m *Memory) Close() error { return nil }
+
+// Read implements [Store].
+func (m *Memory) Read(context.Context) ([]byte, error) { return m.document, nil }
+
+// Write implements [Store].
+func (m *Memory) Write(_ context.Context, was string, next []byte) error {
+	if tag(m.document) != was {
+		return ErrChanged
+	}
+	m.document = next
+	return nil
+}
+
 // Shared is the [Store] of several gateways: a document on a Redis or Valkey server.
 type Shared struct {
 	name  string

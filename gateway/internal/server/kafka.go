@@ -51,7 +51,7 @@ func (s *Server) kafkaListener(cfg *config.Config, w wanted, prev *listener, sam
 func (s *Server) newKafka(cfg *config.Config, cluster string, settings [sha256.Size]byte, l *listener) (*kafkaGateway, error) {
 	k := cfg.Kafka[cluster]
 	o := kafka.Options{
-		Cluster: cluster, Config: k, Conns: l.conns, Logger: s.log,
+		Cluster: cluster, Config: k, Conns: l.conns, Logger: s.log, Rules: s.book,
 		Failed: func(broker, failure string, err error) {
 			s.events.UpstreamFailed("kafka "+cluster, broker, failure, err)
 		},
@@ -94,7 +94,10 @@ func (st *state) kafkaQuotas() map[string]kafka.Quotas {
 	all := map[string]kafka.Quotas{}
 	for name, k := range st.cfg.Kafka {
 		q := &k.Quotas
-		all[name] = kafka.Quotas{Produce: st.policy.Gate(q.Produce), Fetch: st.policy.Gate(q.Fetch), Mutations: st.policy.Gate(q.Mutations), Longest: time.Duration(q.MaxThrottle)}
+		all[name] = kafka.Quotas{
+			Produce: st.policy.Gate(q.Produce), Fetch: st.policy.Gate(q.Fetch), Mutations: st.policy.Gate(q.Mutations), Longest: time.Duration(q.MaxThrottle),
+			Samples: q.Samples, Window: time.Duration(q.Window),
+		}
 	}
 	return all
 }

@@ -125,6 +125,7 @@ func (s stores) closeBut(keep stores) {
 // equal are the same place.
 type rulesPlace struct {
 	file, store string
+	memory      bool
 	settings    [sha256.Size]byte // of the connection to the store
 }
 
@@ -133,7 +134,7 @@ type rulesPlace struct {
 // be compiled with them. read is nil if cfg keeps them where they are, and at the start, when
 // s.book is set instead.
 func (s *Server) openRules(cfg *config.Config) (place rulesPlace, read *quotas.Saved, err error) {
-	place = rulesPlace{file: cfg.Quotas.File, store: cfg.Quotas.Store}
+	place = rulesPlace{file: cfg.Quotas.File, store: cfg.Quotas.Store, memory: cfg.Quotas.InMemory}
 	field := "runtime_quotas.file"
 	if place.store != "" {
 		field = "runtime_quotas.store"
@@ -159,6 +160,9 @@ func (s *Server) openRules(cfg *config.Config) (place rulesPlace, read *quotas.S
 		store, err = quotas.OpenFile(place.file)
 	case place.store != "":
 		store, err = openShared(place.store, server)
+	case place.memory:
+		store = new(quotas.Memory)
+		s.log.Warn("quotas that are set while the gateway runs are kept in its memory, and lost when it ends; write a file with runtime_quotas to keep them")
 	}
 	if err != nil {
 		return place, nil, err
