@@ -20,6 +20,7 @@ RATELIMIT   := $(CACHE)/bin/ratelimit
 NFPM        := $(CACHE)/bin/nfpm
 KUBECTL     := $(CACHE)/bin/kubectl-validate
 COMPOSE     := $(CACHE)/bin/compose
+ACTIONLINT  := $(CACHE)/bin/actionlint
 BIN         := bin/weir
 
 # What `make run` passes to the binary: the demo, unless ARGS says otherwise.
@@ -126,6 +127,10 @@ $(NFPM): internal/tools/go.mod internal/tools/go.sum
 $(H2SPEC): internal/tools/go.mod internal/tools/go.sum
 	@mkdir -p $(@D)
 	cd internal/tools && GOWORK=off go build -o $(abspath $@) github.com/summerwind/h2spec/cmd/h2spec
+
+$(ACTIONLINT): internal/tools/go.mod internal/tools/go.sum
+	@mkdir -p $(@D)
+	cd internal/tools && GOWORK=off go build -o $(abspath $@) github.com/rhysd/actionlint/cmd/actionlint
 
 # It has a module of its own: what it brings is in no other.
 $(RATELIMIT): internal/tools/ratelimit/go.mod internal/tools/ratelimit/go.sum
@@ -265,9 +270,10 @@ newcomer: need-go ## walk through the README on a fresh Debian, and print the se
 	@scripts/newcomer
 
 .PHONY: test-manifests
-test-manifests: $(KUBECTL) $(COMPOSE) ## check the examples against the schemas of Kubernetes and Compose; builds their tools, minutes
+test-manifests: $(KUBECTL) $(COMPOSE) $(ACTIONLINT) ## check the examples against the schemas of Kubernetes and Compose, and the workflows; builds their tools, minutes
 	$(KUBECTL) --version 1.30 packaging/kubernetes
 	$(COMPOSE) packaging/compose.yaml >/dev/null
+	$(ACTIONLINT)
 	@echo "manifests: ok"
 
 .PHONY: test-release
