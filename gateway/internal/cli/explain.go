@@ -40,9 +40,14 @@ running gateway what would happen now, over its socket too: --admin unix:PATH.
 The sender follows from --from and --header by the identity of the configuration,
 unless --user, --client, --tenant or --priority set it.
 
+With --kafka and --api it is about a client of Kafka that stands before that cluster: which
+quota counts what it asks, and whether it would be served, delayed or refused. --cost is
+bytes, or the partitions of one topic. --version tells clients that know the error of a quota
+from those that are only delayed.
+
 The exit code is 0 if the request would go to the upstream, also after a wait, and 1 if
 it would be refused.`,
-		Example: "  weir explain --config weir.yaml --user alice --path /v1/items\n  weir explain --user alice --client web --path /v1/items\n  weir explain --method POST --path /v1/items --header 'X-User: alice' --from 10.0.0.7 --json",
+		Example: "  weir explain --config weir.yaml --user alice --path /v1/items\n  weir explain --user alice --client web --path /v1/items\n  weir explain --method POST --path /v1/items --header 'X-User: alice' --from 10.0.0.7 --json\n  weir explain --kafka orders --api CreateTopics --user alice --client app --cost 30",
 		Args:    needs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.File != "" && cmd.Flags().Changed("admin") {
@@ -67,6 +72,9 @@ it would be refused.`,
 	flags.StringVar(&a.Priority, "priority", "", "background, normal, high or critical, in place of the one from route and identity")
 	flags.StringVar(&a.Descriptor, "descriptor", "", "ask about a descriptor of Envoy's rate limit service in place of a request, as in database=users,plan=free")
 	flags.StringVar(&a.Domain, "domain", "", "domain of the descriptor, which is a gate (default: all gates with rules about descriptors)")
+	flags.StringVar(&a.Kafka, "kafka", "", "cluster of Kafka whose client asks, in place of a request of HTTP")
+	flags.StringVar(&a.API, "api", "", "what it asks, as in Produce, Fetch or CreateTopics")
+	flags.StringVar(&a.Version, "version", "", "version of the API (default: the newest that clients are offered)")
 	flags.Int64Var(&a.Cost, "cost", 0, "cost of the request (default: the route's, else 1)")
 	return cmd
 }
@@ -85,7 +93,7 @@ func runExplain(ctx context.Context, o explainOptions) error {
 	if err := o.print(a); err != nil {
 		return err
 	}
-	if a.Status != 0 {
+	if a.Refused() {
 		return &ExitError{Code: exitError} // the answer is printed
 	}
 	return nil
@@ -131,7 +139,7 @@ func (o *explainOptions) live(ctx context.Context) (*explain.Answer, error) {
 	if err := res.decode(a); err != nil {
 		return nil, err
 	}
-	if a.Method == "" {
+	if a.Method == "" && a.Descriptor == "" && a.Kafka == nil {
 		return nil, fmt.Errorf("%s does not answer as a gateway does", o.Admin)
 	}
 	return a, nil

@@ -148,6 +148,29 @@ routes: [{match: [/], gates: [api, slots], upstream: app}]
 	}
 }
 
+// What is no request of HTTP is asked about in a running gateway too.
+func TestExplainOfOtherProtocols(t *testing.T) {
+	admin, _ := explaining(t, `
+kafka:
+  orders:
+    bootstrap: [127.0.0.1:9092]
+    listen: {address: "127.0.0.1:19092"}
+    nodes: {ports: 9100-9199, advertise: localhost}
+    quotas: {produce: in}
+gates:
+  in: {quota: {rate: 1000/s}}
+  rl: {quota: {rules: [{descriptor: "database=*", rate: 100/s}]}}
+`)
+	for args, want := range map[string]string{
+		"--descriptor=database=users":              "descriptor database=users\n",
+		"--kafka=orders --api=Produce --cost=2500": "Delayed by in: the connection is not read for 1.5s.",
+	} {
+		if out, _, err := run(NewExplainCommand(), "", append(strings.Fields(args), "--admin", admin)...); err != nil || !strings.Contains(out, want) {
+			t.Errorf("%s: %v\n%s", args, err, out)
+		}
+	}
+}
+
 func TestExplainMistakes(t *testing.T) {
 	admin, _ := explaining(t, "upstreams: {app: {targets: [\"http://127.0.0.1:3000\"]}}\nroutes: [{match: [/], upstream: app}]\n")
 	f := func(want string, args ...string) {

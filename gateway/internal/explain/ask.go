@@ -30,6 +30,9 @@ type Ask struct {
 	// Descriptor is asked about in place of a request, as in database=users,plan=free. Domain names the
 	// gate that Envoy would ask; empty: all whose rules look at descriptors.
 	Descriptor, Domain string
+	// Kafka is a cluster whose client asks, in place of a request of HTTP. API is what it asks, such as CreateTopics, in a Version
+	// (default: the newest that clients are offered). User is ANONYMOUS by default.
+	Kafka, API, Version string
 	// Cost is what it costs; 0: as the route says.
 	Cost int64
 }
@@ -67,7 +70,7 @@ func Parse(v url.Values) (a Ask, err error) {
 				return a, fmt.Errorf("cost %q is no whole number", values[0])
 			}
 		default:
-			return a, fmt.Errorf("%q says nothing about a request; write path, method, host, from, header, user, client, tenant, priority, cost, descriptor or domain", name)
+			return a, fmt.Errorf("%q says nothing about a request; write path, method, host, from, header, user, client, tenant, priority, cost, descriptor, domain, kafka, api or version", name)
 		}
 	}
 	return a, nil
@@ -78,7 +81,7 @@ func (a *Ask) fields() map[string]*string {
 	return map[string]*string{
 		"method": &a.Method, "host": &a.Host, "path": &a.Path, "from": &a.From,
 		"user": &a.User, "client": &a.Client, "tenant": &a.Tenant, "priority": &a.Priority,
-		"descriptor": &a.Descriptor, "domain": &a.Domain,
+		"descriptor": &a.Descriptor, "domain": &a.Domain, "kafka": &a.Kafka, "api": &a.API, "version": &a.Version,
 	}
 }
 

@@ -28,6 +28,8 @@ type Answer struct {
 	Path   string `json:"path"`
 	// Descriptor is what was asked about in place of a request.
 	Descriptor string `json:"descriptor,omitempty"`
+	// Kafka is what was asked about in place of a request of HTTP.
+	Kafka *Kafka `json:"kafka,omitempty"`
 	// Route is the name of the route, empty if none matches; Patterns, Upstream and
 	// TimeoutMS are the route's.
 	Route     string   `json:"route,omitempty"`
@@ -56,6 +58,9 @@ type Answer struct {
 	refusal *weir.Rejection // what the client would be told
 }
 
+// Refused reports whether the gateway itself would answer, with a refusal.
+func (a *Answer) Refused() bool { return a.Status != 0 || a.Kafka != nil && a.Kafka.Code != 0 }
+
 // Gate is what one gate would do.
 type Gate struct {
 	Name string      `json:"gate"`
@@ -81,6 +86,7 @@ type Verdict string
 // The verdicts.
 const (
 	Passes     Verdict = "passes"
+	Delays     Verdict = "delays"      // a client of Kafka
 	Waits      Verdict = "waits"       // until there is room, or until it is refused
 	Refuses    Verdict = "refuses"     // and the request ends here
 	Observes   Verdict = "observes"    // would refuse, in observe mode
@@ -102,8 +108,11 @@ type View struct {
 // Explain says what would happen to a request. It takes no token and no slot, and nothing
 // counts it. The error is for an Ask that no request can match.
 func (v View) Explain(ask Ask) (*Answer, error) {
-	if ask.Descriptor != "" || ask.Domain != "" {
+	switch {
+	case ask.Descriptor != "" || ask.Domain != "":
 		return v.explainDescriptor(ask)
+	case ask.Kafka != "" || ask.API != "":
+		return v.explainKafka(ask)
 	}
 	cfg, p := v.Config, v.Policy
 	r, err := ask.request()
@@ -235,6 +244,21 @@ func (gate *Gate) describe(g *policy.Gate, spec *policy.QuotaSpec, w weir.Work, 
 // quota describes a gate with a quota. last says that work may wait for its tokens, if the
 // gate has a queue.
 func (gate *Gate) quota(g *policy.Gate, spec *policy.QuotaSpec, w weir.Work, last bool) *weir.Rejection {
+	_, rej := gate.peek(g, w)
+	switch {
+	case rej == nil || rej.Reason != weir.ReasonQuota && rej.Reason != weir.ReasonTooLarge || spec == nil:
+	case spec.Permissive && w.Cost >= 0:
+		gate.Why += ": goes into debt"
+		return nil
+	case last && waits(&spec.Queue, rej):
+		gate.Says, gate.Why = Waits, gate.Why+", there in "+rej.RetryAfter.String()
+		return nil
+	}
+	return rej
+}
+
+// peek asks a quota, and says which bucket it is and what is in it.
+func (gate *Gate) peek(g *policy.Gate, w weir.Work) (quota.Answer, *weir.Rejection) {
 	d, err := g.Quota().Peek(context.Background(), w)
 	gate.Rule, gate.Bucket = d.Rule, d.Key
 	for _, l := range d.Windows {
@@ -265,16 +289,7 @@ func (gate *Gate) quota(g *policy.Gate, spec *policy.QuotaSpec, w weir.Work, las
 	default:
 		gate.Why = rej.Reason.String()
 	}
-	switch {
-	case rej == nil || rej.Reason != weir.ReasonQuota && rej.Reason != weir.ReasonTooLarge || spec == nil:
-	case spec.Permissive && w.Cost >= 0:
-		gate.Why += ": goes into debt"
-		return nil
-	case last && waits(&spec.Queue, rej):
-		gate.Says, gate.Why = Waits, gate.Why+", there in "+rej.RetryAfter.String()
-		return nil
-	}
-	return rej
+	return d, rej
 }
 
 // waits reports whether work may wait for its tokens as long as rej says.

@@ -17,6 +17,9 @@ func (a *Answer) Print(out io.Writer, word func(string) string) error {
 	if a.Descriptor != "" {
 		what = "descriptor " + word(a.Descriptor)
 	}
+	if k := a.Kafka; k != nil {
+		what = fmt.Sprintf("%s version %d at %s", k.API, k.Version, word(k.Cluster))
+	}
 	fmt.Fprintln(out, what)
 	p := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	line := func(cells ...string) {
@@ -32,10 +35,12 @@ func (a *Answer) Print(out io.Writer, word func(string) string) error {
 	}
 	line("user", named(a.User, word))
 	line("client", named(a.Client, word))
-	line("tenant", named(a.Tenant, word))
-	line("priority", a.Priority)
+	if a.Kafka == nil {
+		line("tenant", named(a.Tenant, word))
+		line("priority", a.Priority)
+	}
 	line("cost", fmt.Sprint(a.Cost))
-	if a.Descriptor == "" {
+	if a.Descriptor == "" && a.Kafka == nil {
 		line("headers", map[bool]string{true: "believed", false: "not believed: the address is not trusted"}[a.Trusted])
 	}
 	if len(a.Gates) > 0 {
@@ -87,6 +92,8 @@ func (a *Answer) where() string {
 // verdict is what becomes of the request, in a sentence.
 func (a *Answer) verdict() string {
 	switch {
+	case a.Kafka != nil:
+		return a.Kafka.verdict(a.Gates)
 	case a.Status == http.StatusNotFound && a.Route == "":
 		return "No route matches: 404."
 	case a.By == "" && a.Status != 0:
