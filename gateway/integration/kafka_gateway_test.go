@@ -344,7 +344,13 @@ func startKafkaGateway(t *testing.T, addr, conf string) *gateway {
 // nodePorts is a range in which the node with the id 1 has a free port, and nothing else of these tests a port.
 func nodePorts(t *testing.T) string {
 	t.Helper()
-	for before := -1; ; {
+	return portsOfNodes(t, 1)
+}
+
+// portsOfNodes is such a range for the ids from 1 to a number.
+func portsOfNodes(t *testing.T, nodes int) string {
+	t.Helper()
+	for before, n := -1, 0; ; {
 		_, text, err := net.SplitHostPort(freeAddr(t))
 		if err != nil {
 			t.Fatal(err)
@@ -353,9 +359,12 @@ func nodePorts(t *testing.T) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if port == before+1 {
-			return fmt.Sprintf("%d-%d", before, port)
+		if port != before+1 {
+			n = 0
 		}
-		before = port
+		if before = port; n == nodes {
+			return fmt.Sprintf("%d-%d", port-nodes, port)
+		}
+		n++
 	}
 }

@@ -1,8 +1,8 @@
 //go:build unix
 
-// Package kafka starts an Apache Kafka of its own: for tests, benchmarks and examples. It is one
-// process, broker and controller (KRaft), with a folder of its own and free ports of the loopback
-// address. It keeps one copy of everything.
+// Package kafka starts an Apache Kafka of its own: for tests, benchmarks and examples. Each broker is one
+// process, broker and controller (KRaft), with a folder of its own and free ports of a loopback
+// address. What brokers keep for themselves has a copy on each.
 package kafka
 
 import (
@@ -19,7 +19,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/weir-go/weir/internal/freeport"
@@ -45,6 +47,8 @@ type Config struct {
 
 // Server is a broker that was started.
 type Server struct {
+	// ID is the broker's: 1, or in a [Cluster] one more than its place.
+	ID int
 	// Addr is where clients connect, host:port. No password, no TLS.
 	Addr string
 	// SASL is where Config.Users log in; empty without any.
@@ -54,8 +58,13 @@ type Server struct {
 
 	cfg     Config
 	folder  string
+	within  string // where brokers talk to each other
+	control string // where controllers do
 	process *process.Process
 }
+
+// Cluster is brokers that were started as one, in the order of their ids.
+type Cluster []*Server
 
 // Find returns the folder with the jars that make parts has fetched. It looks for .cache/kafka in the
 // folder where the program runs and in those around it.
@@ -69,60 +78,118 @@ func Find() (string, error) {
 
 // Start starts a broker and returns when it is in its own answer about who the brokers are. The broker
 // outlives ctx.
-func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
-	s := &Server{cfg: cfg}
-	if s.folder, err = os.MkdirTemp("", "weir-kafka-"); err != nil {
+func Start(ctx context.Context, cfg Config) (*Server, error) {
+	c, err := StartCluster(ctx, 1, cfg)
+	if err != nil {
 		return nil, err
 	}
+	return c[0], nil
+}
+
+// StartCluster is Start for several brokers. Each has a loopback address of its own, from 127.0.0.1 on,
+// which the system has to have: Linux has all of 127.0.0.0/8.
+func StartCluster(ctx context.Context, brokers int, cfg Config) (_ Cluster, err error) {
+	var c Cluster
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.Stop())
+			err = errors.Join(err, c.Stop())
 		}
 	}()
-	if err := s.configure(); err != nil {
-		return nil, err
+	for id := 1; id <= brokers; id++ {
+		s := &Server{ID: id, cfg: cfg}
+		if s.folder, err = os.MkdirTemp("", "weir-kafka-"); err != nil {
+			return nil, err
+		}
+		c = append(c, s)
+		if err := s.findPorts(); err != nil {
+			return nil, err
+		}
 	}
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // it never fails
 	id[0] &= 0x7f           // or one in 64 would begin with a hyphen, which the tool takes for a flag
-	format := []string{"format", "-t", base64.RawURLEncoding.EncodeToString(id[:]), "-c", s.file()}
+	format := []string{"format", "-t", base64.RawURLEncoding.EncodeToString(id[:])}
 	for name, password := range cfg.Users {
 		for _, mechanism := range []string{"SCRAM-SHA-256", "SCRAM-SHA-512"} {
 			format = append(format, "--add-scram", fmt.Sprintf("%s=[name=%s,password=%s]", mechanism, name, password))
 		}
 	}
-	if out, err := s.Tool(ctx, "kafka.tools.StorageTool", format...); err != nil {
-		return nil, fmt.Errorf("%w\n%s", err, out)
-	}
-	return s, s.launch(ctx)
-}
-
-// configure finds the ports, and writes the broker's file.
-func (s *Server) configure() error {
-	var addrs [4]string
-	for i := range addrs {
-		var err error
-		if addrs[i], err = s.cfg.Ports.Addr(); err != nil {
+	if err := c.each(func(s *Server) error {
+		if err := s.configure(c); err != nil {
 			return err
 		}
+		if out, err := s.Tool(ctx, "kafka.tools.StorageTool", append(slices.Clone(format), "-c", s.file())...); err != nil {
+			return fmt.Errorf("%w\n%s", err, out)
+		}
+		return nil
+	}); err != nil {
+		return nil, err
 	}
-	s.Addr = addrs[0]
-	listeners := "PLAIN://" + s.Addr
+	return c, c.each(func(s *Server) error { return s.launch(ctx) })
+}
+
+// each does something with all brokers at once.
+func (c Cluster) each(do func(*Server) error) error {
+	errs := make([]error, len(c))
+	var all sync.WaitGroup
+	for i, s := range c {
+		all.Go(func() { errs[i] = do(s) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// Stop ends all brokers, and removes their folders. Those of a cluster are killed: one that ends by itself waits for the
+// others, which are ending too.
+func (c Cluster) Stop() error {
+	return c.each(func(s *Server) error {
+		if s.process != nil && len(c) > 1 {
+			s.process.End = os.Kill
+		}
+		return s.Stop()
+	})
+}
+
+// findPorts finds an address for each listener.
+func (s *Server) findPorts() error {
+	for _, to := range []*string{&s.Addr, &s.within, &s.control, &s.SASL, &s.TLS} {
+		if to == &s.SASL && len(s.cfg.Users) == 0 || to == &s.TLS && len(s.cfg.Certificate) == 0 {
+			continue
+		}
+		addr, err := s.cfg.Ports.Addr()
+		if err != nil {
+			return err
+		}
+		_, port, _ := net.SplitHostPort(addr) // it is one
+		*to = fmt.Sprintf("127.0.0.%d:%s", s.ID, port)
+	}
+	return nil
+}
+
+// configure writes the file of a broker of a cluster.
+func (s *Server) configure(c Cluster) error {
+	voters := make([]string, len(c))
+	for i, v := range c {
+		voters[i] = fmt.Sprintf("%d@%s", v.ID, v.control)
+	}
+	copies, inSync := strconv.Itoa(len(c)), strconv.Itoa(max(len(c)-1, 1))
+	listeners := "PLAIN://" + s.Addr + ",WITHIN://" + s.within
 	lines := []string{
 		"process.roles=broker,controller",
-		"node.id=1",
-		"controller.quorum.voters=1@" + addrs[1],
+		"node.id=" + strconv.Itoa(s.ID),
+		"controller.quorum.voters=" + strings.Join(voters, ","),
 		"controller.listener.names=CONTROLLER",
-		"inter.broker.listener.name=PLAIN",
+		"inter.broker.listener.name=WITHIN",
 		"log.dirs=" + filepath.Join(s.folder, "data"),
 		"auto.create.topics.enable=false",
-		"offsets.topic.num.partitions=1", "offsets.topic.replication.factor=1",
-		"transaction.state.log.num.partitions=1", "transaction.state.log.replication.factor=1", "transaction.state.log.min.isr=1",
+		"offsets.topic.num.partitions=1", "offsets.topic.replication.factor=" + copies,
+		"transaction.state.log.num.partitions=1", "transaction.state.log.replication.factor=" + copies, "transaction.state.log.min.isr=" + inSync,
+		"share.coordinator.state.topic.num.partitions=1", "share.coordinator.state.topic.replication.factor=" + copies, "share.coordinator.state.topic.min.isr=" + inSync,
 		"group.initial.rebalance.delay.ms=0",
 		"log.cleaner.enable=false",
+		"broker.session.timeout.ms=60000", // a busy machine makes a broker late, not dead
 	}
-	if len(s.cfg.Users) > 0 {
-		s.SASL = addrs[2]
+	if s.SASL != "" {
 		listeners += ",SASL://" + s.SASL
 		var users strings.Builder
 		for name, password := range s.cfg.Users {
@@ -137,8 +204,7 @@ func (s *Server) configure() error {
 			"authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
 			"super.users=User:ANONYMOUS")
 	}
-	if len(s.cfg.Certificate) > 0 {
-		s.TLS = addrs[3]
+	if s.TLS != "" {
 		listeners += ",TLS://" + s.TLS
 		if err := os.WriteFile(s.certificate(), s.cfg.Certificate, 0o600); err != nil {
 			return err
@@ -150,9 +216,9 @@ func (s *Server) configure() error {
 			"listener.name.tls.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;")
 	}
 	lines = append(lines,
-		"listeners="+listeners+",CONTROLLER://"+addrs[1],
+		"listeners="+listeners+",CONTROLLER://"+s.control,
 		"advertised.listeners="+listeners,
-		"listener.security.protocol.map=PLAIN:PLAINTEXT,SASL:SASL_PLAINTEXT,TLS:SASL_SSL,CONTROLLER:PLAINTEXT")
+		"listener.security.protocol.map=PLAIN:PLAINTEXT,WITHIN:PLAINTEXT,SASL:SASL_PLAINTEXT,TLS:SASL_SSL,CONTROLLER:PLAINTEXT")
 	lines = append(lines, s.cfg.Settings...)
 	return os.WriteFile(s.file(), []byte(strings.Join(lines, "\n")+"\n"), 0o600)
 }
@@ -161,7 +227,12 @@ func (s *Server) file() string { return filepath.Join(s.folder, "server.properti
 
 func (s *Server) certificate() string { return filepath.Join(s.folder, "broker.pem") }
 
-// java is a command with a class of the jars. It warns of nothing, and starts fast rather than runs fast.
+// Command is one of Kafka's own tools, such as org.apache.kafka.tools.TopicCommand, ready to run. It warns of nothing, and
+// starts fast rather than runs fast.
+func (s *Server) Command(ctx context.Context, class string, args ...string) *exec.Cmd {
+	return s.java(ctx, "256m", class, args...)
+}
+
 func (s *Server) java(ctx context.Context, heap, class string, args ...string) *exec.Cmd {
 	all := slices.Concat([]string{"-cp", filepath.Join(s.cfg.Jars, "*"), "-Xmx" + heap, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=error", class}, args)
@@ -178,15 +249,14 @@ func (s *Server) launch(ctx context.Context) error {
 	}
 	s.process = p
 	return p.Until(ctx, "name itself as a broker at "+s.Addr, func() bool {
-		n, err := brokers(s.Addr)
-		return err == nil && n > 0
+		all, err := brokers(s.Addr)
+		return err == nil && slices.Contains(all, s.ID)
 	})
 }
 
-// Tool runs one of Kafka's own tools, such as org.apache.kafka.tools.TopicCommand, and returns what it
-// prints.
+// Tool runs a [Server.Command], and returns what it prints.
 func (s *Server) Tool(ctx context.Context, class string, args ...string) (string, error) {
-	cmd := s.java(ctx, "256m", class, args...)
+	cmd := s.Command(ctx, class, args...)
 	var said bytes.Buffer
 	cmd.Stderr = &said
 	out, err := cmd.Output()
@@ -214,15 +284,15 @@ func (s *Server) Stop() error {
 	return os.RemoveAll(s.folder)
 }
 
-// brokers asks the broker at addr how many brokers there are: Metadata, version 4, about no topic.
-func brokers(addr string) (int, error) {
+// brokers asks the broker at addr for the ids of all brokers: Metadata, version 4, about no topic.
+func brokers(addr string) (ids []int, err error) {
 	c, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer c.Close()
 	if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
-		return 0, err
+		return nil, err
 	}
 	const correlation = 7
 	ask := binary.BigEndian.AppendUint16(nil, 3) // Metadata
@@ -232,14 +302,31 @@ func brokers(addr string) (int, error) {
 	ask = binary.BigEndian.AppendUint32(ask, 0) // no topic
 	ask = append(ask, 0)                        // and none is to be made
 	if _, err := c.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(ask))), ask...)); err != nil {
-		return 0, err
+		return nil, err
 	}
-	var head [16]byte // size, correlation, throttled for, brokers
-	if _, err := io.ReadFull(c, head[:]); err != nil {
-		return 0, err
+	var head struct{ Size, Correlation, Throttled, Brokers int32 }
+	if err := binary.Read(c, binary.BigEndian, &head); err != nil {
+		return nil, err
 	}
-	if got := binary.BigEndian.Uint32(head[4:]); got != correlation {
-		return 0, fmt.Errorf("an answer to request %d, not %d", got, correlation)
+	if head.Correlation != correlation {
+		return nil, fmt.Errorf("an answer to request %d, not %d", head.Correlation, correlation)
 	}
-	return int(int32(binary.BigEndian.Uint32(head[12:]))), nil
+	for range head.Brokers {
+		var id, port int32
+		var host, rack int16 // their lengths
+		if err := errors.Join(binary.Read(c, binary.BigEndian, &id), binary.Read(c, binary.BigEndian, &host)); err != nil {
+			return nil, err
+		}
+		if _, err := io.CopyN(io.Discard, c, int64(host)); err != nil {
+			return nil, err
+		}
+		if err := errors.Join(binary.Read(c, binary.BigEndian, &port), binary.Read(c, binary.BigEndian, &rack)); err != nil {
+			return nil, err
+		}
+		if _, err := io.CopyN(io.Discard, c, int64(max(rack, 0))); err != nil {
+			return nil, err
+		}
+		ids = append(ids, int(id))
+	}
+	return ids, nil
 }

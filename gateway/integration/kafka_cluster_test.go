@@ -1,0 +1,449 @@
+//go:build integration
+
+package integration
+
+import (
+	"bytes"
+	"context"
+	enc "encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/weir-go/weir/gateway/internal/await"
+	"github.com/weir-go/weir/internal/kafka"
+)
+
+// Three brokers behind two gateways. Meanwhile a partition moves, a broker restarts, and so does one gateway after the other.
+// Idempotent producers lose nothing and double nothing: franz-go's, and Java's. No answer names a broker, and nobody but the gateways
+// connects to one.
+func TestKafkaClusterBehindTwoGateways(t *testing.T) {
+	t.Parallel()
+	jars, err := kafka.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster, err := kafka.StartCluster(t.Context(), 3, kafka.Config{Jars: jars, Ports: &ports})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cluster.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	gateways := []*gateway{beforeCluster(t, cluster), beforeCluster(t, cluster)}
+	looked := onlyGateways(t, cluster)
+	seeds := []string{gateways[0].addr, gateways[1].addr}
+	listener := &eavesdropper{t: t}
+	admin := kafkaClient(t, kgo.SeedBrokers(seeds...), kgo.Dialer(listener.dial))
+	create := kmsg.NewPtrCreateTopicsRequest()
+	for _, name := range []string{"go", "java"} {
+		topic := kmsg.NewCreateTopicsRequestTopic()
+		topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, -1, -1
+		for p := range int32(3) {
+			on := kmsg.NewCreateTopicsRequestTopicReplicaAssignment()
+			on.Partition, on.Replicas = p, []int32{1 + p, 1 + (p+1)%3}
+			topic.ReplicaAssignment = append(topic.ReplicaAssignment, on)
+		}
+		create.Topics = append(create.Topics, topic)
+	}
+	create.TimeoutMillis = 30_000
+	made, err := create.RequestWith(t.Context(), admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, topic := range made.Topics {
+		if err := kerr.ErrorForCode(topic.ErrorCode); err != nil {
+			t.Fatalf("%s: %v", topic.Topic, err)
+		}
+	}
+
+	producers := []*numbered{produceInGo(t, listener, seeds), produceInJava(t, cluster[0], seeds)}
+	goOn := func(what string) { // both
+		t.Helper()
+		for _, p := range producers {
+			from := p.acked.Load()
+			eventually(t, p.topic+" goes on after "+what, func() bool { return p.acked.Load() >= from+100 })
+		}
+	}
+	goOn("the beginning")
+	movePartitions(t, admin)
+	goOn("a partition has moved")
+	if err := cluster[1].Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	goOn("a broker has restarted")
+	for i, g := range gateways {
+		g.signal(t, syscall.SIGTERM)
+		if err := g.wait(t); err != nil {
+			t.Errorf("gateway %d: %v", i, err)
+		}
+		goOn("a gateway has gone")
+		g.process = start(t, g.addr, t.TempDir(), binary, "run", "--config", g.config)
+		goOn("it is back")
+	}
+	for _, p := range producers {
+		p.end()
+		p.check(t, kafkaClient(t, kgo.SeedBrokers(seeds...), kgo.Dialer(listener.dial), kgo.ConsumeTopics(p.topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart())))
+	}
+	for _, g := range gateways {
+		namesNobody(t, listener, g.addr)
+	}
+	if n := looked.Load(); n < 10 {
+		t.Errorf("the brokers' connections were looked at %d times", n)
+	}
+}
+
+// beforeCluster is a gateway before some brokers, whose listeners clients find by a name that is no broker's.
+func beforeCluster(t *testing.T, cluster kafka.Cluster) *gateway {
+	t.Helper()
+	var bootstrap []string
+	for _, s := range cluster {
+		bootstrap = append(bootstrap, strconv.Quote(s.Addr))
+	}
+	addr := freeAddr(t)
+	return startKafkaGateway(t, addr, fmt.Sprintf(`
+kafka:
+  main:
+    bootstrap: [%s]
+    listen: {address: "%s"}
+    nodes: {ports: %s, advertise: localhost}
+`, strings.Join(bootstrap, ", "), addr, portsOfNodes(t, len(cluster))))
+}
+
+// movePartitions moves the first partition of both topics to other brokers, its leader too.
+func movePartitions(t *testing.T, admin *kgo.Client) {
+	t.Helper()
+	alter, list := kmsg.NewPtrAlterPartitionAssignmentsRequest(), kmsg.NewPtrListPartitionReassignmentsRequest()
+	for _, name := range []string{"go", "java"} {
+		topic, p := kmsg.NewAlterPartitionAssignmentsRequestTopic(), kmsg.NewAlterPartitionAssignmentsRequestTopicPartition()
+		p.Partition, p.Replicas = 0, []int32{3, 2}
+		topic.Topic, topic.Partitions = name, append(topic.Partitions, p)
+		alter.Topics = append(alter.Topics, topic)
+	}
+	alter.TimeoutMillis, list.TimeoutMillis = 30_000, 30_000
+	resp, err := alter.RequestWith(t.Context(), admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, topic := range resp.Topics {
+		if err := kerr.ErrorForCode(topic.Partitions[0].ErrorCode); err != nil {
+			t.Fatalf("%s: %v", topic.Topic, err)
+		}
+	}
+	eventually(t, "the partitions have moved", func() bool {
+		resp, err := list.RequestWith(t.Context(), admin)
+		return err == nil && resp.ErrorCode == 0 && len(resp.Topics) == 0
+	})
+}
+
+// namesNobody asks a gateway for all that names nodes, in all versions, until the answer does. The eavesdropper hears it.
+func namesNobody(t *testing.T, listener *eavesdropper, addr string) {
+	t.Helper()
+	c, err := listener.dial(t.Context(), "tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	cluster := kmsg.NewPtrDescribeClusterRequest()
+	for _, of := range []struct {
+		req   kmsg.Request
+		last  int16
+		named func(kmsg.Response) int
+	}{
+		{&kmsg.MetadataRequest{}, 13, func(r kmsg.Response) int { return len(r.(*kmsg.MetadataResponse).Brokers) }},
+		{cluster, 2, func(r kmsg.Response) int { return len(r.(*kmsg.DescribeClusterResponse).Brokers) }},
+		{&kmsg.FindCoordinatorRequest{CoordinatorKey: "a", CoordinatorKeys: []string{"a", "b", "c"}}, 6, func(r kmsg.Response) (n int) {
+			resp := r.(*kmsg.FindCoordinatorResponse)
+			if resp.Host != "" { // below version 4
+				return 3
+			}
+			for _, c := range resp.Coordinators {
+				if c.Host != "" {
+					n++
+				}
+			}
+			return n
+		}},
+	} {
+		for v := range of.last + 1 {
+			of.req.SetVersion(v)
+			eventually(t, fmt.Sprintf("version %d of %s names three brokers", v, kmsg.NameForKey(of.req.Key())), func() bool {
+				return of.named(roundTrip(t, c, of.req)) == 3
+			})
+		}
+	}
+}
+
+// roundTrip asks one thing on a connection, in the version that the request has.
+func roundTrip(t *testing.T, c net.Conn, req kmsg.Request) kmsg.Response {
+	t.Helper()
+	if err := c.SetDeadline(time.Now().Add(await.Patience)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Write(kmsg.NewRequestFormatter().AppendRequest(nil, req, 1)); err != nil {
+		t.Fatal(err)
+	}
+	var size [4]byte
+	if _, err := io.ReadFull(c, size[:]); err != nil {
+		t.Fatal(err)
+	}
+	answer := make([]byte, enc.BigEndian.Uint32(size[:]))
+	if _, err := io.ReadFull(c, answer); err != nil {
+		t.Fatal(err)
+	}
+	resp, header := req.ResponseKind(), 4 // the correlation id
+	if resp.IsFlexible() {
+		header++ // no tags
+	}
+	if err := resp.ReadFrom(answer[header:]); err != nil {
+		t.Fatal(err)
+	}
+	return resp
+}
+
+// eavesdropper hears all that clients are told, and fails if that names a broker: their hosts are 127.0.0.x, and the gateways are
+// localhost.
+type eavesdropper struct {
+	t *testing.T
+}
+
+func (e *eavesdropper) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &overheard{Conn: c, of: e}, nil
+}
+
+// overheard is a connection of which an [eavesdropper] hears everything.
+type overheard struct {
+	net.Conn
+	of   *eavesdropper
+	last []byte // of what was read
+}
+
+func (o *overheard) Read(b []byte) (int, error) {
+	n, err := o.Conn.Read(b)
+	const broker = "127.0.0."
+	if o.last = append(o.last, b[:n]...); bytes.Contains(o.last, []byte(broker)) {
+		o.of.t.Errorf("a broker is named at %v: %q", o.RemoteAddr(), o.last)
+	}
+	o.last = append(o.last[:0], o.last[max(len(o.last)-len(broker), 0):]...)
+	return n, err
+}
+
+// numbered is a producer of numbers from 0 on, each in one record.
+type numbered struct {
+	topic string
+	acked atomic.Int64
+	end   func() // no more are produced, and what was sent has been answered
+}
+
+// check reads a topic whole. Each number that was acknowledged has to be there, and none twice.
+func (n *numbered) check(t *testing.T, reader *kgo.Client) {
+	t.Helper()
+	acked := int(n.acked.Load())
+	seen := make(map[string]int, acked)
+	for len(seen) < acked {
+		fetches := reader.PollFetches(t.Context())
+		if err := fetches.Err(); err != nil {
+			t.Fatalf("%s, %d of %d: %v", n.topic, len(seen), acked, err)
+		}
+		fetches.EachRecord(func(r *kgo.Record) { seen[string(r.Value)]++ })
+	}
+	for value, times := range seen {
+		if times != 1 {
+			t.Errorf("%s: %s is there %d times", n.topic, value, times)
+		}
+	}
+	for i := range acked {
+		if seen[strconv.Itoa(i)] == 0 {
+			t.Errorf("%s: %d of %d is lost", n.topic, i, acked)
+		}
+	}
+	t.Logf("%s: %d records", n.topic, acked)
+}
+
+// produceInGo produces some 500 numbers a second, of which at most 100 are under way.
+func produceInGo(t *testing.T, listener *eavesdropper, seeds []string) *numbered {
+	t.Helper()
+	n := &numbered{topic: "go"}
+	client := kafkaClient(t, kgo.SeedBrokers(seeds...), kgo.Dialer(listener.dial), kgo.MaxBufferedRecords(100), kgo.DefaultProduceTopic(n.topic),
+		kgo.MetadataMinAge(100*time.Millisecond))
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(2 * time.Millisecond)
+		defer tick.Stop()
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+			}
+			client.Produce(t.Context(), kgo.StringRecord(strconv.Itoa(i)), func(_ *kgo.Record, err error) {
+				if err != nil {
+					t.Errorf("franz-go's producer: %v", err)
+					return
+				}
+				n.acked.Add(1)
+			})
+		}
+	}()
+	n.end = sync.OnceFunc(func() {
+		close(stop)
+		<-stopped
+		if err := client.Flush(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+// produceInJava does the same with kafka-verifiable-producer, 200 a second.
+func produceInJava(t *testing.T, cluster *kafka.Server, seeds []string) *numbered {
+	t.Helper()
+	n := &numbered{topic: "java"}
+	settings := filepath.Join(t.TempDir(), "producer.properties")
+	writeFile(t, settings, []byte("retries=2147483647\nenable.idempotence=true\n")) // as every other producer of Java's; this one has no retries
+	cmd := cluster.Command(t.Context(), "org.apache.kafka.tools.VerifiableProducer", "--bootstrap-server", strings.Join(seeds, ","), "--topic", n.topic,
+		"--acks", "-1", "--throughput", "200", "--command-config", settings)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := new(tail)
+	cmd.Stderr = said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		for lines := json.NewDecoder(out); ; {
+			var line struct{ Name, Exception, Message string }
+			if lines.Decode(&line) != nil {
+				return // it has ended
+			}
+			switch line.Name {
+			case "producer_send_success":
+				n.acked.Add(1)
+			case "producer_send_error":
+				t.Errorf("Java's producer: %s: %s", line.Exception, line.Message)
+			}
+		}
+	}()
+	n.end = sync.OnceFunc(func() {
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Error(err)
+		}
+		<-read
+		_ = cmd.Wait() // 143, for the signal
+	})
+	t.Cleanup(func() {
+		n.end()
+		if t.Failed() {
+			t.Logf("kafka-verifiable-producer said:\n%s", said)
+		}
+	})
+	return n
+}
+
+// onlyGateways fails if anybody but a gateway is connected to a broker where clients are, for longer than a moment, until the test ends. Brokers
+// have a listener of their own for each other, and the test itself asks whether they are up. It returns how often it has looked.
+func onlyGateways(t *testing.T, cluster kafka.Cluster) *atomic.Int64 {
+	t.Helper()
+	brokers := map[string]bool{} // as the kernel writes them
+	for _, s := range cluster {
+		host, port, _ := net.SplitHostPort(s.Addr)
+		n, err := strconv.Atoi(port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var little [4]byte
+		enc.NativeEndian.PutUint32(little[:], enc.BigEndian.Uint32(net.ParseIP(host).To4()))
+		v4 := fmt.Sprintf("%X:%04X", little, n)
+		brokers[v4], brokers["0000000000000000FFFF0000"+v4] = true, true // the second is Java's way
+	}
+	looked := new(atomic.Int64)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		again := time.NewTicker(100 * time.Millisecond)
+		defer again.Stop()
+		var before map[string]bool
+		for ctx.Err() == nil {
+			now, err := strangers(brokers)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for socket := range now {
+				if before[socket] { // else a gateway may have closed it meanwhile
+					t.Errorf("somebody who is no gateway is connected to a broker, by the %s", socket)
+					return
+				}
+			}
+			before = now
+			looked.Add(1)
+			select {
+			case <-again.C:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-ended
+	})
+	return looked
+}
+
+// strangers returns the sockets that are connected to a broker, and neither a gateway's nor this process's.
+func strangers(brokers map[string]bool) (map[string]bool, error) {
+	v4, err4 := os.ReadFile("/proc/net/tcp")
+	v6, err6 := os.ReadFile("/proc/net/tcp6")
+	if err := errors.Join(err4, err6); err != nil {
+		return nil, err
+	}
+	sockets := map[string]bool{}
+	for line := range strings.Lines(string(v4) + string(v6)) {
+		const remote, state, established, inode = 2, 3, "01", 9
+		if f := strings.Fields(line); len(f) > inode && brokers[f[remote]] && f[state] == established {
+			sockets["socket:["+f[inode]+"]"] = true
+		}
+	}
+	processes, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range processes { // each may have ended
+		if exe, _ := os.Readlink(filepath.Join(p, "exe")); exe != binary && p != fmt.Sprintf("/proc/%d", os.Getpid()) {
+			continue
+		}
+		files, _ := os.ReadDir(filepath.Join(p, "fd"))
+		for _, f := range files {
+			to, _ := os.Readlink(filepath.Join(p, "fd", f.Name()))
+			delete(sockets, to)
+		}
+	}
+	return sockets, nil
+}
