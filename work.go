@@ -1,6 +1,7 @@
 package weir
 
 import (
+	"math"
 	"time"
 )
 
@@ -66,8 +67,10 @@ type Work struct {
 // starts, for Work.Deadline.
 var VirtualEpoch = time.Unix(0, 0)
 
-// NoWait as Work.MaxWait asks for an answer at once: admitted or refused.
-const NoWait time.Duration = -1
+// NoWait as Work.MaxWait asks for an answer at once: admitted or refused. As the MaxWait of a
+// gate's queue it means that nothing waits there. It is not the -1 that leaves a queue without
+// a bound of its own.
+const NoWait time.Duration = math.MinInt64
 
 // CostOrOne returns the cost of w: Cost, or 1 where none was given.
 func (w *Work) CostOrOne() int64 {

@@ -216,7 +216,7 @@ func (c *Config) settings(by control.Controller, first control.Decision) *settin
 	_, fixed := by.(control.Fixed)
 	s := &settings{
 		limit: gate.ClampLimit(first.Limit), reason: first.Reason, controller: by.Name(), overrides: make(map[keys.Name]override, len(c.Overrides)),
-		maxKeys: int64(c.MaxKeys), places: int64(gate.Places(c.Queue.Len, limit.DefaultQueueLen)),
+		maxKeys: int64(c.MaxKeys), places: int64(gate.Places(c.Queue.Len, c.Queue.MaxWait, limit.DefaultQueueLen)),
 		longest: gate.Longest(c.Queue.MaxWait, limit.DefaultMaxWait), order: c.Queue.Order,
 		parts: gate.NewParts(c.Queue.Shares, c.Queue.Weights.Users, c.Queue.Weights.Tenants),
 		timed: !fixed || c.Hooks.Done != nil || c.Now != nil || c.Queue.ByTime,

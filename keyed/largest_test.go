@@ -219,6 +219,49 @@ func FuzzLargestFirst(f *testing.F) {
 	})
 }
 
+// What keys held one window ago counts, because a reading may be as old as that. What they held before, while the lag was
+// unknown or the process stood still, does not: the lag of now would be blamed on who has gone.
+func TestWhoHasGone(t *testing.T) {
+	const lag, window = 55_000, 5 * time.Second
+	unknown := math.NaN()
+	for _, tt := range []struct {
+		name  string
+		lags  []float64     // of the windows after the loud one has gone
+		last  time.Duration // how long the window with the lag is
+		limit int64
+	}{
+		{"one window ago", nil, window, 1000},
+		{"three windows ago, unknown since", []float64{unknown, unknown}, window, 505},
+		{"an hour ago, and no window since", nil, time.Hour, 505},
+	} {
+		source := &lateLag{}
+		g, now := byHand(t, Config{Controller: weir.Must(control.NewLagMap(control.LagMapConfig{})), LargestFirst: true, Signals: source})
+		tick := func(lag float64, after time.Duration) {
+			source.value, source.next = lag, lag
+			*now += after
+			g.Step()
+		}
+		var loud []weir.Permit
+		for range 900 {
+			loud = append(loud, take(t, g, tenant("loud")))
+		}
+		tick(10_000, window)
+		for _, p := range loud {
+			p.Done(weir.OK)
+		}
+		for i := range 50 {
+			take(t, g, tenant(fmt.Sprint("db-", i)))
+		}
+		for _, lag := range tt.lags {
+			tick(lag, window)
+		}
+		tick(lag, tt.last)
+		if u, _ := g.Key("db-1"); u.Limit != tt.limit {
+			t.Errorf("%s: a limit of %d, want %d", tt.name, u.Limit, tt.limit)
+		}
+	}
+}
+
 // A key with thresholds of its own has the limit that they give, and the others theirs.
 func TestOverrideThresholds(t *testing.T) {
 	source := &lateLag{value: 55_000, next: 55_000}

@@ -106,7 +106,7 @@ func (g *Pools) ticked() (c gate.Change, out gate.Answers) {
 	set := g.settings.Load()
 	sum := g.read(set, now)
 	if set.largest {
-		g.weigh(set)
+		g.weigh(set, now-at > at-g.since)
 	}
 	d, problem := g.sizer.Ask(control.Decision{Limit: set.limit, Signal: set.signal})
 	c.Problem = problem
@@ -228,7 +228,6 @@ type loads struct {
 	scaled []scaledLoad // of those that have a multiple of it
 	pinned float64      // of those that it does not move, within their own
 	total  float64
-	before float64 // total, when the controller asked before
 }
 
 // scaledLoad is what a key holds whose limit is a multiple of the others'.
@@ -238,21 +237,26 @@ type scaledLoad struct {
 }
 
 // weigh lets the controller ask what the keys hold (control.Window.Within). Only then each of
-// them is visited, once a window and one shard at a time.
-func (g *Pools) weigh(set *settings) {
-	asked := false
+// them is visited, once a window and one shard at a time. What they held when the window began
+// counts if it was more, because a reading may be as old as that. It does not if the window was far too long: then the
+// process, or the machine, has stood still.
+func (g *Pools) weigh(set *settings, stood bool) {
+	asked, before := false, float64(g.before.inFlight)
+	if stood {
+		before = 0
+	}
 	g.sizer.Window.Within = func(limit int64) (held, all float64) {
 		if !asked {
 			asked = true
 			g.gather(set)
 		}
-		return g.loads.within(limit), max(g.loads.total, g.loads.before)
+		return g.loads.within(limit), max(g.loads.total, before)
 	}
 }
 
 func (g *Pools) gather(set *settings) {
 	l := &g.loads
-	*l = loads{each: l.each[:0], scaled: l.scaled[:0], before: l.total}
+	*l = loads{each: l.each[:0], scaled: l.scaled[:0]}
 	for i := range g.shards {
 		s := &g.shards[i]
 		s.mu.Lock()

@@ -103,9 +103,9 @@ type Queue struct {
 	// Len bounds the work that waits. 0 means [DefaultQueueLen]; a negative
 	// value means that nothing ever waits.
 	Len int
-	// MaxWait bounds the time spent waiting. 0 means [DefaultMaxWait]; a
-	// negative value leaves only the work's own bounds: its deadline, its
-	// MaxWait, its context.
+	// MaxWait bounds the time spent waiting. 0 means [DefaultMaxWait], and
+	// [weir.NoWait] that nothing ever waits. Any other negative value leaves only
+	// the work's own bounds: its deadline, its MaxWait, its context.
 	MaxWait time.Duration
 	// Order says who goes first among those of one priority, user and tenant.
 	// Default Adaptive.

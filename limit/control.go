@@ -112,7 +112,7 @@ func (l *Limiter) reconfigure(cfg Config, next control.Controller) (gate.Change,
 // configure sets what needs no transition. The core is in the slow gear.
 func (l *Limiter) configure(cfg Config) {
 	l.controlledBy, l.fixed = l.sizer.Controller.Name(), l.sizer.IsFixed()
-	l.room.Configure(gate.Places(cfg.Queue.Len, DefaultQueueLen), cfg.Queue.Order)
+	l.room.Configure(gate.Places(cfg.Queue.Len, cfg.Queue.MaxWait, DefaultQueueLen), cfg.Queue.Order)
 	l.parts = gate.NewParts(cfg.Queue.Shares, cfg.Queue.Weights.Users, cfg.Queue.Weights.Tenants)
 	l.parts.Apply(&l.room)
 	l.refuseOversize.Store(cfg.RefuseOversize)

@@ -653,13 +653,18 @@ func TestOversize(t *testing.T) {
 	}
 }
 
-// Work that must not wait does not, whoever asks.
+// Work that must not wait does not, whoever asks: by its own word, or by the queue's.
 func TestArriveWithoutWaiting(t *testing.T) {
-	l, _ := byHand(Config{Limit: 1})
-	l.take(t, 1)
-	_, w, err := l.Arrive(weir.Work{MaxWait: weir.NoWait}, func(weir.Permit, error) { t.Error("woken") })
-	if r := weir.AsRejection(err); w != nil || r == nil || r.Reason != weir.ReasonLimit || l.Snapshot().Waiting != 0 {
-		t.Errorf("%v, %v, %d wait", w, err, l.Snapshot().Waiting)
+	for _, tt := range []struct {
+		queue Queue
+		work  weir.Work
+	}{{Queue{}, weir.Work{MaxWait: weir.NoWait}}, {Queue{MaxWait: weir.NoWait}, weir.Work{}}, {Queue{Len: 5, MaxWait: weir.NoWait}, weir.Work{MaxWait: time.Hour}}} {
+		l, _ := byHand(Config{Limit: 1, Queue: tt.queue})
+		l.take(t, 1)
+		_, w, err := l.Arrive(tt.work, func(weir.Permit, error) { t.Error("woken") })
+		if r := weir.AsRejection(err); w != nil || r == nil || r.Reason != weir.ReasonLimit || l.Snapshot().Waiting != 0 {
+			t.Errorf("%+v: %v, %v, %d wait", tt, w, err, l.Snapshot().Waiting)
+		}
 	}
 }
 

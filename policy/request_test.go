@@ -561,7 +561,7 @@ func TestDeadlineIsNoAdvantage(t *testing.T) {
 			{"edf", "127.0.0.1:9", "0.5", 0, 500 * time.Millisecond, 0},
 			{"edf", "192.0.2.1:9", "0.5", 0, time.Second, 500 * time.Millisecond},
 			{"edf", "192.0.2.1:9", "0.5", 100 * time.Millisecond, time.Second, 100 * time.Millisecond},
-			{"edf", "192.0.2.1:9", "0.5", -1, time.Second, -1},
+			{"edf", "192.0.2.1:9", "0.5", -1, time.Second, weir.NoWait},
 			{"edf", "192.0.2.1:9", "60", 0, time.Second, time.Minute},
 			{"edf", "192.0.2.1:9", "soon", 0, time.Second, 0},
 			{"fifo", "192.0.2.1:9", "0.5", 0, 500 * time.Millisecond, 0},

@@ -124,6 +124,9 @@ func (c *compiler) checkRoute(at fault.Path, r *RouteSpec) *Route {
 		c.checkName(at.At("name"), "route", rt.name)
 	}
 	rt.work = weir.Work{Op: rt.name, Exempt: r.Exempt, Write: r.Access == "write", Cost: r.Cost, MaxWait: time.Duration(r.MaxWait)}
+	if r.MaxWait < 0 {
+		rt.work.MaxWait = weir.NoWait
+	}
 	if p, ok := weir.ParsePriority(r.Priority); ok {
 		rt.work.Priority = p
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/gate"
 )
 
 // Config configures a [Quota]. Everything but Name, Store and Now can be changed
@@ -69,9 +70,9 @@ type Queue struct {
 	// Len is how many may wait at a time. 0 means the default, which is none: work is
 	// refused at once. A negative value means none too, as in limit.Queue.
 	Len int
-	// MaxWait bounds the time spent waiting. 0 means [DefaultMaxWait]. With a negative
-	// value only the work's own bounds count: its deadline, its MaxWait, its context.
-	// Work that would have to wait longer is refused at once.
+	// MaxWait bounds the time spent waiting. 0 means [DefaultMaxWait], and [weir.NoWait]
+	// that nothing waits. With any other negative value only the work's own bounds count: its
+	// deadline, its MaxWait, its context. Work that would have to wait longer is refused at once.
 	MaxWait time.Duration
 }
 
@@ -169,7 +170,7 @@ func (c *Config) compile() (*settings, error) {
 	f.Check(c.OnStoreError <= Closed, fault.Path{"OnStoreError"}, c.OnStoreError, "must be Local, Open or Closed")
 	s := &settings{
 		rules: compileRules(c.Name, c.Rules, c.Debt, &f), debt: c.Debt, mode: c.Mode,
-		places: int64(max(c.Queue.Len, 0)), longest: c.Queue.MaxWait,
+		places: int64(gate.Places(c.Queue.Len, c.Queue.MaxWait, 0)), longest: c.Queue.MaxWait,
 		cost: c.Cost, fixed: c.Fixed, identify: c.Identify, onError: c.OnStoreError,
 	}
 	switch {

@@ -166,12 +166,14 @@ func TestArrive(t *testing.T) {
 	}
 }
 
-// A queue of a negative length is none, as in limit.Queue.
+// A queue of a negative length is none, as in limit.Queue, and so is one in which nobody may wait.
 func TestNegativeQueue(t *testing.T) {
-	r := newRig(t, Config{Rules: everyUser(Per(1, time.Second)), Queue: Queue{Len: -1}})
-	r.admit(alice)
-	if _, _, err := r.Arrive(alice, nil); r.rejection(err).Reason != weir.ReasonQuota {
-		t.Error(err)
+	for _, none := range []Queue{{Len: -1}, {Len: 5, MaxWait: weir.NoWait}} {
+		r := newRig(t, Config{Rules: everyUser(Per(1, time.Second)), Queue: none})
+		r.admit(alice)
+		if _, _, err := r.Arrive(alice, nil); r.rejection(err).Reason != weir.ReasonQuota {
+			t.Errorf("%+v: %v", none, err)
+		}
 	}
 }
 

@@ -124,8 +124,11 @@ func TestReuseWhileDelivering(t *testing.T) {
 
 func TestBounds(t *testing.T) {
 	for n, want := range map[int]int{0: 9, -1: 0, 5: 5} {
-		if got := Places(n, 9); got != want {
+		if got := Places(n, -1, 9); got != want {
 			t.Errorf("%d places for %d, want %d", got, n, want)
+		}
+		if got := Places(n, weir.NoWait, 9); got != 0 {
+			t.Errorf("%d places for %d without a wait", got, n)
 		}
 	}
 	for d, want := range map[time.Duration]time.Duration{0: time.Hour, -1: room.Never, 5: 5} {

@@ -44,9 +44,12 @@ func checkWeights(f *fault.List, at fault.Path, weights map[string]float64) {
 	}
 }
 
-// Places returns how many may wait with this Queue.Len.
-func Places(n, byDefault int) int {
-	if n == 0 {
+// Places returns how many may wait with this Queue.Len and Queue.MaxWait.
+func Places(n int, longest time.Duration, byDefault int) int {
+	switch {
+	case longest == weir.NoWait:
+		return 0
+	case n == 0:
 		return byDefault
 	}
 	return max(0, n)
