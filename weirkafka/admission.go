@@ -139,6 +139,9 @@ func NewAdmission(cfg AdmissionConfig) (*Admission, error) {
 // complete fills in the defaults, and reports every setting out of range.
 func (c *AdmissionConfig) complete() error {
 	var f fault.List
+	if l, ok := c.Lag.(*Lag); ok && l == nil {
+		c.Lag = nil
+	}
 	if !c.Disabled {
 		f.Require(c.Lag != nil, fault.Path{"Lag"}, "there is no lag to follow; set the signal of NewLag, or Disabled")
 	}

@@ -95,6 +95,7 @@ func TestAdmissionFaults(t *testing.T) {
 		want []string
 	}{
 		{"nothing", AdmissionConfig{}, []string{"Lag: there is no lag to follow; set the signal of NewLag, or Disabled"}},
+		{"a lag that was never made", AdmissionConfig{Lag: (*Lag)(nil)}, []string{"Lag: there is no lag to follow"}},
 		{"the least above the most", AdmissionConfig{Lag: lag, MaxCapacity: 5}, []string{"MinCapacity: 10 is above MaxCapacity, which is 5; write 5 or less"}},
 		{"critical at the target", AdmissionConfig{Lag: lag, TargetLag: 7, CriticalLag: 7}, []string{"CriticalLag: 7 is not above TargetLag, which is 7; write more"}},
 		{"a target above the default", AdmissionConfig{Lag: lag, TargetLag: 200_000}, []string{"CriticalLag: 100000 is not above TargetLag, which is 200000; write more"}},
@@ -532,6 +533,34 @@ func TestWaitsAreBounded(t *testing.T) {
 	}
 	if h := w.other.histogram(); sum != 2001 || h.Within[len(h.Within)-1] != h.Count-1 {
 		t.Errorf("%d counted, others %+v", sum, h)
+	}
+}
+
+// Databases that have been idle for an hour give their series to others that want one, and keep them if nobody does.
+func TestIdleSeriesAreGivenUp(t *testing.T) {
+	var w waits
+	for i := range MaxSeries {
+		w.observe(fmt.Sprint("early-", i), 0)
+	}
+	at := time.Unix(1_000_000, 0)
+	w.all(at)
+	busy := func() { w.observe("early-0", 0) }
+	busy()
+	if got := w.all(at.Add(idleSeries)); len(got) != MaxSeries {
+		t.Errorf("nobody wants a place, and %d series are left", len(got))
+	}
+	w.observe("late", 0)
+	if h := w.other.histogram(); h.Count != 1 {
+		t.Errorf("%d counted as others", h.Count)
+	}
+	busy()
+	if got := w.all(at.Add(idleSeries + time.Minute)); len(got) != 1 || got["early-0"].count() != 3 {
+		t.Errorf("%d series, the busy one with %+v", len(got), got["early-0"])
+	}
+	w.observe("late", 0)
+	w.observe("early-1", 0)
+	if got := w.all(at.Add(idleSeries + 2*time.Minute)); len(got) != 3 || got["late"].count() != 1 || got["early-1"].count() != 1 {
+		t.Errorf("%d series: %+v, %+v", len(got), got["late"], got["early-1"])
 	}
 }
 

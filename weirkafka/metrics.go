@@ -48,7 +48,8 @@ func WaitBuckets() []float64 { return slices.Clone(waitBuckets[:]) }
 var waitBuckets = [...]float64{0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10}
 
 // MaxSeries is how many databases have series of their own: the first to be admitted. All others count as
-// [OtherDatabases], as do those whose names have more than 128 bytes or are no UTF-8.
+// [OtherDatabases], as do those whose names have more than 128 bytes or are no UTF-8. A database that has admitted
+// nothing for an hour gives its series up if others want one. It comes back from 0, as after a restart.
 const MaxSeries = 100
 
 // OtherDatabases is the label of databases without series of their own.
@@ -56,16 +57,24 @@ const OtherDatabases = "other"
 
 const longestLabel = 128
 
+// idleSeries is how long a database has admitted nothing when its series may go to another.
+const idleSeries = time.Hour
+
 // waits are those of each database. The zero value is ready.
 type waits struct {
-	mu    sync.RWMutex
-	of    map[string]*wait
-	other wait
+	mu     sync.RWMutex
+	of     map[string]*wait
+	other  wait
+	wanted atomic.Bool // somebody has found no place
 }
 
 type wait struct {
 	within      [len(waitBuckets) + 1]atomic.Uint64 // not cumulative; the last is for longer waits
 	nanoseconds atomic.Int64
+
+	// Of the metrics that were read before, under waits.mu.
+	seen  uint64    // how many waits there were
+	since time.Time // since when
 }
 
 func (w *waits) observe(database string, d time.Duration) {
@@ -86,6 +95,9 @@ func (w *waits) find(database string) *wait {
 	case one != nil:
 		return one
 	case full:
+		if !w.wanted.Load() {
+			w.wanted.Store(true)
+		}
 		return &w.other
 	}
 	w.mu.Lock()
@@ -104,12 +116,36 @@ func (w *waits) find(database string) *wait {
 	return one
 }
 
+// all returns the waits by database, as the metrics show them now. If others want a place, those that have been idle
+// for long give theirs up.
+func (w *waits) all(now time.Time) map[string]*wait {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	wanted := w.wanted.Swap(false)
+	for name, one := range w.of {
+		switch n := one.count(); {
+		case n != one.seen || one.since.IsZero():
+			one.seen, one.since = n, now
+		case wanted && now.Sub(one.since) >= idleSeries:
+			delete(w.of, name)
+		}
+	}
+	return maps.Clone(w.of)
+}
+
 // label bounds a name for a line of the log.
 func label(database string) string {
 	if len(database) > longestLabel {
 		return OtherDatabases
 	}
 	return database
+}
+
+func (w *wait) count() (n uint64) {
+	for i := range w.within {
+		n += w.within[i].Load()
+	}
+	return n
 }
 
 func (w *wait) histogram() *Histogram {
@@ -134,9 +170,7 @@ func (a *Admission) Metrics() iter.Seq[Metric] {
 		if a.pools == nil {
 			return
 		}
-		a.waits.mu.RLock()
-		of := maps.Clone(a.waits.of)
-		a.waits.mu.RUnlock()
+		of := a.waits.all(time.Now())
 		names := slices.Sorted(maps.Keys(of))
 		for _, database := range names {
 			use, _ := a.pools.Key(database)
