@@ -173,13 +173,33 @@ func (g *Gate) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit, 
 // delayed work is charged and its Answer has no Wait. Off, and where there is no quota inside,
 // nothing is charged: the Answer is Free.
 func (g *Gate) AdmitIn(ctx context.Context, mode quota.Mode, w weir.Work) (weir.Permit, quota.Answer, error) {
+	return g.charge(w, func(q *quota.Quota, w weir.Work) (weir.Permit, quota.Answer, error) { return q.AdmitIn(ctx, mode, w) })
+}
+
+// AdmitAhead is [quota.Quota.AdmitAhead] under the gate's mode, as AdmitIn is.
+func (g *Gate) AdmitAhead(ctx context.Context, w weir.Work) (weir.Permit, quota.Answer, error) {
+	return g.charge(w, func(q *quota.Quota, w weir.Work) (weir.Permit, quota.Answer, error) { return q.AdmitAhead(ctx, w) })
+}
+
+// Owed is [quota.Quota.Owed] of a gate that enforces; any other delays nobody.
+func (g *Gate) Owed(w weir.Work) time.Duration {
+	q := g.Quota()
+	if q == nil || level(g.level.Load()) != enforcing {
+		return 0
+	}
+	g.price(&w)
+	return q.Owed(w)
+}
+
+// charge charges the quota inside, as its caller wants it, under the gate's mode.
+func (g *Gate) charge(w weir.Work, by func(*quota.Quota, weir.Work) (weir.Permit, quota.Answer, error)) (weir.Permit, quota.Answer, error) {
 	free := quota.Answer{Free: true, Decision: quota.Decision{OK: true}}
 	q, in := g.Quota(), level(g.level.Load())
 	if q == nil || in == off {
 		return weir.Permit{}, free, nil
 	}
 	g.price(&w)
-	p, a, err := q.AdmitIn(ctx, mode, w)
+	p, a, err := by(q, w)
 	switch {
 	case in != observing:
 		if err != nil {

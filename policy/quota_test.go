@@ -518,7 +518,18 @@ func TestAdmitInAMode(t *testing.T) {
 			t.Errorf("%v, %v: %+v, want %+v", test.mode, test.in, got, test.want)
 		}
 	}
+	for mode, want := range map[Mode]time.Duration{Enforce: 5 * time.Second, Observe: 0, Off: 0} {
+		p := compile(t, quotaGate(QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Rate: "2/s", Burst: 10}, Debt: true}), Options{Now: func() time.Duration { return 0 }})
+		g, w := p.Gate("api"), weir.Work{Cost: 20}
+		g.level.Store(uint32(mode.level()))
+		if permit, a, err := g.AdmitAhead(t.Context(), w); err != nil || permit.Live() != (mode != Off) || a.Wait != want || g.Owed(w) != want {
+			t.Errorf("%v: %+v, %v, owed for %v; want %v", mode, a, err, g.Owed(w), want)
+		}
+	}
 	limit := compile(t, Spec{Gates: map[string]GateSpec{"slots": {Limit: &LimitSpec{}}}}, Options{})
+	if got := limit.Gate("slots").Owed(weir.Work{}); got != 0 {
+		t.Errorf("a gate without a quota is owed for %v", got)
+	}
 	if p, a, err := limit.Gate("slots").AdmitIn(t.Context(), quota.Strict, weir.Work{}); err != nil || p.Live() || !a.Free {
 		t.Errorf("%+v, %v of a gate without a quota", a, err)
 	}

@@ -86,11 +86,7 @@ func (q *Quota) answer(ctx context.Context, w *weir.Work, mode Mode, c *bill) (A
 		return Answer{Rule: refused.Rule, Key: refused.Bucket}, refused
 	}
 	if c.free {
-		a := Answer{Free: true, Decision: Decision{OK: true}}
-		if c.rule != nil {
-			a.Rule = c.rule.title
-		}
-		return a, nil
+		return c.freeAnswer(), nil
 	}
 	a := Answer{Rule: c.rule.title, Windows: c.rule.Windows, Cost: c.cost}
 	if mode == DryRun {
@@ -104,6 +100,15 @@ func (q *Quota) answer(ctx context.Context, w *weir.Work, mode Mode, c *bill) (A
 		a.Key = q.bucket(set, w, c)
 	}
 	return a, refused
+}
+
+// freeAnswer is the answer about work that is not counted.
+func (c *bill) freeAnswer() Answer {
+	a := Answer{Free: true, Decision: Decision{OK: true}}
+	if c.rule != nil {
+		a.Rule = c.rule.title
+	}
+	return a
 }
 
 // Predict implements [weir.Predictor]. It returns the refusal of Peek if w could only
@@ -280,6 +285,7 @@ func (q *Quota) reset(ctx context.Context, w *weir.Work) (a Answer, err error) {
 	if err := q.store.Refund(ctx, a.Key, r.Windows, enough); err != nil {
 		return a, fmt.Errorf("the store failed, so bucket %s may or may not be full; repeat the reset: %w", a.Key, err)
 	}
+	q.tabs.forget(a.Key)
 	if q.recent != nil {
 		tokens := make([]float64, len(r.Windows))
 		for i := range tokens {

@@ -32,6 +32,7 @@ type Quota struct {
 		sync.Mutex
 		*Memory // decides when the store fails; nil until it has to
 	}
+	tabs   tabs
 	room   room
 	pools  [poolCount]pool
 	counts counters
@@ -172,6 +173,7 @@ type bill struct {
 	key      string // the bucket's key, in any other store
 	cost     int64
 	fallback bool // the fallback was charged, because the store failed
+	ahead    bool // the store is told later; see tab
 	free     bool // nothing is charged: the work is not counted, or the store failed
 }
 
@@ -286,6 +288,7 @@ func (q *Quota) adjust(c *bill, tokens float64) {
 	switch {
 	case q.memory != nil:
 		err = q.memory.refund(c.hash, windows, tokens)
+	case c.ahead && q.tabs.adjust(q, c, tokens):
 	case c.fallback:
 		err = q.local(true).Refund(context.Background(), c.key, windows, tokens)
 	default:
@@ -335,7 +338,8 @@ func (q *Quota) bucket(set *settings, w *weir.Work, c *bill) string {
 
 // Close refuses new work, and work that waits, with [weir.ReasonDraining]; what waited
 // gets its tokens back. Permits stay valid: their cost may be corrected, and they may be
-// cancelled. Closing twice does nothing.
+// cancelled. What [Quota.AdmitAhead] has charged the store is told before Close returns. Closing
+// twice does nothing.
 func (q *Quota) Close() {
 	q.mu.Lock()
 	q.shut = true
@@ -347,6 +351,7 @@ func (q *Quota) Close() {
 		out.Add(&w.Answer, weir.Permit{}, q.front.Draining())
 	}
 	out.Deliver()
+	q.tabs.close()
 }
 
 // outcomeCount is room for every weir.Outcome.

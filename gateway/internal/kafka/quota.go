@@ -12,7 +12,6 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/policy"
-	"github.com/weir-go/weir/quota"
 )
 
 // Quotas are the gates that count what clients of a cluster use up. A client that owes is delayed, as brokers do it (KIP-13,
@@ -54,13 +53,13 @@ func (r *relay) work(req *request, n int64) weir.Work {
 	return weir.Work{User: r.state.login.principal().name, Client: req.client, Cost: n}
 }
 
-// charge charges a request for n bytes, its own or those of its answer. It returns when the client has paid back what it owes. Until
-// then no request of the client is read any more. The permit gives the bytes back.
+// charge charges a request for n bytes, its own or those of its answer. It returns when the client has paid back what it owes, as far as
+// is known here: it waits for no store. Until then no request of the client is read any more. The permit gives the bytes back.
 func (r *relay) charge(g *policy.Gate, req *request, n int, t *throttles) (weir.Permit, time.Time) {
 	if g == nil || n == 0 {
 		return weir.Permit{}, time.Time{}
 	}
-	p, a, err := g.AdmitIn(r.ctx, quota.Permissive, r.work(req, int64(n)))
+	p, a, err := g.AdmitAhead(r.ctx, r.work(req, int64(n)))
 	longest := r.server.opts.Quotas().Longest
 	wait := a.Wait
 	if refused := weir.AsRejection(err); refused != nil {
@@ -75,19 +74,47 @@ func (r *relay) charge(g *policy.Gate, req *request, n int, t *throttles) (weir.
 		return p, time.Time{}
 	}
 	t.add(wait)
+	return p, r.mute(wait)
+}
+
+// mute lets no request of the client be read for a while.
+func (r *relay) mute(wait time.Duration) time.Time {
 	until := time.Now().Add(wait)
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.state.mute(until)
-	r.mu.Unlock()
-	return p, until
+	return until
+}
+
+// owed is told that the broker has answered a request that was charged, and returns until when its client is to wait. A store
+// elsewhere has answered meanwhile, too, and others may have charged the same bucket.
+func (r *relay) owed(g *policy.Gate, p *pending, t *throttles) time.Time {
+	if g == nil || !g.IsDistant() {
+		return p.until
+	}
+	wait := min(g.Owed(r.work(&p.request, 1)), r.server.opts.Quotas().Longest)
+	if wait <= 0 || !time.Now().Add(wait).After(p.until) {
+		return p.until
+	}
+	if p.until.IsZero() {
+		t.add(wait)
+	}
+	return r.mute(wait)
 }
 
 // leastFetch is the least that max_bytes of a fetch is lowered to. Brokers send a batch that is larger nevertheless.
 const leastFetch = 1 << 20
 
 // lower lowers max_bytes of a fetch to what a full bucket of its quota holds, or the answer would be a debt whatever there was before.
+// A store elsewhere is asked what is there while the broker works: the answer says it in its first bytes.
 func (r *relay) lower(g *policy.Gate, req *request, frame []byte) {
-	if g == nil || g.Mode() != policy.Enforce || req.maxBytes == 0 {
+	if g == nil || g.Mode() != policy.Enforce {
+		return
+	}
+	if g.IsDistant() {
+		_ = g.Owed(r.work(req, 1))
+	}
+	if req.maxBytes == 0 {
 		return
 	}
 	matched := g.Quota().Explain(r.work(req, 0))

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"runtime"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/weir-go/weir/gateway/internal/accept"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
 )
 
 // max_bytes is found in each version of a fetch, and the wait in each version of its answer.
@@ -84,9 +86,13 @@ func newRig(t *testing.T, mode policy.Mode, longest time.Duration) *rig {
 }
 
 func newRigWith(t *testing.T, q policy.QuotaSpec, mode policy.Mode, longest time.Duration) *rig {
+	return newRigOn(t, q, mode, longest, policy.Options{Now: func() time.Duration { return 0 }})
+}
+
+func newRigOn(t *testing.T, q policy.QuotaSpec, mode policy.Mode, longest time.Duration, o policy.Options) *rig {
 	q.By = []string{"user", "client"}
 	spec := policy.Spec{Gates: map[string]policy.GateSpec{"bytes": {Mode: mode, Quota: &q}}}
-	p, err := policy.Compile(spec, policy.Options{Now: func() time.Duration { return 0 }})
+	p, err := policy.Compile(spec, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -337,5 +343,116 @@ func TestObservedAndUnfinished(t *testing.T) {
 	}
 	if got := r.left(); got != 10_000 {
 		t.Errorf("%v bytes left, want all", got)
+	}
+}
+
+// elsewhere is a store on another machine: it says when it has decided.
+type elsewhere struct {
+	*quota.Memory
+	decided chan int64 // the cost
+}
+
+func (e *elsewhere) Decide(ctx context.Context, r *quota.Request) (quota.Decision, error) {
+	d, err := e.Memory.Decide(ctx, r)
+	e.decided <- r.Cost
+	return d, err
+}
+
+// newDistantRig has a quota of 10,000 bytes, and of 1,000 more a second, in a store elsewhere.
+func newDistantRig(t *testing.T) (*rig, *elsewhere) {
+	m, err := quota.NewMemory(quota.MemoryConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &elsewhere{m, make(chan int64, 10_000)}
+	q := policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "1000/s", Burst: 10_000}, Store: "shared"}
+	return newRigOn(t, q, policy.Enforce, time.Hour, policy.Options{Stores: map[string]quota.Store{"shared": s}}), s
+}
+
+// owe lets another gateway charge the client app.
+func (r *rig) owe(bytes int64) {
+	r.Helper()
+	if _, _, err := r.gate.AdmitIn(r.Context(), quota.Permissive, weir.Work{User: anonymous, Client: "app", Cost: bytes}); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// A store elsewhere is asked while the broker works. So the first answer already tells what another gateway has charged.
+func TestStoreIsAskedMeanwhile(t *testing.T) {
+	told := func(r *rig, client net.Conn, resp kmsg.Response, header int) int32 {
+		b := r.frame(client)
+		if err := resp.ReadFrom(b[header:]); err != nil {
+			t.Fatal(err)
+		}
+		ms, _ := resp.(kmsg.ThrottleResponse).Throttle()
+		return ms
+	}
+	r, s := newDistantRig(t)
+	client, broker := r.pair()
+	r.owe(30_000)
+	<-s.decided
+	r.write(client, produce(9, 1, 1000))
+	r.frame(broker)
+	<-s.decided
+	for r.gate.Owed(weir.Work{User: anonymous, Client: "app"}) == 0 { // the answer of the store is there, and has to be taken note of
+		runtime.Gosched()
+	}
+	r.write(broker, answer(9, kmsg.NewPtrProduceResponse()))
+	resp := kmsg.NewPtrProduceResponse()
+	resp.SetVersion(9)
+	if ms := told(r, client, resp, 5); ms < 10_000 || ms > 21_000 {
+		t.Errorf("told to wait %d ms, and 21,000 bytes are owed", ms)
+	}
+	if s := r.server.Snapshot(); s.ThrottledProduce.Times != 1 || s.Muted != 1 {
+		t.Errorf("%+v", s)
+	}
+
+	r, s = newDistantRig(t)
+	client, broker = r.pair()
+	r.owe(30_000)
+	<-s.decided
+	r.write(client, framed("app", 12, kmsg.NewPtrFetchRequest()))
+	r.frame(broker)
+	if cost := <-s.decided; cost != 0 {
+		t.Errorf("a fetch that has no answer yet is charged %d", cost)
+	}
+	for r.gate.Owed(weir.Work{User: anonymous, Client: "app"}) == 0 {
+		runtime.Gosched()
+	}
+	r.write(broker, answer(12, kmsg.NewPtrFetchResponse()))
+	fetched := kmsg.NewPtrFetchResponse()
+	fetched.SetVersion(12)
+	if ms := told(r, client, fetched, 5); ms < 10_000 || ms > 21_000 {
+		t.Errorf("told to wait %d ms, and 20,000 bytes are owed", ms)
+	}
+}
+
+// Whatever is sent, a store elsewhere is asked every 20 ms at most about a bucket, and told of each byte.
+func TestDecisionsAreBounded(t *testing.T) {
+	r, s := newDistantRig(t)
+	client, broker := r.pair()
+	const requests = 200
+	one := framed("app", 0, kmsg.NewPtrProduceRequest()) // acks 0, so nobody waits for anything
+	begin := time.Now()
+	go func() {
+		for range requests {
+			_, _ = client.Write(one)
+		}
+	}()
+	for range requests {
+		r.frame(broker)
+	}
+	passed := time.Since(begin)
+	r.gate.Quota().Close()
+	var told int64
+	decisions := len(s.decided)
+	for range decisions {
+		told += <-s.decided
+	}
+	if want := int64(requests * (len(one) - 4)); told != want {
+		t.Errorf("the store was told of %d bytes, want %d", told, want)
+	}
+	if most := int(passed/(20*time.Millisecond)) + 2; decisions > most {
+		t.Errorf("%d decisions in %v, want at most %d", decisions, passed, most)
 	}
 }

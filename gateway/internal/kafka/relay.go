@@ -310,7 +310,7 @@ func (r *relay) request(n int) error {
 	switch quotas := r.server.opts.Quotas(); req.key {
 	case keyProduce:
 		charged, p.until = r.charge(quotas.Produce, &req, n, &r.server.throttled.produce)
-	case keyFetch:
+	case keyFetch, keyShareFetch:
 		r.lower(quotas.Fetch, &req, frame)
 	case keyCreateTopics, keyDeleteTopics, keyCreatePartitions:
 		if r.mutates(quotas.Mutations, &req) {
@@ -580,7 +580,10 @@ func (r *relay) oneAnswer(n int) error {
 	if err != nil {
 		return err
 	}
-	if p.key == keyFetch || p.key == keyShareFetch {
+	switch p.key {
+	case keyProduce:
+		p.until = r.owed(r.server.opts.Quotas().Produce, &p, &r.server.throttled.produce)
+	case keyFetch, keyShareFetch:
 		var charged weir.Permit
 		charged, p.until = r.charge(r.server.opts.Quotas().Fetch, &p.request, n, &r.server.throttled.fetch)
 		defer charged.Done(weir.OK)
