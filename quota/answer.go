@@ -19,8 +19,8 @@ type Answer struct {
 	Windows []Window
 	// Cost is how many tokens the work costs.
 	Cost int64
-	// Key names the bucket as the store knows it, as in "api/user=alice". Charge and
-	// AdmitIn leave it out unless there is a Wait.
+	// Key names the bucket as the store knows it, as in "api/user=alice". Charge leaves
+	// it out unless there is a Wait.
 	Key string
 	// Free is true for work that is not counted: it is exempt, or no rule matches, or
 	// its rule is exempt. The Decision is OK then, and says nothing else.
@@ -34,7 +34,7 @@ type Answer struct {
 // is a [*weir.Rejection].
 func (q *Quota) Charge(ctx context.Context, w weir.Work) (Answer, error) {
 	var c bill
-	a, refused := q.answer(ctx, &w, q.settings.Load().mode, &c)
+	a, refused := q.answer(ctx, &w, q.settings.Load().mode, &c, false)
 	if refused != nil {
 		return a, q.front.Refuse(&w, refused)
 	}
@@ -55,7 +55,7 @@ func (q *Quota) AdmitIn(ctx context.Context, mode Mode, w weir.Work) (weir.Permi
 		mode = Strict
 	}
 	var c bill
-	a, refused := q.answer(ctx, &w, mode, &c)
+	a, refused := q.answer(ctx, &w, mode, &c, true)
 	if refused != nil {
 		return weir.Permit{}, a, q.front.Refuse(&w, refused)
 	}
@@ -71,15 +71,16 @@ func (q *Quota) AdmitIn(ctx context.Context, mode Mode, w weir.Work) (weir.Permi
 // no hook. The error is the [*weir.Rejection] that w would get.
 func (q *Quota) Peek(ctx context.Context, w weir.Work) (Answer, error) {
 	var c bill
-	a, refused := q.answer(ctx, &w, DryRun, &c)
+	a, refused := q.answer(ctx, &w, DryRun, &c, true)
 	if refused != nil {
 		return a, refused
 	}
 	return a, nil
 }
 
-// answer decides about w, and fills in c with what it has been charged.
-func (q *Quota) answer(ctx context.Context, w *weir.Work, mode Mode, c *bill) (Answer, *weir.Rejection) {
+// answer decides about w, and fills in c with what it has been charged. named asks for the name of the
+// bucket, which a Memory has to build.
+func (q *Quota) answer(ctx context.Context, w *weir.Work, mode Mode, c *bill, named bool) (Answer, *weir.Rejection) {
 	set := q.settings.Load()
 	refused := q.match(ctx, set, w, c, mode != DryRun)
 	if refused != nil {
@@ -89,14 +90,14 @@ func (q *Quota) answer(ctx context.Context, w *weir.Work, mode Mode, c *bill) (A
 		return c.freeAnswer(), nil
 	}
 	a := Answer{Rule: c.rule.title, Windows: c.rule.Windows, Cost: c.cost}
-	if mode == DryRun {
+	if named {
 		c.key = q.bucket(set, w, c)
 		a.Key = c.key
 	}
 	if a.Decision, refused = q.charge(ctx, set, w, c, mode, 0); refused == nil && !a.OK {
 		refused = q.short(set, w, c, a.Decision)
 	}
-	if a.OK && a.Wait > 0 {
+	if a.OK && a.Wait > 0 && !named {
 		a.Key = q.bucket(set, w, c)
 	}
 	return a, refused
@@ -140,7 +141,7 @@ func (q *Quota) Predict(ctx context.Context, w weir.Work) *weir.Rejection {
 func (q *Quota) expectedRefusal(ctx context.Context, set *settings, w *weir.Work) *weir.Rejection {
 	if q.memory != nil {
 		var c bill
-		_, refused := q.answer(ctx, w, DryRun, &c)
+		_, refused := q.answer(ctx, w, DryRun, &c, true)
 		return refused
 	}
 	var c bill

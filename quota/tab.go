@@ -43,9 +43,7 @@ func (q *Quota) AdmitAhead(ctx context.Context, w weir.Work) (weir.Permit, Answe
 		a.Key = refused.Bucket
 		return weir.Permit{}, a, q.front.Refuse(&w, refused)
 	}
-	if a.Wait > 0 {
-		a.Key = c.key
-	}
+	a.Key = c.key
 	p := q.issue(&c)
 	q.front.Admitted(&w, 0)
 	return p, a, nil

@@ -86,6 +86,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		if use := useOf(g.Quota()); use != nil {
 			quotaUse(f, use, series[name].buckets)
+			kafkaCharges(f, series[name].charges)
 		}
 	}
 	for _, s := range p.Signals() {
@@ -421,6 +422,16 @@ func cluster(f figures, s *kafka.Snapshot) {
 		gauge(f, "weir_kafka_connections", "Connections of clients of Kafka open now, by cluster and node (or bootstrap). Each has one to a broker.", n.Connections)
 		counter(f, "weir_kafka_connections_accepted_total", "Connections of clients of Kafka accepted.", n.Accepted)
 		counter(f, "weir_kafka_connections_failed_total", "Connections of clients of Kafka closed because the broker could not be reached.", n.Failed)
+		counter(f, "weir_kafka_node_requests_total", "Requests of clients of Kafka, by cluster and node (or bootstrap).", n.Requests)
+		counter(f, "weir_kafka_node_request_bytes_total", "Bytes of those requests.", n.RequestBytes)
+		counter(f, "weir_kafka_node_answer_bytes_total", "Bytes of the answers to them.", n.AnswerBytes)
+	}
+	for _, a := range s.APIs {
+		f := f.of("api", a.API)
+		counter(f, "weir_kafka_requests_total", "Requests of clients of Kafka, by API as Kafka names it.", a.Requests)
+		counter(f, "weir_kafka_answers_total", "Answers to clients of Kafka. Produce with acks=0 has none.", a.Answers)
+		counter(f, "weir_kafka_request_bytes_total", "Bytes of requests of clients of Kafka.", a.RequestBytes)
+		counter(f, "weir_kafka_answer_bytes_total", "Bytes of answers to clients of Kafka.", a.AnswerBytes)
 	}
 	logins := "Logins by SASL of clients of Kafka, again included, by outcome: ok; unnamed (the broker agreed, and the name is not in the exchange, as with a delegation token); failed."
 	counter(f.of("outcome", "ok"), "weir_kafka_logins_total", logins, s.Logins-s.LoginsUnnamed)
@@ -489,6 +500,24 @@ func quotaUse(f figures, u *QuotaUse, refused *top[uint64]) {
 		if label, first := seen.first(name); first {
 			counter(f.of("bucket", label), "weir_quota_refused_total", "Refusals of a quota by bucket: the buckets with most refusals. All others are other.", n)
 		}
+	})
+}
+
+// kafkaCharges tells of the buckets of a gate that clients of Kafka are charged to. There is nothing before the first charge.
+func kafkaCharges(f figures, all *top[charges]) {
+	if all == nil {
+		return
+	}
+	seen := make(names)
+	all.each(func(name string, n charges) {
+		label, first := seen.first(name)
+		if !first || n == (charges{}) {
+			return
+		}
+		f := f.of("bucket", label)
+		counter(f, "weir_kafka_charged_total", "Bytes or partitions that a quota has charged to clients of Kafka, by bucket: those charged most often. What was given back is in it. All others are other.", n.cost)
+		counter(f, "weir_kafka_delays_total", "Delays of clients of Kafka by bucket, as weir_kafka_charged_total.", n.delays)
+		counter(f, "weir_kafka_delay_seconds_total", "Seconds of those delays.", n.seconds)
 	})
 }
 

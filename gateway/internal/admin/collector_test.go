@@ -8,11 +8,14 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/gateway/internal/kafka"
 	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/quota"
@@ -118,16 +121,71 @@ func TestDynamicMetrics(t *testing.T) {
 	}
 }
 
+// withKafka is a source that stands before a cluster too.
+type withKafka struct{ booked }
+
+func (withKafka) Kafka() []kafka.Snapshot {
+	return []kafka.Snapshot{{
+		Cluster: "orders", Logins: 3, ThrottledProduce: kafka.Throttled{Times: 2, Seconds: 1.5}, Muted: 1,
+		APIs:      []kafka.APIStatus{{API: "Produce", Traffic: kafka.Traffic{Requests: 5, Answers: 4, RequestBytes: 500, AnswerBytes: 40}}},
+		Bootstrap: kafka.NodeStatus{Node: -1, Connections: 1, Accepted: 2},
+		Nodes: []kafka.NodeStatus{
+			{Node: 1, Connections: 3, Traffic: kafka.Traffic{Requests: 5, Answers: 4, RequestBytes: 500, AnswerBytes: 40}}, {Node: 200, Trouble: "its port would be 9300"},
+		},
+	}}
+}
+
+// What clients of Kafka ask is in the metrics by API and by node, and what quotas charge them by bucket. Who invents names gets no series.
+func TestKafkaMetrics(t *testing.T) {
+	p := compiled(t, map[string]policy.GateSpec{"in": {Quota: &policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "1/h"}}}}, policy.Options{})
+	m := NewMetrics(withKafka{booked{still{p}, newCounter(t, true)}}, "v0")
+	m.KeepOnly(p, 2)
+	alice := kafka.Charge{Gate: "in", Rule: "user=*", Bucket: "in/user=alice", Cost: 1000}
+	m.KafkaCharged(alice)
+	alice.Wait = 1500 * time.Millisecond
+	m.KafkaCharged(alice)
+	m.KafkaCharged(kafka.Charge{Gate: "in", Rule: "user=evil", Wait: time.Second})
+	for i := range 1000 {
+		m.KafkaCharged(kafka.Charge{Gate: "in", Bucket: "in/user=" + strconv.Itoa(i), Cost: 1})
+	}
+	m.KafkaCharged(kafka.Charge{Gate: "gone", Bucket: "gone/user=alice", Cost: 1})
+	has(t, m,
+		`weir_kafka_connections{cluster="orders",node="bootstrap"} 1`,
+		`weir_kafka_connections{cluster="orders",node="1"} 3`,
+		`weir_kafka_requests_total{api="Produce",cluster="orders"} 5`,
+		`weir_kafka_answers_total{api="Produce",cluster="orders"} 4`,
+		`weir_kafka_request_bytes_total{api="Produce",cluster="orders"} 500`,
+		`weir_kafka_answer_bytes_total{api="Produce",cluster="orders"} 40`,
+		`weir_kafka_node_requests_total{cluster="orders",node="1"} 5`,
+		`weir_kafka_node_request_bytes_total{cluster="orders",node="1"} 500`,
+		`weir_kafka_node_answer_bytes_total{cluster="orders",node="bootstrap"} 0`,
+		`weir_kafka_throttled_total{api="produce",cluster="orders"} 2`,
+		`weir_kafka_throttle_seconds_total{api="produce",cluster="orders"} 1.5`,
+		`weir_kafka_muted{cluster="orders"} 1`,
+		`weir_kafka_nodes{cluster="orders"} 1`,
+		`weir_kafka_nodes_left_out{cluster="orders"} 1`,
+		`weir_kafka_charged_total{bucket="in/user=alice",gate="in"} 2000`,
+		`weir_kafka_delays_total{bucket="in/user=alice",gate="in"} 1`,
+		`weir_kafka_delay_seconds_total{bucket="in/user=alice",gate="in"} 1.5`,
+		`weir_kafka_delays_total{bucket="in/user=evil",gate="in"} 1`,
+		`weir_kafka_charged_total{bucket="other",gate="in"} 1000`,
+	)
+	if text := ask(m.Handler(), http.MethodGet, "/metrics").Body.String(); strings.Count(text, "weir_kafka_charged_total{") != 3 {
+		t.Error("there are not three buckets with series: two by name, and the others")
+	}
+}
+
 // Every metric that is served here is in the guide.
 func TestGuideHasMetrics(t *testing.T) {
 	guide, err := os.ReadFile("../../../docs/reference/metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	src := booked{still{compiled(t, map[string]policy.GateSpec{
-		"api": {Quota: &policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "1/h"}}},
-	}, policy.Options{})}, newCounter(t, true)}
-	names := regexp.MustCompile(`(?m)^# TYPE (weir_\w+)`).FindAllStringSubmatch(scrape(src, "# TYPE"), -1)
+	p := compiled(t, map[string]policy.GateSpec{"api": {Quota: &policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "1/h"}}}}, policy.Options{})
+	m := NewMetrics(withKafka{booked{still{p}, newCounter(t, true)}}, "v0")
+	m.KeepOnly(p, 20)
+	m.KafkaCharged(kafka.Charge{Gate: "api", Bucket: "api", Cost: 1})
+	names := regexp.MustCompile(`(?m)^# TYPE (weir_\w+)`).FindAllStringSubmatch(ask(m.Handler(), http.MethodGet, "/metrics").Body.String(), -1)
 	for _, m := range names {
 		if !strings.Contains(string(guide), "`"+m[1]+"`") {
 			t.Errorf("the guide has no %s", m[1])

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/kafka"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/policy"
 )
@@ -57,6 +58,14 @@ type gateSeries struct {
 	waits *top[waits]
 	// For a gate with a quota: the refusals of each bucket. Operators see there who comes too often.
 	buckets *top[uint64]
+	// Of clients of Kafka: what was charged to each bucket, and the waits.
+	charges *top[charges]
+}
+
+// charges are those of one bucket.
+type charges struct {
+	cost, delays uint64
+	seconds      float64 // of the delays
 }
 
 // buckets suit a cache as well as a report: 0.5 ms to 30 s. They are closer around 1 s, the
@@ -149,6 +158,20 @@ func (m *Metrics) Rejected(w weir.Work, r *weir.Rejection) {
 	}
 }
 
+// KafkaCharged counts a charge to a client of Kafka, or a wait.
+func (m *Metrics) KafkaCharged(c kafka.Charge) {
+	if s, ok := (*m.gates.Load())[c.Gate]; ok && s.charges != nil {
+		// A rule that blocks has no bucket, and counts as itself.
+		s.charges.add(cmp.Or(c.Bucket, c.Gate+"/"+c.Rule), func(n *charges) {
+			n.cost += uint64(c.Cost)
+			if c.Wait > 0 {
+				n.delays++
+				n.seconds += c.Wait.Seconds()
+			}
+		})
+	}
+}
+
 // Done is a weir.Hooks.Done.
 func (m *Metrics) Done(gate string, o weir.Outcome, service time.Duration) {
 	if o == weir.NoSample {
@@ -204,7 +227,7 @@ func (m *Metrics) keepGates(gates map[string]*policy.Gate, most int) {
 			s.keyOf, s.waits = pools.KeyOf, old[name].waits.orNew(most)
 		}
 		if g.Quota() != nil {
-			s.buckets = old[name].buckets.orNew(most)
+			s.buckets, s.charges = old[name].buckets.orNew(most), old[name].charges.orNew(most)
 		}
 		series[name] = s
 	}

@@ -50,6 +50,8 @@ waited. What was refused is told apart by priority and reason. More tables follo
   quotas     the buckets that were refused most
   sources    signals and stores
   upstreams  the requests to each target, and those that failed
+  kafka      the nodes of each cluster, logins, delays by quotas, and who has longest to
+             wait for one
   clients    connections of each listener, TLS handshakes that failed, and the tenants
              that send most
 
@@ -72,7 +74,7 @@ waited. What was refused is told apart by priority and reason. More tables follo
 	}
 	adminFlag(cmd, &o.Admin)
 	cmd.Flags().BoolVar(&o.JSON, "json", false, "print the gateway's answer as JSON")
-	cmd.Flags().IntVar(&o.Top, "top", 5, "how many pools and buckets of each gate, and how many tenants, to show by name")
+	cmd.Flags().IntVar(&o.Top, "top", 5, "how many pools and buckets of each gate, how many tenants, and how many waiting clients of Kafka, to show by name")
 	cmd.Flags().BoolVarP(&o.Watch, "watch", "w", false, "print it anew each second, until Ctrl-C")
 	cmd.MarkFlagsMutuallyExclusive("top", "json")
 	cmd.MarkFlagsMutuallyExclusive("watch", "json")
@@ -163,6 +165,9 @@ func printStatus(out io.Writer, s *gatewayStatus, top int) error {
 	}
 	for i := range s.Kafka {
 		rowsOfKafka(p, &s.Kafka[i])
+	}
+	for i := range s.Kafka {
+		rowsOfMuted(p, &s.Kafka[i], top)
 	}
 	for _, row := range []func(*page, string, *proxy.TargetStats){rowOfTarget, rowOfHealth} {
 		for _, name := range slices.Sorted(maps.Keys(s.Upstreams)) {
@@ -382,6 +387,18 @@ func rowsOfKafka(p *page, k *kafka.Snapshot) {
 	if in, out, topics := k.ThrottledProduce, k.ThrottledFetch, k.ThrottledMutations; in.Times+out.Times+topics.Times > 0 {
 		seconds := func(t kafka.Throttled) string { return fmt.Sprintf("%.1f", t.Seconds) }
 		p.row("DELAYS BY QUOTAS OF|NOW|PRODUCE|SECONDS|FETCH|SECONDS|MUTATIONS|SECONDS", k.Cluster, k.Muted, in.Times, seconds(in), out.Times, seconds(out), topics.Times, seconds(topics))
+	}
+}
+
+// rowsOfMuted writes the connections that a quota keeps from being read, the last to be read again first.
+func rowsOfMuted(p *page, k *kafka.Snapshot, top int) {
+	for _, m := range k.MutedLongest[:min(len(k.MutedLongest), top)] {
+		node := "bootstrap"
+		if m.Node >= 0 {
+			node = strconv.Itoa(int(m.Node))
+		}
+		p.row("MUTED AT|NODE|FROM|USER|CLIENT|BY|UNTIL|FOR", k.Cluster, node, m.From, printable(m.User), printable(m.Client), m.Quota,
+			m.Until.Local().Format(time.TimeOnly), time.Duration(m.Seconds*float64(time.Second)).Round(time.Millisecond))
 	}
 }
 

@@ -30,6 +30,7 @@ type Log struct {
 	log *slog.Logger
 	// limits has a lock of its own, and a file of its own.
 	limits limitChanges
+	delays delays // the same
 
 	mu    sync.Mutex
 	kinds map[kind]*events
@@ -90,6 +91,7 @@ func New(log *slog.Logger, snapshot func(gate string) (weir.Snapshot, bool)) *Lo
 	return &Log{
 		log:    log,
 		limits: limitChanges{log: log, snapshot: snapshot, gates: make(map[string]*limitChange)},
+		delays: delays{log: log, buckets: make(map[bucket]*delay)},
 		kinds:  make(map[kind]*events),
 	}
 }
@@ -106,6 +108,7 @@ func (l *Log) Run(ctx context.Context) {
 			return
 		case now := <-tick.C:
 			l.limits.tick(now)
+			l.delays.tick(now)
 			if now.After(next) {
 				next = now.Add(summaryEvery)
 				l.sumUp()

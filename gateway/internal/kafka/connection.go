@@ -12,7 +12,14 @@ type connection struct {
 	pending []pending // in the order of the requests
 	writing bool      // somebody writes answers of the gateway's own
 	login   login
-	muted   time.Time // requests are read again then
+	muted   mute
+}
+
+// mute is why no request is read, and until when. The zero value is none.
+type mute struct {
+	until  time.Time
+	quota  string // produce, fetch or mutations
+	client string // the client id of the request that made it
 }
 
 // pending is an answer that a client waits for. One with bytes of its own is not the broker's.
@@ -21,6 +28,8 @@ type pending struct {
 	own   []byte
 	step  step      // of a login
 	until time.Time // what the request has been charged is paid back then; zero: it owes nothing
+
+	rule, bucket string // it was charged by and to; empty: it was not
 
 	question *question // the gateway's own; the answer is not the client's
 	mutation *mutation // that a quota has counted; nil: none
@@ -69,12 +78,12 @@ func (c *connection) answered() {
 	c.pending = c.pending[1:]
 }
 
-// mute lets no request be read until a time.
-func (c *connection) mute(until time.Time) {
-	if until.After(c.muted) {
-		c.muted = until
+// mute lets no request be read for as long as m says. The longest counts.
+func (c *connection) mute(m mute) {
+	if m.until.After(c.muted.until) {
+		c.muted = m
 	}
 }
 
 // mutedFor returns for how long no request is to be read.
-func (c *connection) mutedFor(now time.Time) time.Duration { return max(c.muted.Sub(now), 0) }
+func (c *connection) mutedFor(now time.Time) time.Duration { return max(c.muted.until.Sub(now), 0) }

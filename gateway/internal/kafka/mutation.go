@@ -142,41 +142,42 @@ func (r *relay) chargeTopics(g *policy.Gate, req *request, m *mutation) time.Tim
 	if req.version >= strictFrom[req.key] {
 		mode = quota.Strict
 	}
-	var wait time.Duration // the last one counts, not the sum
+	t, longest := &r.server.throttled.mutations, r.server.opts.Quotas().Longest
+	last := Charge{Gate: g.Name()} // whose wait counts, not the sum
 	for i := range m.all {
-		t := &m.all[i]
-		if t.partitions == 0 {
+		topic := &m.all[i]
+		if topic.partitions == 0 {
 			continue
 		}
-		p, a, err := g.AdmitIn(r.ctx, mode, r.work(req, t.partitions))
-		t.charged = p
-		if a.Wait > 0 {
-			wait = a.Wait
+		w := r.work(req, topic.partitions)
+		p, a, err := g.AdmitIn(r.ctx, mode, w)
+		topic.charged = p
+		c := Charge{Gate: g.Name(), Rule: a.Rule, Bucket: a.Key, User: w.User, Client: w.Client, Cost: a.Cost}
+		if err == nil {
+			r.note(t, c, longest)
 		}
+		c.Cost, c.Wait = 0, a.Wait
 		switch refused := weir.AsRejection(err); {
 		case refused == nil:
 		case refused.Reason == weir.ReasonBlocked:
-			t.code, t.why = kerr.PolicyViolation.Code, refused.Error()
+			topic.code, topic.why = kerr.PolicyViolation.Code, refused.Error()
 		case refused.Retryable && mode == quota.Strict:
-			wait = refused.RetryAfter
-			t.code, t.why = kerr.ThrottlingQuotaExceeded.Code, fmt.Sprintf("%v; come back in %v", refused, refused.RetryAfter)
+			c.Wait = refused.RetryAfter
+			topic.code, topic.why = kerr.ThrottlingQuotaExceeded.Code, fmt.Sprintf("%v; come back in %v", refused, refused.RetryAfter)
 		case refused.Retryable:
-			wait = refused.RetryAfter // a store that does not answer
+			c.Wait = refused.RetryAfter // a store that does not answer
 		} // else the connection ends, or the gate is one that a reload has just replaced
+		if c.Wait > 0 {
+			last = c
+		}
 	}
-	longest := r.server.opts.Quotas().Longest
 	if mode == quota.Permissive {
-		wait = min(wait, longest)
+		last.Wait = min(last.Wait, longest)
 	}
-	if wait <= 0 {
+	if last.Wait <= 0 {
 		return time.Time{}
 	}
-	r.server.throttled.mutations.add(wait)
-	now := time.Now()
-	r.mu.Lock()
-	r.state.mute(now.Add(min(wait, longest)))
-	r.mu.Unlock()
-	return now.Add(wait)
+	return r.note(t, last, longest)
 }
 
 // settle is told the broker's answer to what was sent on, and returns the client's. What the broker has refused in the end is given back.

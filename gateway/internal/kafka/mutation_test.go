@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/policy"
 )
 
@@ -247,15 +248,19 @@ func TestRefusedMutationIsTold(t *testing.T) {
 // Where a quota is observed it is charged, and refuses and delays nobody. Where it is off, or does not match, nothing is asked.
 func TestMutationsUnderModes(t *testing.T) {
 	for mode, want := range map[policy.Mode]struct {
-		left float64
-		seen string
+		left     float64
+		observed uint64
+		seen     string
 	}{
-		policy.Observe: {-2, "CreateTopics a b only validated; CreateTopics a b"},
-		policy.Off:     {10, "CreateTopics a b"},
+		policy.Observe: {-2, 1, "CreateTopics a b only validated; CreateTopics a b"},
+		policy.Off:     {10, 0, "CreateTopics a b"},
 	} {
 		b, client := newCluster(t, mode, 10)
 		if got, throttle := codes(b.ask(client, create(7, "a", 12, "b", 1))); !slices.Equal(got, []int16{0, 0}) || throttle != 0 {
 			t.Errorf("%v: errors %v, %d ms", mode, got, throttle)
+		}
+		if s := b.server.Snapshot(); s.Muted != 0 || s.ThrottledMutations.Times != 0 || b.gate.Observed()[weir.ReasonQuota] != want.observed {
+			t.Errorf("%v: %+v, %v observed", mode, s, b.gate.Observed())
 		}
 		if left, seen := b.left(), strings.Join(b.seen, "; "); left != want.left || seen != want.seen {
 			t.Errorf("%v: %v left, the broker sees %s; want %+v", mode, left, seen, want)

@@ -47,6 +47,7 @@ type node struct {
 	open     atomic.Int64 // connections
 	accepted atomic.Uint64
 	failed   atomic.Uint64 // connections that the broker did not take
+	moved    counted
 }
 
 // gone is how often in a row the cluster must leave a node out until its listener closes. A broker that restarts is out for
@@ -206,6 +207,12 @@ type NodeStatus struct {
 	Connections int64  `json:"connections"`
 	Accepted    uint64 `json:"accepted"`
 	Failed      uint64 `json:"failed"` // connections of clients that the broker did not take
+	Traffic
+}
+
+// counts returns what has been counted of a node.
+func (n *node) counts() NodeStatus {
+	return NodeStatus{Node: n.id, Connections: n.open.Load(), Accepted: n.accepted.Load(), Failed: n.failed.Load(), Traffic: n.moved.snapshot()}
 }
 
 // status returns all nodes, by their ids.
@@ -215,7 +222,8 @@ func (ns *nodes) status() []NodeStatus {
 	all := make([]NodeStatus, 0, len(ns.known))
 	for _, id := range slices.Sorted(maps.Keys(ns.known)) {
 		n := ns.known[id]
-		s := NodeStatus{Node: id, Broker: n.address, Trouble: n.trouble, Connections: n.open.Load(), Accepted: n.accepted.Load(), Failed: n.failed.Load()}
+		s := n.counts()
+		s.Broker, s.Trouble = n.address, n.trouble
 		if n.conns != nil {
 			s.Address = net.JoinHostPort(ns.advertise, strconv.Itoa(n.port))
 		}

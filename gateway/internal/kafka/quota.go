@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -28,12 +29,21 @@ type Quotas struct {
 	Window  time.Duration
 }
 
-// throttles counts delays by a quota.
-type throttles struct{ times, nanoseconds atomic.Uint64 }
+// Charge is what a quota has counted, or a wait that a client has been told for it.
+type Charge struct {
+	Quota              string // produce, fetch or mutations
+	Gate, Rule, Bucket string
+	User, Client       string
+	// Cost is how many bytes or partitions were charged. Of a wait for several topics it is 0: each has been told before.
+	Cost int64
+	// Wait is what the client is told, 0 if it owes nothing.
+	Wait time.Duration
+}
 
-func (t *throttles) add(wait time.Duration) {
-	t.times.Add(1)
-	t.nanoseconds.Add(uint64(wait))
+// throttles counts delays by a quota.
+type throttles struct {
+	quota              string // produce, fetch or mutations
+	times, nanoseconds atomic.Uint64
 }
 
 // Throttled is how often, and for how long in all, clients have been told to wait by a quota.
@@ -46,6 +56,38 @@ func (t *throttles) snapshot() Throttled {
 	return Throttled{t.times.Load(), time.Duration(t.nanoseconds.Load()).Seconds()}
 }
 
+// note takes note of a charge, and mutes the connection for its wait, for longest at most. It returns when the wait is over.
+func (r *relay) note(t *throttles, c Charge, longest time.Duration) (until time.Time) {
+	c.Quota = t.quota
+	if c.Wait > 0 {
+		t.times.Add(1)
+		t.nanoseconds.Add(uint64(c.Wait))
+		until = r.mute(t, c.Client, min(c.Wait, longest)).Add(max(c.Wait-longest, 0))
+	}
+	if hook := r.server.opts.Charged; hook != nil && (c.Cost > 0 || c.Wait > 0) {
+		hook(c)
+	}
+	return until
+}
+
+// mute lets no request of the client be read for a while.
+func (r *relay) mute(t *throttles, client string, wait time.Duration) time.Time {
+	until := time.Now().Add(wait)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.state.mute(mute{until, t.quota, clipped(client)})
+	return until
+}
+
+// clipped is a client id, which others chose, as it is kept: at most 100 bytes.
+func clipped(s string) string {
+	const most = 100
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "..."
+}
+
 // work is what a quota counts: n bytes, or partitions, of the client that asks now. Whose name cannot be told has none, so only rules for every user match.
 func (r *relay) work(req *request, n int64) weir.Work {
 	r.mu.Lock()
@@ -53,37 +95,28 @@ func (r *relay) work(req *request, n int64) weir.Work {
 	return weir.Work{User: r.state.login.principal().name, Client: req.client, Cost: n}
 }
 
-// charge charges a request for n bytes, its own or those of its answer. It returns when the client has paid back what it owes, as far as
+// charge charges a request for n bytes, its own or those of its answer. It notes when the client has paid back what it owes, as far as
 // is known here: it waits for no store. Until then no request of the client is read any more. The permit gives the bytes back.
-func (r *relay) charge(g *policy.Gate, req *request, n int, t *throttles) (weir.Permit, time.Time) {
+func (r *relay) charge(g *policy.Gate, p *pending, n int, t *throttles) weir.Permit {
 	if g == nil || n == 0 {
-		return weir.Permit{}, time.Time{}
+		return weir.Permit{}
 	}
-	p, a, err := g.AdmitAhead(r.ctx, r.work(req, int64(n)))
+	w := r.work(&p.request, int64(n))
+	permit, a, err := g.AdmitAhead(r.ctx, w)
 	longest := r.server.opts.Quotas().Longest
-	wait := a.Wait
+	c := Charge{Gate: g.Name(), Rule: a.Rule, Bucket: a.Key, User: w.User, Client: w.Client, Cost: a.Cost, Wait: a.Wait}
 	if refused := weir.AsRejection(err); refused != nil {
+		c.Cost = 0
 		switch refused.Reason {
 		case weir.ReasonStore:
-			wait = refused.RetryAfter
+			c.Wait = refused.RetryAfter
 		case weir.ReasonBlocked:
-			wait = longest
+			c.Wait = longest
 		} // else the connection ends, or the gate is one that a reload has just replaced
 	}
-	if wait = min(wait, longest); wait <= 0 {
-		return p, time.Time{}
-	}
-	t.add(wait)
-	return p, r.mute(wait)
-}
-
-// mute lets no request of the client be read for a while.
-func (r *relay) mute(wait time.Duration) time.Time {
-	until := time.Now().Add(wait)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.state.mute(until)
-	return until
+	c.Wait = min(c.Wait, longest)
+	p.rule, p.bucket, p.until = c.Rule, c.Bucket, r.note(t, c, longest)
+	return permit
 }
 
 // owed is told that the broker has answered a request that was charged, and returns until when its client is to wait. A store
@@ -92,14 +125,15 @@ func (r *relay) owed(g *policy.Gate, p *pending, t *throttles) time.Time {
 	if g == nil || !g.IsDistant() {
 		return p.until
 	}
-	wait := min(g.Owed(r.work(&p.request, 1)), r.server.opts.Quotas().Longest)
+	w, longest := r.work(&p.request, 1), r.server.opts.Quotas().Longest
+	wait := min(g.Owed(w), longest)
 	if wait <= 0 || !time.Now().Add(wait).After(p.until) {
 		return p.until
 	}
-	if p.until.IsZero() {
-		t.add(wait)
+	if !p.until.IsZero() {
+		return r.mute(t, w.Client, wait) // it has been counted as one delay
 	}
-	return r.mute(wait)
+	return r.note(t, Charge{Gate: g.Name(), Rule: p.rule, Bucket: p.bucket, User: w.User, Client: w.Client, Wait: wait}, longest)
 }
 
 // leastFetch is the least that max_bytes of a fetch is lowered to. Brokers send a batch that is larger nevertheless.

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net"
 	"runtime"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -316,6 +318,112 @@ func TestMutedConnectionDrains(t *testing.T) {
 	}
 	if _, err := client.Read(make([]byte, 1)); err == nil {
 		t.Error("the client is still served")
+	}
+}
+
+// An answer to a fetch is charged where its quota is observed, and says nothing of it. What is asked for is what the client wants.
+func TestFetchIsObserved(t *testing.T) {
+	r := newRig(t, policy.Observe, time.Hour)
+	client, broker := r.pair()
+	req := kmsg.NewPtrFetchRequest()
+	req.MaxBytes = 50 << 20
+	asked := framed("app", 12, req)
+	for i := range 3 {
+		r.write(client, asked)
+		got := r.frame(broker)
+		head, _, err := readRequest(got, len(got))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if most := binary.BigEndian.Uint32(got[head.maxBytes:]); most != 50<<20 {
+			t.Errorf("max_bytes of %d", most)
+		}
+		resp := kmsg.NewPtrFetchResponse()
+		topic, part := kmsg.NewFetchResponseTopic(), kmsg.NewFetchResponseTopicPartition()
+		part.RecordBatches = make([]byte, 15_000)
+		topic.Partitions = append(topic.Partitions, part)
+		resp.Topics, resp.ThrottleMillis = append(resp.Topics, topic), 3
+		large := answer(12, resp)
+		go func() { _, _ = broker.Write(large) }()
+		if told := binary.BigEndian.Uint32(r.frame(client)[5:]); told != 3 {
+			t.Errorf("told to wait %d ms, and the broker said 3", told)
+		}
+		if left := float64(10_000 - (i+1)*(len(large)-4)); r.left() != left {
+			t.Errorf("%v left, want %v", r.left(), left)
+		}
+	}
+	if s := r.server.Snapshot(); s.ThrottledFetch.Times != 0 || s.Muted != 0 || r.gate.Observed()[weir.ReasonQuota] != 3 {
+		t.Errorf("%+v, %v observed", s, r.gate.Observed())
+	}
+}
+
+// What is charged is told with who it was, and so is the wait. Who waits longest is named, with the number of all.
+func TestChargesAreTold(t *testing.T) {
+	r := newRig(t, policy.Enforce, time.Hour)
+	var mu sync.Mutex
+	var told []Charge
+	r.server.opts.Charged = func(c Charge) {
+		mu.Lock()
+		defer mu.Unlock()
+		told = append(told, c)
+	}
+	client, broker := r.pair()
+	r.write(client, produce(9, 0, 1000))
+	r.frame(broker)
+	r.write(client, produce(9, 0, 10_000))
+	r.frame(broker)
+	one := Charge{"produce", "bytes", "user=*,client=*", "bytes/user=ANONYMOUS/client=app", "ANONYMOUS", "app", 1000, 0}
+	two := one
+	two.Cost, two.Wait = 10_000, 50*time.Millisecond
+	mu.Lock()
+	if !slices.Equal(told, []Charge{one, two}) {
+		t.Errorf("%+v", told)
+	}
+	mu.Unlock()
+
+	var froms []string
+	for i := range mostMuted + 15 { // all of one bucket, so each waits longer than the one before
+		client, broker := r.pair()
+		froms = append(froms, client.LocalAddr().String())
+		r.write(client, produce(9, 0, 1_000_000+i))
+		r.frame(broker)
+	}
+	s := r.server.Snapshot()
+	if s.Muted != len(froms) && s.Muted != len(froms)+1 || len(s.MutedLongest) != mostMuted {
+		t.Fatalf("%d muted, %d named", s.Muted, len(s.MutedLongest))
+	}
+	slices.Reverse(froms)
+	for i, m := range s.MutedLongest {
+		if m.User != "ANONYMOUS" || m.Client != "app" || m.Quota != "produce" || m.Node != -1 || m.Seconds < 100 || time.Until(m.Until) < 100*time.Second {
+			t.Errorf("%+v", m)
+		}
+		if m.From != froms[i] {
+			t.Errorf("%d: %s, want %s", i, m.From, froms[i])
+		}
+	}
+}
+
+// Requests and answers are counted as clients see them, by API and by node. Questions of the gateway's own are not.
+func TestTrafficIsCounted(t *testing.T) {
+	b, client := newCluster(t, policy.Enforce, 100)
+	b.ask(client, create(7, "a", 1)) // a copy is validated before
+	groups := kmsg.NewPtrListGroupsRequest()
+	groups.Version = 2
+	b.ask(client, groups)
+	b.ask(client, groups)
+	asked, answered := uint64(len(framed("app", 2, groups))), uint64(len(answer(2, kmsg.NewPtrListGroupsResponse())))
+	newer := framed("app", 4, kmsg.NewPtrApiVersionsRequest())
+	binary.BigEndian.PutUint16(newer[6:], 9) // answered here
+	b.write(client, newer)
+	b.frame(client)
+	s := b.server.Snapshot()
+	sum := Traffic{}
+	for _, a := range s.APIs {
+		sum = Traffic{sum.Requests + a.Requests, sum.Answers + a.Answers, sum.RequestBytes + a.RequestBytes, sum.AnswerBytes + a.AnswerBytes}
+	}
+	if len(s.APIs) != 3 || s.APIs[0].API != "ApiVersions" || s.APIs[1].API != "CreateTopics" || s.APIs[1].Requests != 1 || s.APIs[1].Answers != 1 ||
+		s.APIs[2] != (APIStatus{"ListGroups", Traffic{2, 2, 2 * asked, 2 * answered}}) || s.Bootstrap.Traffic != sum {
+		t.Errorf("%+v", s)
 	}
 }
 

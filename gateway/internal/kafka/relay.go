@@ -288,7 +288,9 @@ func (r *relay) request(n int) error {
 	if err != nil {
 		return err
 	}
+	r.asked(&req, n)
 	if own := req.ownAnswer(); own != nil {
+		r.told(&req, len(own))
 		if _, err := io.CopyN(io.Discard, r, int64(4+n-len(frame))); err != nil {
 			return err
 		}
@@ -309,7 +311,7 @@ func (r *relay) request(n int) error {
 	var charged weir.Permit
 	switch quotas := r.server.opts.Quotas(); req.key {
 	case keyProduce:
-		charged, p.until = r.charge(quotas.Produce, &req, n, &r.server.throttled.produce)
+		charged = r.charge(quotas.Produce, &p, n, &r.server.throttled.produce)
 	case keyFetch, keyShareFetch:
 		r.lower(quotas.Fetch, &req, frame)
 	case keyCreateTopics, keyDeleteTopics, keyCreatePartitions:
@@ -406,7 +408,9 @@ func (r *relay) reply(req *request, resp kmsg.Response) error {
 	if resp.IsFlexible() {
 		header = append(header, 0) // no tags
 	}
-	if err := r.expect(pending{request: *req, own: encode(header, resp)}); err != nil {
+	own := encode(header, resp)
+	r.told(req, len(own))
+	if err := r.expect(pending{request: *req, own: own}); err != nil {
 		return err
 	}
 	return r.ownAnswers()
@@ -584,8 +588,7 @@ func (r *relay) oneAnswer(n int) error {
 	case keyProduce:
 		p.until = r.owed(r.server.opts.Quotas().Produce, &p, &r.server.throttled.produce)
 	case keyFetch, keyShareFetch:
-		var charged weir.Permit
-		charged, p.until = r.charge(r.server.opts.Quotas().Fetch, &p.request, n, &r.server.throttled.fetch)
+		charged := r.charge(r.server.opts.Quotas().Fetch, &p, n, &r.server.throttled.fetch)
 		defer charged.Done(weir.OK)
 	}
 	throttle := throttleOf(p.until, time.Now())
@@ -595,6 +598,7 @@ func (r *relay) oneAnswer(n int) error {
 				return err
 			}
 		}
+		r.told(&p.request, 4+n)
 		if _, err := r.client.Write(frame); err != nil {
 			return err
 		}
@@ -628,6 +632,8 @@ func (r *relay) oneAnswer(n int) error {
 	}
 	replace(resp, r.server.nodes.Advertised)
 	raise(resp, throttle)
-	_, err = r.client.Write(encode(whole[:body], resp))
+	out := encode(whole[:body], resp)
+	r.told(&p.request, len(out))
+	_, err = r.client.Write(out)
 	return err
 }

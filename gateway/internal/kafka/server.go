@@ -7,6 +7,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -26,7 +27,7 @@ import (
 	"github.com/weir-go/weir/gateway/internal/quotas"
 )
 
-// Options are what a [Server] needs. All but TLS, SASL, Quotas, Rules and Previous are required.
+// Options are what a [Server] needs. All but TLS, SASL, Quotas, Rules, Charged and Previous are required.
 type Options struct {
 	// Cluster is the name of the cluster in the file, and Config what the file says of it.
 	Cluster string
@@ -45,6 +46,8 @@ type Options struct {
 	Quotas func() Quotas
 	// Rules keeps the quotas that clients set for its gates. With nil they can set none.
 	Rules *quotas.Book
+	// Charged is told of each charge of a quota, and of each wait for one.
+	Charged func(Charge)
 	// Failed is told of each connection that a broker did not take.
 	Failed func(broker, failure string, err error)
 	Logger *slog.Logger
@@ -79,6 +82,7 @@ type Server struct {
 
 	logins    struct{ ok, unnamed, failed atomic.Uint64 }
 	throttled struct{ produce, fetch, mutations throttles }
+	moved     traffic
 
 	partitions struct { // that a topic has by default
 		n     int64
@@ -93,6 +97,7 @@ type Server struct {
 func New(o Options) (*Server, error) {
 	s := &Server{opts: o, log: o.Logger.With("cluster", o.Cluster), nodes: newNodes(&o.Config), open: map[*relay]struct{}{}}
 	s.bootstrap.id = -1
+	s.throttled.produce.quota, s.throttled.fetch.quota, s.throttled.mutations.quota = countedBy(keyProduce), countedBy(keyFetch), countedBy(keyCreateTopics)
 	if o.Quotas == nil {
 		s.opts.Quotas = func() Quotas { return Quotas{} }
 	}
@@ -354,36 +359,72 @@ type Snapshot struct {
 	Logins        uint64 `json:"logins"`
 	LoginsUnnamed uint64 `json:"logins_unnamed"`
 	LoginsFailed  uint64 `json:"logins_failed"`
+	// APIs are those that have been asked, by name.
+	APIs []APIStatus `json:"apis,omitempty"`
 	// Throttled are the delays by quotas: of requests to produce, of answers to fetch, of mutations (refusals included). Muted are
-	// connections that are not read now for one.
+	// connections that are not read now for one, and MutedLongest those of them that still have longest to wait, at most ten.
 	ThrottledProduce   Throttled `json:"throttled_produce"`
 	ThrottledFetch     Throttled `json:"throttled_fetch"`
 	ThrottledMutations Throttled `json:"throttled_mutations"`
 	Muted              int       `json:"muted"`
+
+	MutedLongest []MutedStatus `json:"muted_longest,omitempty"`
 	// Bootstrap are those at the listener where clients bootstrap.
 	Bootstrap NodeStatus   `json:"bootstrap"`
 	Nodes     []NodeStatus `json:"nodes"`
 }
 
+// MutedStatus is a connection that is not read.
+type MutedStatus struct {
+	From   string `json:"from"` // the client's address
+	Node   int32  `json:"node"` // -1: it bootstraps
+	User   string `json:"user"` // empty if the name cannot be told
+	Client string `json:"client"`
+	Quota  string `json:"quota"` // produce, fetch or mutations
+	// Until is when it is read again, in Seconds from now.
+	Until   time.Time `json:"until"`
+	Seconds float64   `json:"seconds"`
+}
+
+// mostMuted bounds the connections of a snapshot that are named.
+const mostMuted = 10
+
+// muted returns how many connections are not read now, and those of them that are last to be read again.
+func (s *Server) muted(now time.Time) (n int, longest []MutedStatus) {
+	for _, r := range s.all() {
+		r.mu.Lock()
+		m, who, left := r.state.muted, r.state.login.principal(), r.state.mutedFor(now)
+		r.mu.Unlock()
+		if left <= 0 {
+			continue
+		}
+		n++
+		longest = append(longest, MutedStatus{r.raw.RemoteAddr().String(), r.node.id, who.name, m.client, m.quota, m.until, left.Seconds()})
+		if len(longest) >= 2*mostMuted {
+			longest = last(longest)
+		}
+	}
+	return n, last(longest)
+}
+
+// last returns the last to be read again, in that order.
+func last(all []MutedStatus) []MutedStatus {
+	slices.SortFunc(all, func(a, b MutedStatus) int { return cmp.Or(b.Until.Compare(a.Until), cmp.Compare(a.From, b.From)) })
+	return all[:min(len(all), mostMuted)]
+}
+
 // Snapshot returns what there is to see.
 func (s *Server) Snapshot() Snapshot {
 	b := &s.bootstrap
-	all := Snapshot{Cluster: s.opts.Cluster, Nodes: s.nodes.status(), Bootstrap: NodeStatus{
-		Node: -1, Address: s.opts.Config.Listen.Address, Connections: b.open.Load(), Accepted: b.accepted.Load(), Failed: b.failed.Load(),
-	}}
+	all := Snapshot{Cluster: s.opts.Cluster, Nodes: s.nodes.status(), Bootstrap: b.counts()}
+	all.Bootstrap.Address = s.opts.Config.Listen.Address
 	all.Connections = all.Bootstrap.Connections
 	all.LoginsUnnamed, all.LoginsFailed = s.logins.unnamed.Load(), s.logins.failed.Load()
 	all.Logins = s.logins.ok.Load() + all.LoginsUnnamed
 	t := &s.throttled
 	all.ThrottledProduce, all.ThrottledFetch, all.ThrottledMutations = t.produce.snapshot(), t.fetch.snapshot(), t.mutations.snapshot()
-	now := time.Now()
-	for _, r := range s.all() {
-		r.mu.Lock()
-		if r.state.mutedFor(now) > 0 {
-			all.Muted++
-		}
-		r.mu.Unlock()
-	}
+	all.APIs = s.moved.status()
+	all.Muted, all.MutedLongest = s.muted(time.Now())
 	for _, n := range all.Nodes {
 		all.Connections += n.Connections
 	}

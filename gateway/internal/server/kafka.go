@@ -7,6 +7,7 @@ import (
 
 	"github.com/weir-go/weir/gateway/internal/accept"
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/eventlog"
 	"github.com/weir-go/weir/gateway/internal/kafka"
 )
 
@@ -52,6 +53,14 @@ func (s *Server) newKafka(cfg *config.Config, cluster string, settings [sha256.S
 	k := cfg.Kafka[cluster]
 	o := kafka.Options{
 		Cluster: cluster, Config: k, Conns: l.conns, Logger: s.log, Rules: s.book,
+		Charged: func(c kafka.Charge) {
+			s.metrics.KafkaCharged(c)
+			if c.Wait > 0 {
+				s.events.Delayed(eventlog.Delay{
+					Cluster: cluster, Quota: c.Quota, Gate: c.Gate, Rule: c.Rule, Bucket: c.Bucket, User: c.User, Client: c.Client, Wait: c.Wait,
+				})
+			}
+		},
 		Failed: func(broker, failure string, err error) {
 			s.events.UpstreamFailed("kafka "+cluster, broker, failure, err)
 		},

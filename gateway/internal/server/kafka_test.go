@@ -22,10 +22,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/await"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/kafka"
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
 )
 
 // brokers starts a cluster in this process.
@@ -522,5 +524,97 @@ func TestKafkaAway(t *testing.T) {
 	eventually(t, "a line in the log", func() bool { return strings.Contains(g.log.String(), "Kafka does not say which nodes there are") })
 	if err := g.stop(); err != nil {
 		t.Errorf("%v", err)
+	}
+}
+
+// limitedKafka is beforeKafka with a quota of bytes for each user, in the words of the file.
+func limitedKafka(t *testing.T, seeds []string, first int, listen, settings string) *config.Config {
+	t.Helper()
+	cfg, err := config.Parse("weir.yaml", fmt.Appendf(nil, `
+kafka:
+  orders:
+    bootstrap: ["%s"]
+    listen: {address: "%s"}
+    nodes: {ports: %d-%[3]d, advertise: 127.0.0.1}
+    quotas: {produce: in, max_throttle: 1h}
+gates:
+  in: {quota: {%s, by: [user]}}
+admin: {address: "127.0.0.1:0"}
+shutdown: {grace: 1m, lame_duck: 0s}
+`, seeds[0], listen, first, settings))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// produceRequest is a request to produce that has no answer, with so many bytes that are no records.
+func produceRequest(correlation int32, n int) []byte {
+	req := kmsg.NewPtrProduceRequest()
+	topic, part := kmsg.NewProduceRequestTopic(), kmsg.NewProduceRequestTopicPartition()
+	part.Records = make([]byte, n)
+	topic.Topic, topic.Partitions = "orders", append(topic.Partitions, part)
+	req.Acks, req.Topics = 0, append(req.Topics, topic)
+	return kafkaRequest(correlation, 9, req)
+}
+
+// A reload keeps connections, what is owed, and who waits for it. The new settings hold for what comes then: at a higher rate a debt is
+// paid back sooner, and who waits already waits as long as was said.
+func TestKafkaReloadKeepsDebts(t *testing.T) {
+	t.Parallel()
+	cluster := brokers(t, kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"))
+	first, listen := portsFor(t, 1), closedPort(t)
+	next := limitedKafka(t, cluster.ListenAddrs(), first, listen, "rate: 10/s, burst: 1000")
+	g := start(t, next, Options{Load: func() (*config.Config, error) { return next, nil }})
+	c := asked(t, listen, produceRequest(1, 20_000))
+	eventually(t, "the client is not read", func() bool { return g.cluster().Muted == 1 })
+	before := g.cluster().MutedLongest[0]
+	ask := func() quota.Answer {
+		t.Helper()
+		a, _ := g.Policy().Gate("in").Quota().Peek(t.Context(), weir.Work{User: "ANONYMOUS", Client: "raw"})
+		return a
+	}
+	if left := ask().Remaining; left > -18_000 {
+		t.Fatalf("%v tokens left", left)
+	}
+	next = limitedKafka(t, cluster.ListenAddrs(), first, listen, "rate: 5/s, burst: 2000")
+	next.Kafka["orders"].Listen.MaxConnections = 77
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if a := ask(); a.Remaining > -18_000 || a.Windows[0].Rate != 5 {
+		t.Errorf("after the reload: %+v", a)
+	}
+	s := g.cluster()
+	if s.Muted != 1 || s.MutedLongest[0].From != before.From || !s.MutedLongest[0].Until.Equal(before.Until) || s.Connections != 1 || g.Connections()[0].Limit != 77 {
+		t.Errorf("after the reload: %+v, and before %+v", s, before)
+	}
+	if _, err := c.Write(kafkaRequest(2, 0, kmsg.NewPtrApiVersionsRequest())); err != nil {
+		t.Errorf("the connection has ended: %v", err)
+	}
+	if got := g.log.String(); strings.Count(got, "a quota begins to delay") != 1 || !strings.Contains(got, `cluster=orders quota=produce gate=in rule="user=*" bucket="in/user=ANONYMOUS" user=ANONYMOUS client=raw wait=`) {
+		t.Error("not one line about the delay")
+	}
+	if _, metrics := get(t, "http://"+g.AdminAddr().String()+"/metrics"); !strings.Contains(metrics, `weir_kafka_delays_total{bucket="in/user=ANONYMOUS",gate="in"} 1`) {
+		t.Error("no delay in the metrics")
+	}
+	if _, answer := get(t, "http://"+g.AdminAddr().String()+"/explain?kafka=orders&api=Produce"); !strings.Contains(answer, `"says": "delays"`) {
+		t.Errorf("%s", answer)
+	}
+
+	// The wait of somebody who owes little is over while the other still waits, on a gate with other settings.
+	next = limitedKafka(t, cluster.ListenAddrs(), first, listen, "rate: 100000/s, burst: 1000")
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	other := asked(t, listen, produceRequest(1, 500), kafkaRequest(2, 0, kmsg.NewPtrApiVersionsRequest()))
+	if id, _ := nextAnswer(t, other); id != 2 {
+		t.Errorf("an answer to request %d", id)
+	}
+	if s := g.cluster(); s.Muted != 1 || !s.MutedLongest[0].Until.Equal(before.Until) {
+		t.Errorf("%+v", s)
+	}
+	if err := g.stop(); err != nil { // who waits ends at once, with the request that it has sent
+		t.Error(err)
 	}
 }
