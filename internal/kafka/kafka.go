@@ -43,6 +43,8 @@ type Config struct {
 	Certificate []byte
 	// Settings are name=value, after those that every such broker has. It makes no topics by itself.
 	Settings []string
+	// Java are flags of the broker's Java machine, after those that every such broker has.
+	Java []string
 }
 
 // Server is a broker that was started.
@@ -230,12 +232,12 @@ func (s *Server) certificate() string { return filepath.Join(s.folder, "broker.p
 // Command is one of Kafka's own tools, such as org.apache.kafka.tools.TopicCommand, ready to run. It warns of nothing, and
 // starts fast rather than runs fast.
 func (s *Server) Command(ctx context.Context, class string, args ...string) *exec.Cmd {
-	return s.java(ctx, "256m", class, args...)
+	return s.java(ctx, "256m", nil, class, args...)
 }
 
-func (s *Server) java(ctx context.Context, heap, class string, args ...string) *exec.Cmd {
+func (s *Server) java(ctx context.Context, heap string, flags []string, class string, args ...string) *exec.Cmd {
 	all := slices.Concat([]string{"-cp", filepath.Join(s.cfg.Jars, "*"), "-Xmx" + heap, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-		"-Dorg.slf4j.simpleLogger.defaultLogLevel=error", class}, args)
+		"-Dorg.slf4j.simpleLogger.defaultLogLevel=error"}, flags, []string{class}, args)
 	cmd := exec.CommandContext(ctx, "java", all...)
 	cmd.Dir = s.folder
 	return cmd
@@ -243,7 +245,7 @@ func (s *Server) java(ctx context.Context, heap, class string, args ...string) *
 
 func (s *Server) launch(ctx context.Context) error {
 	// Not by the context: Stop ends it, after whoever uses it.
-	p, err := process.Start("Kafka", s.java(context.WithoutCancel(ctx), "512m", "kafka.Kafka", s.file()))
+	p, err := process.Start("Kafka", s.java(context.WithoutCancel(ctx), "512m", s.cfg.Java, "kafka.Kafka", s.file()))
 	if err != nil {
 		return err
 	}
