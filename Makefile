@@ -74,7 +74,7 @@ test-unit: need-go
 # processes most of the time, so they run side by side.
 .PHONY: test-integration
 test-integration: need-go parts
-	go test -tags integration -count=1 -p 3 -parallel 8 -timeout 30m ./gateway/integration/ ./weirkafka/ ./weirpgx/ ./weirredis/ ./examples/analytics/ ./examples/execution/ ./examples/linearizer/ ./bench/sql/
+	go test -tags integration -count=1 -p 3 -parallel 8 -timeout 30m ./gateway/integration/ ./weirkafka/ ./weirpgx/ ./weirredis/ ./examples/analytics/ ./examples/execution/ ./examples/linearizer/ ./bench/kafka/ ./bench/sql/
 
 .PHONY: test-redis
 test-redis: need-go ## the tests of the store alone; make test-redis WEIR_REDIS_SERVER=/path/to/redis-server: against that one
@@ -222,6 +222,12 @@ SQLARGS ?=
 .PHONY: bench-sql
 bench-sql: need-go parts ## sizes and controllers before a real PostgreSQL, hours; SQLARGS="-workloads point -rounds 1", SQLARGS="-storm -window 8s"
 	go run ./bench/sql $(SQLARGS)
+
+BENCHKAFKAARGS ?=
+
+.PHONY: bench-kafka
+bench-kafka: build parts ## the gateway before a real Kafka beside a direct connection and nginx, ten minutes; BENCHKAFKAARGS="-parts plain -rounds 3"
+	go run ./bench/kafka -weir $(BIN) $(BENCHKAFKAARGS)
 
 EXECUTIONARGS ?= -plot bin/execution.svg
 

@@ -54,7 +54,7 @@ var arrows = map[string][]string{
 // library. The limiter is not among what the binary may: its gates come out of
 // a policy, never wired by hand.
 var moduleArrows = map[string][]string{
-	"bench":               {"", "slot", "control", "limit", "policy", "quota", "signal", "sim", "throttle", "weirgrpc", "weirhttp", "weirpgx", "weirredis", "weirsql", "internal/chart", "internal/freeport", "internal/hist", "internal/loadgen", "internal/mariadb", "internal/postgres", "internal/process", "internal/station"},
+	"bench":               {"", "slot", "control", "limit", "policy", "quota", "signal", "sim", "throttle", "weirgrpc", "weirhttp", "weirpgx", "weirredis", "weirsql", "internal/chart", "internal/freeport", "internal/hist", "internal/kafka", "internal/loadgen", "internal/mariadb", "internal/postgres", "internal/process", "internal/station"},
 	"examples/analytics":  {"", "control", "keyed", "limit", "weirgrpc", "internal/chart", "internal/freeport", "internal/hist", "internal/loadgen", "internal/postgres", "internal/process"},
 	"examples/execution":  {"", "control", "keyed", "limit", "weirhttp", "weirpgx", "weirsql", "internal/chart", "internal/freeport", "internal/loadgen", "internal/postgres"},
 	"examples/linearizer": {"", "control", "keyed", "limit", "signal", "weirhttp", "weirkafka", "internal/chart", "internal/freeport", "internal/hist", "internal/kafka", "internal/loadgen", "internal/process"},

@@ -98,12 +98,19 @@ func usageOf(pid int) (u Usage) {
 	const scheduler = 2 // makes a clock of a process number, see clock_getcpuclockid(3)
 	u.CPU = clock(int32(^pid<<3 | scheduler))
 	if status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)); err == nil {
-		if _, rest, ok := strings.Cut(string(status), "VmHWM:"); ok {
-			kb, _ := strconv.ParseUint(strings.Fields(rest)[0], 10, 64)
-			u.Peak = kb << 10
-		}
+		u.Peak, u.Resident = memory(string(status), "VmHWM:"), memory(string(status), "VmRSS:")
 	}
 	return u
+}
+
+// memory reads a line of a process's status, in bytes.
+func memory(status, name string) uint64 {
+	_, rest, ok := strings.Cut(status, name)
+	if !ok {
+		return 0
+	}
+	kb, _ := strconv.ParseUint(strings.Fields(rest)[0], 10, 64)
+	return kb << 10
 }
 
 // tick is the unit of CPU time in /proc on every Linux that Go runs on.

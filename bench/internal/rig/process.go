@@ -54,8 +54,8 @@ func StartListening(ctx context.Context, addr, program string, args ...string) (
 
 // Usage is what the kernel says about a process.
 type Usage struct {
-	CPU  time.Duration
-	Peak uint64 // resident bytes
+	CPU            time.Duration
+	Resident, Peak uint64 // bytes: now, and the most so far
 }
 
 // Usage is what the process has used so far.

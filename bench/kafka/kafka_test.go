@@ -1,0 +1,62 @@
+//go:build integration
+
+package main
+
+import (
+	"bytes"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/internal/process"
+)
+
+// The command in its shortest form: each part runs, whatever this machine makes of it, and every figure is there.
+func TestCommand(t *testing.T) {
+	weir := filepath.Join(t.TempDir(), "weir")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", weir, "../../gateway/cmd/weir").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	nginx := process.Find(".cache/bin/nginx")
+	if nginx == "" {
+		t.Fatal("there is no nginx in .cache/bin: make parts fetches it")
+	}
+	var out bytes.Buffer
+	b := &bench{weir: weir, nginx: nginx, rounds: 1, turn: 100 * time.Millisecond, idle: 50, slow: 4, out: &out}
+	if err := b.run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	said := out.String()
+	for _, want := range []string{
+		`\n## Plain TCP; relay, broker and client share`, `\n## Plain TCP; .*core for`, `\n## TLS, `,
+		`\n\| produce, MB/s \| direct \| [1-9]`, `\n\| produce, MB/s \| nginx \| [1-9]`, `\n\| produce, MB/s \| weir \| [1-9].* µs/MB .*over direct`,
+		`\n\| consume, MB/s \| direct \| [1-9]`, `\n\| consume, MB/s \| nginx \| [1-9]`, `\n\| consume, MB/s \| weir \| [1-9].* µs/MB .*over direct`,
+		`\n\| round trip, acks=1, p50 µs \| direct \| [1-9]`, `\n\| round trip, acks=1, p50 µs \| weir \| [1-9].* µs/request .*more than direct`,
+		`\n## 50 connections that rest`, `\n\| weir \| [1-9].* KiB `, `\n\| weir, TLS \| [1-9]`,
+		`\n## 4 clients that read`, `\n\| weir \| [1-9].* MiB `,
+	} {
+		if !regexp.MustCompile(want).MatchString(said) {
+			t.Errorf("the output lacks %q", want)
+		}
+	}
+	if t.Failed() || strings.Contains(said, "NaN") {
+		t.Errorf("the output:\n%s", said)
+	}
+}
+
+// What cannot be measured is refused before anything is started.
+func TestArguments(t *testing.T) {
+	for _, b := range []bench{
+		{rounds: 1, turn: time.Second, idle: 1, slow: 1, parts: []string{"fast"}},
+		{rounds: 0, turn: time.Second, idle: 1, slow: 1},
+		{rounds: 1, turn: time.Millisecond, idle: 1, slow: 1},
+		{rounds: 1, turn: time.Second, idle: 9001, slow: 1},
+	} {
+		if err := b.run(t.Context()); err == nil || !strings.Contains(err.Error(), "-") {
+			t.Errorf("%+v: %v", b, err)
+		}
+	}
+}
