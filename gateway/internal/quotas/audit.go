@@ -8,6 +8,8 @@ import (
 	"maps"
 	"strings"
 	"time"
+
+	"github.com/weir-go/weir/quota"
 )
 
 // mostAsked bounds the operations in the log line of a change that was refused. A change that was
@@ -15,7 +17,7 @@ import (
 const mostAsked = 20
 
 // audit logs and counts who asked for what, and what came of it. Each change has at least
-// one line.
+// one line. A change that was made has one for each thing that its rules match, whatever gates they are of.
 func (b *Book) audit(c *Change, res *Result, err error) {
 	outcome := outcomeOf(c, err)
 	b.count(c.Via, outcome)
@@ -35,10 +37,36 @@ func (b *Book) audit(c *Change, res *Result, err error) {
 		if len(res.Steps) == 0 {
 			line.Info("quota change that changes nothing", append(asked(), "etag", res.ETag)...)
 		}
-		for _, s := range res.Steps {
-			line.Info("quota changed", "gate", s.Gate, "rule", s.Matches, "before", gives(s.Before), "after", gives(s.After), "file_gives", cmp.Or(s.FileGives, "nothing"), "etag", res.ETag)
+		for _, same := range byMatch(res.Steps) {
+			line.Info("quota changed", "gate", told(same, func(s *Step) string { return s.Gate }), "rule", same[0].Matches,
+				"before", told(same, func(s *Step) string { return gives(s.Before) }), "after", told(same, func(s *Step) string { return gives(s.After) }),
+				"file_gives", told(same, func(s *Step) string { return cmp.Or(s.FileGives, "nothing") }), "etag", res.ETag)
 		}
 	}
+}
+
+// byMatch returns the steps about rules that match the same, in the order in which the first of each stands.
+func byMatch(steps []Step) (all [][]Step) {
+	at := map[quota.Pattern]int{}
+	for _, s := range steps {
+		i, ok := at[s.identity.Pattern]
+		if !ok {
+			i = len(all)
+			at[s.identity.Pattern] = i
+			all = append(all, nil)
+		}
+		all[i] = append(all[i], s)
+	}
+	return all
+}
+
+// told says something of each step, in their order.
+func told(steps []Step, of func(*Step) string) string {
+	words := make([]string, len(steps))
+	for i := range steps {
+		words[i] = of(&steps[i])
+	}
+	return strings.Join(words, "; ")
 }
 
 // auditReset logs and counts who asked for a reset of a bucket, and what came of it.

@@ -379,13 +379,15 @@ func TestAudit(t *testing.T) {
 	f(Change{IfMatch: "old", Ops: set("api", "carol", "9/h").Ops}, "outcome=conflict", "if_match=old", `asked="api: set user=carol 9/h"`)
 	f(Change{Ops: make([]Op, 30)}, "operations=30", "and 10 more")
 	f(Change{Ops: []Op{{Gate: "other", Clear: true}}}, "changes nothing", `asked="other: delete all"`)
+	f(Change{Ops: []Op{{Gate: "api", Set: user("dan", "4/h")}, {Gate: "other", Set: user("dan", "5/h")}}}, `gate="api; other"`, `rule="user=dan"`,
+		`before="as the file says; as the file says"`, `after="4/h burst 4; 5/h burst 5"`, `file_gives="nothing; nothing"`)
 	lots := make([]policy.QuotaRuleSpec, MaxOps+50)
 	for i := range lots {
 		lots[i] = *user(fmt.Sprint("lot-", i), "1/h")
 	}
 	before := strings.Count(d.log.String(), "quota changed")
 	f(Change{Ops: []Op{{Gate: "api", Replace: lots}}}, `user=lot-0"`, fmt.Sprintf(`user=lot-%d"`, len(lots)-1))
-	if n := strings.Count(d.log.String(), "quota changed") - before; n != len(lots)+1 { // carol is taken back
+	if n := strings.Count(d.log.String(), "quota changed") - before; n != len(lots)+2 { // carol and dan are taken back
 		t.Errorf("%d lines for %d rules that changed", n, len(lots)+1)
 	}
 }

@@ -25,7 +25,10 @@ type Change struct {
 	// IfMatch is the entity tag of the rules that the writer has seen. If it is empty, any
 	// will do.
 	IfMatch string `json:"-"`
-	// By says who asks, and Via how they are known: ViaSocket or ViaToken.
+	// MayMiss says that a rule to delete need not be there. If it is the file's, that is a fault
+	// still.
+	MayMiss bool `json:"-"`
+	// By says who asks, and Via how they are known: ViaSocket, ViaToken or ViaKafka.
 	By  string `json:"-"`
 	Via string `json:"-"`
 }
@@ -34,8 +37,9 @@ type Change struct {
 type Op struct {
 	// Gate names the gate. It may be left out if only one has a quota.
 	Gate string `json:"gate,omitempty"`
-	// Set sets a rule. It replaces the rule that matches the same.
-	Set *policy.QuotaRuleSpec `json:"set,omitempty"`
+	// Set sets a rule. It replaces the rule that matches the same. Asked is the Asked of that rule.
+	Set   *policy.QuotaRuleSpec `json:"set,omitempty"`
+	Asked float64               `json:"-"`
 	// Delete removes the rule that matches the same; the file's rule holds again.
 	Delete *quota.Rule `json:"delete,omitempty"`
 	// Replace sets these rules and removes all others of the gate.
@@ -143,35 +147,61 @@ const attempts = 10
 // The error is a [Faults] about the change, ErrNowhere, ErrPrecondition, or the
 // store's.
 func (b *Book) Change(ctx context.Context, c Change) (Result, error) {
+	a := b.Each(ctx, []Change{c})[0]
+	return a.Result, a.Err
+}
+
+// Answer is what came of one of several changes.
+type Answer struct {
+	Result
+	Err error // as of [Book.Change]
+}
+
+// Each carries out several changes in their order, each of them as [Book.Change] does. A fault of one undoes
+// no other. They are written together, so where the store fails, none is kept.
+func (b *Book) Each(ctx context.Context, all []Change) []Answer {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	b.changing.Lock()
 	defer b.changing.Unlock()
-	res, err := b.change(ctx, &c)
-	b.audit(&c, &res, err)
-	return res, err
+	all, answers := slices.Clone(all), make([]Answer, len(all))
+	b.each(ctx, all, answers)
+	for i := range all {
+		b.audit(&all[i], &answers[i].Result, answers[i].Err)
+	}
+	return answers
 }
 
-func (b *Book) change(ctx context.Context, c *Change) (Result, error) {
-	if b.saved.store == nil {
-		return Result{}, ErrNowhere
+func (b *Book) each(ctx context.Context, all []Change, answers []Answer) {
+	open := make([]int, 0, len(all)) // the changes that have no answer yet
+	for i := range all {
+		if b.saved.store == nil {
+			answers[i].Err = ErrNowhere
+		} else if answers[i].Err = b.fillGates(&all[i]); answers[i].Err == nil {
+			open = append(open, i)
+		}
 	}
-	if err := b.fillGates(c); err != nil {
-		return Result{}, err
+	if len(open) == 0 {
+		return
+	}
+	fail := func(err error) {
+		for _, i := range open {
+			answers[i].Err = err
+		}
 	}
 	for range attempts {
 		if err := b.refresh(ctx); errors.Is(err, ErrChanged) {
 			continue
 		} else if err != nil {
 			b.logTrouble(err)
-			return Result{}, fmt.Errorf("the rules cannot be read, so %w: %w", ErrUnchanged, err)
+			fail(fmt.Errorf("the rules cannot be read, so %w: %w", ErrUnchanged, err))
+			return
 		}
-		res, err := b.attempt(ctx, c)
-		if !errors.Is(err, ErrChanged) {
-			return res, err
+		if !b.attempt(ctx, all, open, answers) {
+			return
 		}
 	}
-	return Result{}, fmt.Errorf("%w, %d times while this change was tried; repeat it", ErrChanged, attempts)
+	fail(fmt.Errorf("%w, %d times while this change was tried; repeat it", ErrChanged, attempts))
 }
 
 // fillGates fills in the gate if it can be only one, and checks the number of operations.
@@ -201,17 +231,71 @@ func (b *Book) fillGates(c *Change) error {
 	return nil
 }
 
-// attempt makes the change to the known rules.
-func (b *Book) attempt(ctx context.Context, c *Change) (Result, error) {
+// attempt makes the open changes to the known rules. It returns true if others were faster, and nothing has come of it.
+func (b *Book) attempt(ctx context.Context, all []Change, open []int, answers []Answer) (again bool) {
 	b.mu.Lock()
 	saved, plan := b.saved, b.plan
 	b.mu.Unlock()
-	res := Result{ETag: saved.tag, ValidateOnly: c.ValidateOnly}
-	if c.IfMatch != "" && c.IfMatch != "*" && c.IfMatch != saved.tag {
-		return res, ErrPrecondition
+	doc, write := saved.doc, false
+	largest := doc // of those that would be written
+	var made []int
+	for _, i := range open {
+		c, a := &all[i], &answers[i]
+		*a = Answer{Result: Result{ETag: saved.tag, ValidateOnly: c.ValidateOnly}}
+		if c.IfMatch != "" && c.IfMatch != "*" && c.IfMatch != saved.tag {
+			a.Err = ErrPrecondition
+			continue
+		}
+		next, steps, faults := c.judge(plan, doc)
+		if len(faults) > 0 {
+			a.Err = faults
+			continue
+		}
+		plan.describe(steps)
+		a.Steps = append([]Step{}, steps...)
+		made, largest = append(made, i), next
+		if !c.ValidateOnly {
+			doc, write = next, write || !c.MayMiss || len(steps) > 0
+		}
 	}
-	next, steps, faults := c.carryOut(saved.doc, time.Now())
-	faults = append(faults, unknownGates(plan, saved.doc, c)...)
+	if len(made) == 0 {
+		return false
+	}
+	if write {
+		largest = doc
+	}
+	data, err := largest.encode()
+	if err == nil && len(data) > saved.store.Most() {
+		err = Faults{faultf("delete some, or keep the rules of one gateway in a file", "the rules would take %d bytes, and %s can keep %d", len(data), saved.where(), saved.store.Most())}
+	} else if err != nil {
+		err = Faults{faultf("", "%v", err)}
+	} else if write {
+		if err = saved.store.Write(ctx, saved.tag, data); err != nil {
+			b.mu.Lock()
+			b.tally.failed(&unwritten{err})
+			b.mu.Unlock()
+		}
+	}
+	for _, i := range made {
+		if err != nil {
+			answers[i] = Answer{Result{ETag: saved.tag}, err}
+		} else if write {
+			answers[i].ETag = tag(data)
+		}
+	}
+	if err == nil && write {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.saved.read = time.Now()
+		b.adoptLocked(doc, tag(data))
+	}
+	return errors.Is(err, ErrChanged)
+}
+
+// judge returns the document after the change, and everything that is wrong with it under a plan.
+func (c *Change) judge(plan *Plan, doc *document) (next *document, steps []Step, faults Faults) {
+	next, steps, faults = c.carryOut(doc, time.Now())
+	faults = append(faults, unknownGates(plan, doc, c)...)
 	for _, s := range steps {
 		if s.After == nil {
 			continue
@@ -220,33 +304,14 @@ func (b *Book) attempt(ctx context.Context, c *Change) (Result, error) {
 			faults.add(s.op, f)
 		}
 	}
-	if len(faults) > 0 {
-		return res, faults
+	for i := range c.Ops {
+		if op := &c.Ops[i]; c.MayMiss && op.Delete != nil && doc.find(identity{op.Gate, op.Delete.Pattern()}) == nil {
+			if at, ok := plan.inFile(op.Gate, op.Delete.Pattern()); ok {
+				faults.add(i, faultf("change it there, or set another in its place", "the rule for %.100s of gate %.60s is that of %s", op.Delete.Pattern(), op.Gate, at))
+			}
+		}
 	}
-	data, err := next.encode()
-	if err != nil {
-		return res, Faults{faultf("", "%v", err)}
-	}
-	if len(data) > saved.store.Most() {
-		return res, Faults{faultf("delete some, or keep the rules of one gateway in a file", "the rules would take %d bytes, and %s can keep %d", len(data), saved.where(), saved.store.Most())}
-	}
-	plan.describe(steps)
-	res.Steps = append([]Step{}, steps...)
-	if c.ValidateOnly {
-		return res, nil
-	}
-	if err := saved.store.Write(ctx, saved.tag, data); err != nil {
-		b.mu.Lock()
-		b.tally.failed(&unwritten{err})
-		b.mu.Unlock()
-		return Result{ETag: saved.tag}, err
-	}
-	res.ETag = tag(data)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.saved.read = time.Now()
-	b.adoptLocked(next, res.ETag)
-	return res, nil
+	return next, steps, faults
 }
 
 // unknownGates returns a fault for each operation that would remove all rules of an unknown gate
@@ -270,7 +335,7 @@ func (c *Change) carryOut(d *document, now time.Time) (next *document, steps []S
 	var touched []identity
 	by := map[identity]int{} // the operation
 	for i := range c.Ops {
-		ids, err := c.Ops[i].carryOut(next, c.By, now)
+		ids, err := c.Ops[i].carryOut(next, c, now)
 		if err != nil {
 			faults.add(i, err)
 		}
@@ -295,7 +360,7 @@ func (c *Change) carryOut(d *document, now time.Time) (next *document, steps []S
 }
 
 // carryOut carries out one operation on d. It returns which rules it has touched.
-func (op *Op) carryOut(d *document, by string, now time.Time) (touched []identity, err error) {
+func (op *Op) carryOut(d *document, c *Change, now time.Time) (touched []identity, err error) {
 	asked := 0
 	for _, is := range []bool{op.Set != nil, op.Delete != nil, op.Replace != nil, op.Clear} {
 		if is {
@@ -306,13 +371,14 @@ func (op *Op) carryOut(d *document, by string, now time.Time) (touched []identit
 	case asked != 1:
 		return nil, faultf("write one of set, delete, replace and clear", "asks for %d things", asked)
 	case op.Delete != nil:
-		return op.remove(d)
+		return op.remove(d, c.MayMiss)
 	case op.Set == nil:
-		return op.replace(d, by, now)
+		return op.replace(d, c.By, now)
 	case op.Set.Name != "":
 		return nil, errNamed
 	}
-	r := op.rule(op.Set, by, now)
+	r := op.rule(op.Set, c.By, now)
+	r.Asked = op.Asked
 	d.put(r)
 	return []identity{r.identity()}, nil
 }
@@ -357,12 +423,14 @@ func (op *Op) replace(d *document, by string, now time.Time) (touched []identity
 	return touched, nil
 }
 
-func (op *Op) remove(d *document) (touched []identity, err error) {
+func (op *Op) remove(d *document, mayMiss bool) (touched []identity, err error) {
 	id := identity{op.Gate, op.Delete.Pattern()}
 	if op.Delete.Exempt || op.Delete.Blocked || op.Delete.Name != "" {
 		return nil, faultf("a rule is deleted by what it matches alone", "says what the rule gives")
 	}
-	if !d.remove(id) {
+	if was := d.remove(id); !was && mayMiss {
+		return nil, nil
+	} else if !was {
 		f := faultf("weir quota list shows those, and rules of the file are changed there",
 			"gate %.60s has no rule for %.100s that was set at run time", op.Gate, id.Pattern)
 		f.Missing = true

@@ -1,7 +1,10 @@
 package quotas
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -119,5 +122,111 @@ func TestPlanWith(t *testing.T) {
 	}
 	if d.plan.Faulty() != 0 {
 		t.Errorf("%v", d.plan.faults)
+	}
+}
+
+// counting counts how often its store is written.
+type counting struct {
+	Store
+	writes int
+}
+
+func (s *counting) Write(ctx context.Context, was string, next []byte) error {
+	s.writes++
+	return s.Store.Write(ctx, was, next)
+}
+
+// Of several changes each stands for itself, all see those before them, and one write keeps them.
+func TestEach(t *testing.T) {
+	store := &counting{Store: newFile(t, inTemp(t))}
+	d := newDesk(t, store, base())
+	remove := func(name string) Op { return Op{Gate: "api", Delete: &quota.Rule{User: quota.Match(name)}} }
+	f := func(writes int, all []Change, want ...string) {
+		t.Helper()
+		before, known := store.writes, d.List("").ETag
+		answers := d.Each(t.Context(), all)
+		for i, a := range answers {
+			if (a.Err == nil) != (want[i] == "") || a.Err != nil && !strings.Contains(a.Err.Error(), want[i]) {
+				t.Errorf("change %d: %v, want %q", i, a.Err, want[i])
+			}
+			if now := d.List("").ETag; a.Err == nil && a.ETag != now {
+				t.Errorf("change %d: ETag %s, and it is %s", i, a.ETag, now)
+			}
+		}
+		if n := store.writes - before; n != writes || (known == d.List("").ETag) != (n == 0) {
+			t.Errorf("written %d times, want %d", n, writes)
+		}
+	}
+	dry := Change{Ops: []Op{{Gate: "api", Set: user("erin", "6/h")}}, ValidateOnly: true}
+	f(1, []Change{
+		set("api", "carol", "3/h"),
+		{Ops: []Op{{Gate: "api", Set: user("dave", "5/h")}, {Gate: "api", Set: user("eve", "0/h")}}},
+		{Ops: []Op{remove("carol"), {Gate: "other", Set: user("carol", "4/h")}}},
+		set("apo", "carol", "3/h"),
+		{IfMatch: "another", Ops: []Op{remove("carol")}},
+		dry,
+		{Ops: []Op{{Gate: "api", Clear: true, Set: user("x", "1/h")}}},
+	}, "", "not above 0", "", "there is no gate", "read them again", "", "asks for 2 things")
+	if got := []int{d.passes("api", "carol", 20), d.passes("api", "dave", 20), d.passes("other", "carol", 20), d.passes("api", "erin", 20)}; !slices.Equal(got, []int{10, 10, 5, 10}) {
+		t.Errorf("let through %v: carol by the file, dave too, carol elsewhere (4, and one into debt), erin by the file", got)
+	}
+	f(0, []Change{dry, set("apo", "x", "1/h")}, "", "there is no gate")
+	f(0, []Change{{MayMiss: true, Ops: []Op{remove("nobody")}}, {Ops: []Op{remove("nobody")}}}, "", "has no rule for user=nobody")
+	f(0, []Change{{MayMiss: true, Ops: []Op{remove("alice")}}}, "the rule for user=alice of gate api is that of weir.yaml:api.rules[0]")
+	f(1, []Change{set("api", "alice", "7/h"), {MayMiss: true, Ops: []Op{remove("alice"), remove("nobody")}}}, "", "")
+	f(0, nil)
+	if got := d.Each(t.Context(), make([]Change, 2)); got[0].Err == nil || got[1].Err == nil {
+		t.Errorf("changes without operations: %+v", got)
+	}
+	full := make([]policy.QuotaRuleSpec, MaxRules-1)
+	for i := range full {
+		full[i] = *user(fmt.Sprint("user-", i), "3/h")
+	}
+	d.must(Change{Ops: []Op{{Gate: "api", Replace: full}, {Gate: "other", Clear: true}}})
+	f(1, []Change{set("other", "a", "1/h"), set("other", "b", "1/h"), {Ops: []Op{remove("user-0")}}, set("other", "c", "1/h")},
+		"", "10001 rules would be kept", "", "")
+}
+
+// Where a store fails, nothing of several changes is kept, and each that is not wrong by itself has that error.
+func TestEachFails(t *testing.T) {
+	store := &failing{Store: newFile(t, inTemp(t))}
+	d := newDesk(t, store, base())
+	store.write = fmt.Errorf("%w: disk full", ErrUnchanged)
+	a := d.Each(t.Context(), []Change{set("api", "carol", "3/h"), set("api", "dave", "0/h"), set("api", "erin", "4/h")})
+	for i, want := range []string{"disk full", "not above 0", "disk full"} {
+		if !strings.Contains(fmt.Sprint(a[i].Err), want) {
+			t.Errorf("change %d: %v, want %s", i, a[i].Err, want)
+		}
+	}
+	if got := d.passes("api", "carol", 20); got != 10 {
+		t.Errorf("carol: %d by a rule that is not kept", got)
+	}
+	none := newDesk(t, nil, base())
+	if got := none.Each(t.Context(), []Change{set("api", "carol", "3/h")})[0].Err; !errors.Is(got, ErrNowhere) {
+		t.Errorf("without a store: %v", got)
+	}
+}
+
+// A limit that a rule cannot have is kept as it was asked for, beside what the rule gives in its place.
+func TestAskedIsKept(t *testing.T) {
+	name := inTemp(t)
+	file := newFile(t, name)
+	d := newDesk(t, file, base())
+	free := &policy.QuotaRuleSpec{Rule: quota.Rule{User: "carol", Exempt: true}}
+	d.must(Change{Ops: []Op{{Gate: "api", Set: free, Asked: 1e300}}})
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d = newDesk(t, newFile(t, name), base())
+	if v := d.List("api").Rules[2]; v.Asked != 1e300 || !v.Rule.Exempt || !v.InForce {
+		t.Errorf("%+v", v)
+	}
+	d.must(Change{Ops: []Op{{Gate: "api", Set: free, Asked: 1e200}}})
+	if v := d.List("api").Rules[2]; v.Asked != 1e200 {
+		t.Errorf("set anew: %+v", v)
+	}
+	d.must(Change{Ops: []Op{{Gate: "api", Set: free}}})
+	if v := d.List("api").Rules[2]; v.Asked != 0 {
+		t.Errorf("set anew by a rule alone: %+v", v)
 	}
 }

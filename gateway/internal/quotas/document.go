@@ -197,13 +197,16 @@ func decodeInto(into any, data []byte, faults *fault.List) {
 type Rule struct {
 	Gate string `json:"gate"`
 	policy.QuotaRuleSpec
+	// Asked is the limit that was asked for in a protocol that knows greater and smaller ones than a rule may have; 0: the rule's
+	// own.
+	Asked float64   `json:"asked,omitempty"`
 	SetAt time.Time `json:"set_at,omitzero"`
 	SetBy string    `json:"set_by,omitempty"`
 }
 
 // same reports whether another rule gives the same, whoever set it. nil is no rule.
 func (r *Rule) same(other *Rule) bool {
-	return other != nil && reflect.DeepEqual(r.QuotaRuleSpec, other.QuotaRuleSpec)
+	return other != nil && r.Asked == other.Asked && reflect.DeepEqual(r.QuotaRuleSpec, other.QuotaRuleSpec)
 }
 
 // Terms returns what a rule gives, as it was written: "100/s burst 200", "100/s, 1000/h",

@@ -144,6 +144,7 @@ type View struct {
 	// is the line of the file, as in weir.yaml:12, or empty.
 	Source string    `json:"source"`
 	Place  string    `json:"place,omitempty"`
+	Asked  float64   `json:"asked,omitempty"` // as of the [Rule]
 	SetAt  time.Time `json:"set_at,omitzero"`
 	SetBy  string    `json:"set_by,omitempty"`
 	// InForce says whether the gate uses the rule, and Because why not.
@@ -250,6 +251,16 @@ func (p *Plan) fileViews(gate string) (views []View) {
 	return views
 }
 
+// inFile says where the file has a rule, and whether it has one.
+func (p *Plan) inFile(gate string, pattern quota.Pattern) (origin string, ok bool) {
+	for _, v := range p.fileViews(gate) {
+		if v.Rule.Pattern() == pattern {
+			return v.Origin(), true
+		}
+	}
+	return "", false
+}
+
 // describe fills in what holds after each step, and what the file gives.
 func (p *Plan) describe(steps []Step) {
 	file, known := map[identity]string{}, map[string]bool{}
@@ -274,7 +285,7 @@ func (p *Plan) setView(i int) View {
 	r := &p.doc.Rules[i]
 	v := View{
 		Gate: r.Gate, Matches: r.Pattern().String(), Gives: Terms(&r.QuotaRuleSpec), Rule: r.QuotaRuleSpec,
-		Source: FromDynamic, SetAt: r.SetAt, SetBy: Clean(r.SetBy), InForce: true,
+		Source: FromDynamic, Asked: r.Asked, SetAt: r.SetAt, SetBy: Clean(r.SetBy), InForce: true,
 	}
 	if faults := p.faults[i]; len(faults) > 0 {
 		v.InForce, v.Because = false, faults[0].Error()
