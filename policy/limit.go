@@ -30,7 +30,7 @@ func (c *compiler) checkGate(name string) {
 		c.checkShed(at.At("shed"), g.Shed)
 	}
 	if g.Quota != nil {
-		c.checkQuota(at.At("quota"), g.Quota)
+		c.checkQuota(at.At("quota"), name, g.Quota)
 	}
 	switch {
 	case g.Quota != nil && (g.Limit != nil || g.Shed != nil):

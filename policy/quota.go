@@ -19,15 +19,15 @@ import (
 const mostQuotaRules = 10_000
 
 // checkQuota checks a gate with a quota.
-func (c *compiler) checkQuota(at fault.Path, s *QuotaSpec) {
+func (c *compiler) checkQuota(at fault.Path, name string, s *QuotaSpec) {
 	c.checkBase(at, s)
-	c.checkQuotaRules(at.At("rules"), s)
+	c.checkQuotaRules(at.At("rules"), name, s)
 	c.checkQuotaRoom(at, s)
 	c.checkStore(at, s)
 	if s.Count == "requests" && s.Unit == "content-bytes" {
 		c.Add(at.At("unit"), "each token is a request here", "leave it out, or count: requests")
 	}
-	if s.LooksAt("address") && c.addressOf() == "" {
+	if s.LooksAt("address") && c.spec.AddressPart(name) == "" {
 		c.Add(at, noAddress, giveAddress)
 	}
 }
@@ -113,7 +113,7 @@ func (c *compiler) checkLimitText(at fault.Path, text string, burst float64, deb
 
 // checkQuotaRules checks the rules, and that no two match the same, the one that by
 // stands for included.
-func (c *compiler) checkQuotaRules(at fault.Path, s *QuotaSpec) {
+func (c *compiler) checkQuotaRules(at fault.Path, gate string, s *QuotaSpec) {
 	if len(s.Rules) > mostQuotaRules {
 		c.Add(at, fmt.Sprintf("%d rules", len(s.Rules)), fmt.Sprintf("write at most %d", mostQuotaRules))
 		return
@@ -121,7 +121,7 @@ func (c *compiler) checkQuotaRules(at fault.Path, s *QuotaSpec) {
 	names, patterns := map[string]int{}, map[quota.Pattern]int{}
 	for i := range s.Rules {
 		r, at := &s.Rules[i], at.Index(i)
-		c.checkQuotaRule(at, r, s.Debt)
+		c.checkQuotaRule(at, gate, r, s.Debt)
 		if first, ok := names[r.Name]; ok && r.Name != "" {
 			c.Add(at.At("name"), fmt.Sprintf("%q is the name of rules[%d] too", r.Name, first), "give each rule a name of its own")
 		}
@@ -144,20 +144,21 @@ func (c *compiler) checkQuotaRules(at fault.Path, s *QuotaSpec) {
 func (s *Spec) CheckQuotaRule(gate string, r *QuotaRuleSpec) []Fault {
 	c := &compiler{spec: s, opts: &Options{}}
 	setting.Check(nil, *r, &c.List)
-	c.checkQuotaRule(nil, r, s.Gates[gate].Quota.Debt)
-	if r.Address != "" && c.addressOf() == "" {
+	c.checkQuotaRule(nil, gate, r, s.Gates[gate].Quota.Debt)
+	if r.Address != "" && s.AddressPart(gate) == "" {
 		c.Add(nil, noAddress, giveAddress)
 	}
 	return c.All()
 }
 
-func (c *compiler) checkQuotaRule(at fault.Path, r *QuotaRuleSpec, debt bool) {
+func (c *compiler) checkQuotaRule(at fault.Path, gate string, r *QuotaRuleSpec, debt bool) {
 	if r.Name != "" {
 		c.checkName(at.At("name"), "rule", r.Name)
 	}
 	c.checkGives(at, r, debt)
+	_, asTheyAre := c.spec.OtherWork[gate]
 	for _, part := range []string{"user", "client", "tenant"} {
-		if name := string(*r.Part(part)); bounded(name) != name {
+		if name := string(*r.Part(part)); !asTheyAre && bounded(name) != name {
 			c.Add(at.At(part), fmt.Sprintf("no %s has this name: long names, and names with characters that cannot be printed, are replaced by a hash", part), fmt.Sprintf("write %q", bounded(name)))
 		}
 	}
@@ -271,7 +272,7 @@ func (c *compiler) quotaConfig(name string) quota.Config {
 	cfg := quota.Config{
 		Name: name, Debt: s.Debt, Store: c.opts.Stores[s.Store],
 		Queue:    quota.Queue{Len: s.Queue.Len, MaxWait: time.Duration(s.Queue.MaxWait)},
-		Identify: identifyWith(c.addressOf()), Hooks: c.hooks(), Now: c.opts.Now,
+		Identify: identifyWith(c.spec.AddressPart(name)), Hooks: c.hooks(), Now: c.opts.Now,
 	}
 	if s.Permissive {
 		cfg.Mode = quota.Permissive
@@ -303,11 +304,16 @@ func (r *QuotaRuleSpec) Compiled() (quota.Rule, error) {
 	return rule, err
 }
 
-// addressOf returns the part of the identity that is the address work comes from, empty
-// if none is.
-func (c *compiler) addressOf() string { return c.spec.Identity.AddressPart() }
+// AddressPart returns the part of the identity of a gate's work that is the address it comes from: client, user or tenant. It is
+// empty if none is.
+func (s *Spec) AddressPart(gate string) string {
+	if part, ok := s.OtherWork[gate]; ok {
+		return part
+	}
+	return s.Identity.AddressPart()
+}
 
-// AddressPart returns the part of an identity that is the address of the sender: client, user or
+// AddressPart returns the part of the identity of a request that is the address of the sender: client, user or
 // tenant. It is empty if none is. Rules of a quota for an address use this part.
 func (id *IdentitySpec) AddressPart() string {
 	switch {

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -532,5 +533,43 @@ func TestAdmitInAMode(t *testing.T) {
 	}
 	if p, a, err := limit.Gate("slots").AdmitIn(t.Context(), quota.Strict, weir.Work{}); err != nil || p.Live() || !a.Free {
 		t.Errorf("%+v, %v of a gate without a quota", a, err)
+	}
+}
+
+// Work that is no request of HTTP keeps its names, however long, and has an address of its own in the part that its gate says.
+func TestOtherWork(t *testing.T) {
+	long, odd := strings.Repeat("x", MaxIdentity+1), "a\x01b"
+	of := func(r quota.Rule, limit string) QuotaRuleSpec {
+		return QuotaRuleSpec{Rule: r, QuotaLimitSpec: rate(limit)}
+	}
+	spec := Spec{
+		Identity: IdentitySpec{User: "header:X-User"},
+		Gates: map[string]GateSpec{
+			"names": {Quota: &QuotaSpec{Rules: []QuotaRuleSpec{of(quota.Rule{User: quota.Match(long)}, "2/h"), of(quota.Rule{User: quota.Match(odd)}, "3/h"), of(quota.Rule{User: quota.Named("*")}, "4/h")}}},
+			"dial":  {Quota: &QuotaSpec{QuotaLimitSpec: rate("1/h"), By: []string{"address"}, Rules: []QuotaRuleSpec{of(quota.Rule{Address: "10.0.0.7/32"}, "5/h"), of(quota.Rule{Address: "2001:db8::/64"}, "6/h")}}},
+		},
+	}
+	if _, err := Compile(spec, Options{}); len(faultsOf(t, err)) != 4 {
+		t.Errorf("as requests of HTTP: %v", err)
+	}
+	spec.OtherWork = map[string]string{"names": "", "dial": "user"}
+	p := compile(t, spec, Options{Now: func() time.Duration { return 0 }})
+	for _, c := range []struct {
+		gate, user string
+		want       int
+	}{{"names", long, 2}, {"names", odd, 3}, {"names", "*", 4}, {"names", "y", 10}, {"dial", "10.0.0.7", 5}, {"dial", "10.0.0.8", 1}, {"dial", PeerName("2001:db8::7"), 6}, {"dial", PeerName("2001:db8:1::7"), 1}} {
+		if got := admitted(p.Gate(c.gate), weir.Work{User: c.user}, 10); got != c.want {
+			t.Errorf("%s %.20q: %d of 10 got in, want %d", c.gate, c.user, got, c.want)
+		}
+	}
+	for _, gate := range []string{"names", "dial"} {
+		r := of(quota.Rule{User: quota.Match(long)}, "2/h")
+		if faults := spec.CheckQuotaRule(gate, &r); len(faults) > 0 {
+			t.Errorf("%s: %v", gate, faults)
+		}
+	}
+	r := of(quota.Rule{Address: "10.0.0.0/8"}, "2/h")
+	if faults := spec.CheckQuotaRule("names", &r); len(faults) != 1 {
+		t.Errorf("an address where there is none: %v", faults)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/weir-go/weir"
@@ -114,13 +115,18 @@ func (r *Rule) Pattern() Pattern {
 type Pattern [parts]Match
 
 // String returns the parts that the rule looks at, as in "user=alice,client=*"; "all" if
-// there are none.
+// there are none. A name that could be read in another way is quoted. No two patterns have the same text.
 func (p Pattern) String() string {
 	var words []string
 	for i, m := range p {
-		if m != "" {
-			words = append(words, partNames[i]+"="+m.value())
+		if m == "" {
+			continue
 		}
+		text := m.value()
+		if name, ok := m.named(); ok && i != descriptor && (name == "" || name == string(Every) || strings.ContainsAny(name, `,"`)) {
+			text = strconv.Quote(name)
+		}
+		words = append(words, partNames[i]+"="+text)
 	}
 	if len(words) == 0 {
 		return "all"

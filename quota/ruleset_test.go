@@ -372,3 +372,32 @@ func BenchmarkRules(b *testing.B) {
 		}
 	}
 }
+
+// What is called by its pattern has a name of its own, whatever its values hold: no two rules of a gate clash.
+func TestPatternsAreToldApart(t *testing.T) {
+	rules := []Rule{
+		{User: Every}, {User: Named("*")}, {User: Named("")}, {User: `"*"`}, {User: "\x00\x00x"}, {User: "x"},
+		{User: "a,client=b"}, {User: "a", Client: "b"}, {User: `a",client="b`}, {User: "CN=a,O=b"}, {User: "a", Client: Every}, {User: "a", Client: Named("*")},
+		{User: "a=b"}, {Client: Named("")}, {Client: Every},
+	}
+	for i := range rules {
+		rules[i].Windows = []Window{Per(float64(i+1), time.Hour)}
+	}
+	q, err := New(Config{Rules: rules})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, who := range []struct {
+		user, client string
+		text         string
+	}{
+		{"somebody", "x", "user=*"}, {"*", "x", `user="*"`}, {"", "x", `user=""`}, {`"*"`, "x", `user="\"*\""`}, {"\x00x", "", "user=\x00x"}, {"x", "", "user=x"},
+		{"a,client=b", "", `user="a,client=b"`}, {"a", "b", "user=a,client=b"}, {`a",client="b`, "", `user="a\",client=\"b"`},
+		{"CN=a,O=b", "", `user="CN=a,O=b"`}, {"a", "c", "user=a,client=*"}, {"a", "*", `user=a,client="*"`}, {"a=b", "", "user=a=b"},
+	} {
+		got := q.Explain(weir.Work{User: who.user, Client: who.client})[0]
+		if got.Name != who.text || got.Windows[0] != rules[i].Windows[0] {
+			t.Errorf("%q, %q: rule %s with %v, want %s with %v", who.user, who.client, got.Name, got.Windows[0], who.text, rules[i].Windows[0])
+		}
+	}
+}

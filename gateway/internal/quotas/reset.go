@@ -56,7 +56,7 @@ func (b *Book) reset(ctx context.Context, r *Reset) (Refilled, error) {
 	if g == nil || g.Quota() == nil {
 		return Refilled{}, Faults{{Op: -1, Fault: noQuota(&spec, r.Gate, g != nil), Missing: true}}
 	}
-	w, given, faults := workOf(&spec.Identity, &r.Whose)
+	w, given, faults := workOf(spec.AddressPart(r.Gate), &r.Whose)
 	if len(faults) == 0 {
 		faults = missingParts(g.Quota(), w, given)
 	}
@@ -86,11 +86,10 @@ func Rounded(tokens float64) float64 {
 }
 
 // workOf returns work of somebody, and which parts of an identity were named.
-func workOf(identity *policy.IdentitySpec, whose *quota.Rule) (w weir.Work, given map[string]bool, faults Faults) {
+func workOf(peer string, whose *quota.Rule) (w weir.Work, given map[string]bool, faults Faults) {
 	fault := func(part, problem, instead string) { faults = append(faults, faultAt(-1, part, problem, instead)) }
 	given = map[string]bool{}
 	fields := map[string]*string{"user": &w.User, "client": &w.Client, "tenant": &w.Tenant, "route": &w.Op, "descriptor": &w.Descriptor}
-	peer := identity.AddressPart()
 	fields["address"] = fields[peer]
 	for _, part := range quota.Parts() {
 		name := string(*whose.Part(part))
