@@ -92,7 +92,7 @@ func ParseDescriptor(text string) (string, error) {
 // CheckDescriptor returns what is wrong with a text as the Descriptor of a [Rule].
 func CheckDescriptor(text string) error {
 	m := Match(text)
-	if name, ok := m.named(); ok {
+	if name, ok := m.Value(); ok {
 		_, _, err := parsePattern(name)
 		return err
 	}

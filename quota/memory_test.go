@@ -166,7 +166,7 @@ func TestHotKey(t *testing.T) {
 func TestMovingBuckets(t *testing.T) {
 	const each, keys, workers = 300, 200, 4
 	m := newMemory(t, MemoryConfig{MaxKeys: 20_000})
-	slow := []Window{{Rate: minRate, Burst: each*workers + 1}}
+	slow := []Window{{Rate: MinRate, Burst: each*workers + 1}}
 	stop := make(chan struct{})
 	var wg, others sync.WaitGroup
 	others.Go(func() {

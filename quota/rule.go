@@ -97,12 +97,12 @@ func (r *Rule) matches() (p Pattern) {
 // Pattern returns what the rule matches, with a network and a descriptor in their usual form.
 func (r *Rule) Pattern() Pattern {
 	p := r.matches()
-	if name, ok := r.Address.named(); ok {
+	if name, ok := r.Address.Value(); ok {
 		if n, err := networkOf(name); err == nil {
 			p[address] = Named(n.String())
 		}
 	}
-	if name, ok := r.Descriptor.named(); ok {
+	if name, ok := r.Descriptor.Value(); ok {
 		if pairs, rest, err := parsePattern(name); err == nil {
 			p[descriptor] = Named(patternText(pairs, rest))
 		}
@@ -123,7 +123,7 @@ func (p Pattern) String() string {
 			continue
 		}
 		text := m.value()
-		if name, ok := m.named(); ok && i != descriptor && (name == "" || name == string(Every) || strings.ContainsAny(name, `,"`)) {
+		if name, ok := m.Value(); ok && i != descriptor && (name == "" || name == string(Every) || strings.ContainsAny(name, `,"`)) {
 			text = strconv.Quote(name)
 		}
 		words = append(words, partNames[i]+"="+text)
@@ -145,11 +145,11 @@ func (r *Rule) check(f *fault.List, at fault.Path, debt bool) {
 	for i, w := range r.Windows {
 		f.Check(debt || !(w.Burst > 0 && w.Burst < 1), at.At("Windows").Index(i).At("Burst"), w.Burst, "must be at least 1, or nothing is ever let through; or set Debt")
 	}
-	if name, ok := r.Priority.named(); ok {
+	if name, ok := r.Priority.Value(); ok {
 		_, known := weir.ParsePriority(name)
 		f.Check(known, at.At("Priority"), name, "must be background, normal, high or critical")
 	}
-	if name, ok := r.Address.named(); ok {
+	if name, ok := r.Address.Value(); ok {
 		_, err := networkOf(name)
 		f.Check(err == nil, at.At("Address"), name, "must be an IP address or a network such as 10.0.0.0/8")
 	}
@@ -201,8 +201,13 @@ func (m Match) kind() uint8 {
 // value returns the value that is named.
 func (m Match) value() string { return strings.TrimPrefix(string(m), quoted) }
 
-// named returns the value, and false if the Match names none.
-func (m Match) named() (string, bool) { return m.value(), m.kind() == named }
+// Value returns the value that m names. ok is false if it names none.
+func (m Match) Value() (value string, ok bool) {
+	if m.kind() != named {
+		return "", false
+	}
+	return m.value(), true
+}
 
 // Identity is what the rules of a quota compare: who asks, and for what.
 type Identity struct {

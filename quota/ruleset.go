@@ -343,7 +343,7 @@ type keyPart struct {
 func newRule(gate string, given Rule) *rule {
 	r := &rule{Rule: given, title: given.title(), pattern: given.Pattern()}
 	r.Windows = slices.Clone(r.Windows)
-	if name, ok := r.pattern[descriptor].named(); ok {
+	if name, ok := r.pattern[descriptor].Value(); ok {
 		r.pairs, r.rest, _ = parsePattern(name) // Rule.check has the error
 	}
 	text := appendEscaped(nil, gate)
@@ -352,7 +352,7 @@ func newRule(gate string, given Rule) *rule {
 			continue
 		}
 		text = append(append(append(text, '/'), partNames[i]...), '=')
-		if name, ok := m.named(); ok && i != descriptor {
+		if name, ok := m.Value(); ok && i != descriptor {
 			text = appendEscaped(text, name)
 			continue
 		}

@@ -227,7 +227,7 @@ func TestAbsurdCosts(t *testing.T) {
 	if r := p.take(math.MaxInt64); r.Remaining != -MaxTokens || r.Wait <= 0 {
 		t.Errorf("permissive: %+v", r)
 	}
-	slow := newPail(true, Window{Rate: minRate, Burst: 1})
+	slow := newPail(true, Window{Rate: MinRate, Burst: 1})
 	slow.take(math.MaxInt64)
 	if r := slow.take(1); r.OK || r.Wait != Never {
 		t.Errorf("at the slowest rate: %+v", r)

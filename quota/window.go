@@ -29,8 +29,8 @@ type Window struct {
 // MaxTokens bounds rates, bursts and debts. Up to here a float64 can count single tokens.
 const MaxTokens = 1e15
 
-// minRate is the slowest rate: a token in 31 years.
-const minRate = 1e-9
+// MinRate is the slowest rate, in tokens a second: a token in 31 years.
+const MinRate = 1e-9
 
 // Never is a wait that does not end.
 const Never = time.Duration(math.MaxInt64)
@@ -69,7 +69,7 @@ func (w *Window) check(f *fault.List, at fault.Path) {
 		f.Check(w.Rate == 0, at.At("Rate"), w.Rate, "leave it 0, the Calendar says when tokens come back")
 		return
 	}
-	f.Check(w.Rate >= minRate && w.Rate <= MaxTokens, at.At("Rate"), w.Rate, "must be from %v to %v", minRate, float64(MaxTokens))
+	f.Check(w.Rate >= MinRate && w.Rate <= MaxTokens, at.At("Rate"), w.Rate, "must be from %v to %v", MinRate, float64(MaxTokens))
 	f.Check(w.Calendar.In == nil, at.At("Calendar", "In"), w.Calendar.In, "only used with a Period")
 }
 
@@ -81,7 +81,7 @@ func (w *Window) valid() bool {
 	if w.Calendar.set() {
 		return w.Rate == 0 && w.Calendar.Period <= Month
 	}
-	return w.Rate >= minRate && w.Rate <= MaxTokens && w.Calendar.In == nil
+	return w.Rate >= MinRate && w.Rate <= MaxTokens && w.Calendar.In == nil
 }
 
 // String returns the window in words: "10/s, burst 20", "1000 a day, UTC". The rate is for

@@ -358,6 +358,16 @@ func (l *Listener) refuse(raw stream, by rule) {
 	}()
 }
 
+// Reset closes an accepted connection without a word, where a gate beside the listener's limits refuses it.
+func Reset(accepted net.Conn) {
+	if c, ok := accepted.(*conn); ok {
+		if tcp, ok := c.stream.(*net.TCPConn); ok {
+			_ = tcp.SetLinger(0) // or it lingers
+		}
+	}
+	_ = accepted.Close() // it is gone either way
+}
+
 // reset closes a connection without a word.
 func reset(raw stream) {
 	if tcp, ok := raw.(*net.TCPConn); ok {

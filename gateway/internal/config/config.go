@@ -89,7 +89,9 @@ func (c *Config) Policy() policy.Spec {
 		routes[i] = rt.RouteSpec
 		routes[i].Upstream = rt.Upstream
 	}
-	return policy.Spec{Identity: c.Identity, Deadline: c.Deadline, Signals: c.signalSpecs(), Gates: c.withDomains(), Routes: routes, RuntimeRules: c.Quotas.Kept()}
+	return policy.Spec{
+		Identity: c.Identity, Deadline: c.Deadline, Signals: c.signalSpecs(), Gates: c.withDomains(), Routes: routes, RuntimeRules: c.Quotas.Kept(), OtherWork: c.kafkaWork(),
+	}
 }
 
 // Listener is an address the gateway accepts clients on, and what one client
@@ -568,6 +570,9 @@ const (
 	DefaultNodes = "19100-19199"
 )
 
+// mostDialing bounds the connections that wait for a quota of new ones without a file.
+const mostDialing = 1000
+
 // ForKafka is the configuration of a gateway started without a file before a cluster of Kafka. Clients bootstrap at
 // [DefaultKafka].
 func ForKafka(bootstrap ...string) (*Config, error) {
@@ -584,12 +589,14 @@ func ForKafka(bootstrap ...string) (*Config, error) {
 	l.Address = DefaultKafka
 	k := Kafka{Bootstrap: bootstrap, Listen: &l, Nodes: &KafkaNodes{Ports: DefaultNodes, Advertise: "127.0.0.1"}}
 	k.SetDefaults()
-	k.Quotas.Mutations, k.Quotas.Produce, k.Quotas.Fetch = "mutations", "produce", "fetch"
+	k.Quotas.Mutations, k.Quotas.Produce, k.Quotas.Fetch, k.Quotas.Connections = "mutations", "produce", "fetch", "connections"
 	c.Kafka = map[string]Kafka{"kafka": k}
 	c.Gates = map[string]policy.GateSpec{}
 	for _, name := range k.Quotas.gates() { // which limit nobody until clients set quotas
 		c.Gates[name] = policy.GateSpec{Quota: &policy.QuotaSpec{Debt: name == k.Quotas.Mutations}}
 	}
+	dial := c.Gates[k.Quotas.Connections].Quota
+	dial.Queue.Len, dial.Queue.MaxWait = mostDialing, k.Quotas.MaxThrottle
 	c.Quotas.InMemory = true
 	return c, nil
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/weir-go/weir/internal/fault"
 	"github.com/weir-go/weir/internal/setting"
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/signal"
 	"github.com/weir-go/weir/weirkafka"
 )
@@ -47,7 +48,7 @@ type Kafka struct {
 func (k *Kafka) SetDefaults() { setting.Fill(k) }
 
 // KafkaQuotas names the gates whose quotas hold for clients of a cluster. They delay. Only mutations are refused, to clients
-// that know the error.
+// that know the error, and connections.
 type KafkaQuotas struct {
 	// The gate whose quota counts partitions that are created and deleted, Kafka's controller_mutation_rate. It needs debt: true.
 	Mutations string `json:"mutations,omitempty" example:"topics"`
@@ -55,6 +56,9 @@ type KafkaQuotas struct {
 	Produce string `json:"produce,omitempty" example:"in"`
 	// The gate whose quota counts the bytes of answers to fetch, Kafka's consumer_byte_rate.
 	Fetch string `json:"fetch,omitempty" example:"out"`
+	// The gate whose quota counts new connections by address, Kafka's connection_creation_rate. An IPv6 address stands for
+	// its /64. With a queue they wait in it before TLS, else they are reset.
+	Connections string `json:"connections,omitempty" example:"dial"`
 	// The longest delay at a time. What a client owes beyond it stays a debt. Clients give a connection up after 30 s
 	// without an answer.
 	MaxThrottle policy.Duration `json:"max_throttle,omitempty" default:"20s" min:"1s" max:"1h"`
@@ -67,8 +71,11 @@ type KafkaQuotas struct {
 
 // gates are the settings that name gates, with the gates.
 func (q *KafkaQuotas) gates() map[string]string {
-	return map[string]string{"mutations": q.Mutations, "produce": q.Produce, "fetch": q.Fetch}
+	return map[string]string{"mutations": q.Mutations, "produce": q.Produce, "fetch": q.Fetch, connections: q.Connections}
 }
+
+// connections is the quota that counts by address. The others count by who has logged in.
+const connections = "connections"
 
 // KafkaListen is where clients of a cluster bootstrap.
 type KafkaListen struct {
@@ -330,22 +337,56 @@ func (m *meaning) kafkaQuotas(path fault.Path, k *Kafka) {
 			m.report(at, oneOf(name, slices.Sorted(maps.Keys(m.Gates)), "gates"), "there is no gate %q", name)
 		case q == nil:
 			such := "rate: 10485760/s, by: [user]"
-			if key == "mutations" {
+			switch key {
+			case "mutations":
 				such = "rate: 10/s, burst: 110, by: [user], debt: true"
+			case connections:
+				such = "rate: 20/s, burst: 200, by: [address]"
 			}
 			m.report(at, "name a gate such as "+name+": {quota: {"+such+"}}", "the gate %s has no quota", name)
-		case q.Count == "requests":
+		case q.Count == "requests" && key != connections:
 			m.report(at, "remove count: requests from the gate, or name another", "the gate %s counts requests, and here bytes or partitions are counted", name)
 		case key == "mutations" && !q.Debt:
 			m.report(at, "write debt: true beside its rate, or name another gate", "the gate %s has no debt, so it would refuse a topic with more partitions than its burst for ever", name)
 		default:
-			for _, part := range []string{"tenant", "route", "priority", "address", "descriptor"} {
-				if q.LooksAt(part) {
-					m.report(at, "count by user and by client, or name another gate", "the gate %s counts by %s, and clients of Kafka have none", name, part)
-				}
+			m.kafkaParts(at, key, name, q)
+		}
+	}
+}
+
+// kafkaParts checks what a gate that counts for a cluster counts by.
+func (m *meaning) kafkaParts(at fault.Path, key, gate string, q *policy.QuotaSpec) {
+	remedy, why := "count by user and by client, or name another gate", "clients of Kafka have none"
+	known := []string{"user", "client"}
+	if key == connections {
+		remedy, why, known = "write by: [address], or name another gate", "nobody has logged in yet when a connection is counted", []string{"address"}
+	}
+	others := slices.DeleteFunc(quota.Parts(), func(part string) bool { return slices.Contains(known, part) || !q.LooksAt(part) })
+	switch {
+	case len(others) == 0:
+		return
+	case slices.Contains(others, "address"):
+		why = "addresses are for connections"
+	}
+	m.report(at, remedy, "the gate %s counts by %s, and %s", gate, strings.Join(others, " and "), why)
+}
+
+// kafkaWork are the gates that count for clients of Kafka, each with the part of its work that is an address.
+func (c *Config) kafkaWork() map[string]string {
+	all := map[string]string{}
+	for _, name := range c.KafkaListeners() {
+		q := c.Kafka[name].Quotas
+		for key, gate := range q.gates() {
+			switch {
+			case gate == "":
+			case key == connections:
+				all[gate] = "user" // which nobody has, before a login
+			case all[gate] == "":
+				all[gate] = ""
 			}
 		}
 	}
+	return all
 }
 
 // servesKafka reports whether a gate counts for clients of Kafka.

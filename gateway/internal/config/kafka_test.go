@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -168,8 +169,9 @@ func TestKafkaListen(t *testing.T) {
 
 // Gates count for a cluster. No route uses them and no identity says who clients of Kafka are, and that is right.
 func TestKafkaQuotas(t *testing.T) {
-	c, err := Parse("weir.yaml", []byte(listenFile+`    quotas: {mutations: topics, produce: in, fetch: out}
+	c, err := Parse("weir.yaml", []byte(listenFile+`    quotas: {mutations: topics, produce: in, fetch: out, connections: dial}
 gates:
+  dial: {quota: {rate: 20/s, count: requests, by: [address], queue: {len: 100, max_wait: 20s}, rules: [{address: 10.0.0.0/8, exempt: true}]}}
   topics: {quota: {rate: 10/s, burst: 110, by: [user], debt: true}}
   in: {quota: {rate: 10485760/s, burst: 104857600, by: [user]}}
   out: {quota: {rate: 20971520/s, burst: 1, rules: [{user: alice, client: app, rate: 1/s}]}}
@@ -182,6 +184,9 @@ gates:
 	}
 	if notes := c.Notes(); len(notes) != 0 {
 		t.Errorf("%v", Texts(notes))
+	}
+	if got, want := c.Policy().OtherWork, map[string]string{"topics": "", "in": "", "out": "", "dial": "user"}; !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }
 
@@ -205,13 +210,14 @@ kafka:
     bootstrap: [10.0.0.1:9092]
     listen: {address: 127.0.0.1:19094}
     nodes: {ports: 9400-9499, advertise: kafka.example.org}
-    quotas: {produce: in, fetch: in}
+    quotas: {produce: in, fetch: in, connections: names}
 identity: {user: address}
 gates:
   in: {quota: {rate: 1/s}}
   slots: {limit: 10}
   requests: {quota: {rate: 1/s, count: requests}}
   addresses: {quota: {rate: 1/s, by: [address]}}
+  names: {quota: {rate: 1/s, by: [user, route]}}
 `))
 	if err == nil {
 		t.Fatal("accepted")
@@ -222,7 +228,8 @@ gates:
 		`kafka.first.quotas.max_throttle: `,
 		`kafka.second.quotas.mutations: the gate in has no debt, so it would refuse a topic with more partitions than its burst for ever; write debt: true`,
 		`kafka.second.quotas.produce: the gate requests counts requests, and here bytes or partitions are counted; remove count: requests`,
-		`kafka.second.quotas.fetch: the gate addresses counts by address, and clients of Kafka have none; count by user and by client`,
+		`kafka.second.quotas.fetch: the gate addresses counts by address, and addresses are for connections; count by user and by client`,
+		`kafka.fourth.quotas.connections: the gate names counts by user and route, and nobody has logged in yet when a connection is counted; write by: [address]`,
 		`kafka.second.quotas.samples: `,
 		`kafka.fourth.quotas.produce: the gate in counts for fetch already, and a quota that a client sets for one would hold for both; write a gate of its own`,
 		`kafka.third.quotas: means nothing where no client bootstraps; write listen: `,

@@ -5,14 +5,17 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/weir-go/weir/gateway/internal/quotas"
+	"github.com/weir-go/weir/internal/fault"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/quota"
 )
@@ -23,14 +26,15 @@ import (
 
 // Keys of quotas that a gate may count.
 const (
-	mutationRate = "controller_mutation_rate"
-	produceRate  = "producer_byte_rate"
-	fetchRate    = "consumer_byte_rate"
+	mutationRate   = "controller_mutation_rate"
+	produceRate    = "producer_byte_rate"
+	fetchRate      = "consumer_byte_rate"
+	connectionRate = "connection_creation_rate"
 )
 
 // gates are the quotas that are counted here, by Kafka's names for them.
 func (q *Quotas) gates() map[string]*policy.Gate {
-	all := map[string]*policy.Gate{mutationRate: q.Mutations, produceRate: q.Produce, fetchRate: q.Fetch}
+	all := map[string]*policy.Gate{mutationRate: q.Mutations, produceRate: q.Produce, fetchRate: q.Fetch, connectionRate: q.Connections}
 	maps.DeleteFunc(all, func(_ string, g *policy.Gate) bool { return g == nil || g.Quota() == nil })
 	return all
 }
@@ -38,16 +42,42 @@ func (q *Quotas) gates() map[string]*policy.Gate {
 // unlimited is how a quota without a limit is described.
 const unlimited = float64(math.MaxInt64)
 
-// limitOf returns the limit of a quota. Its burst is what brokers allow (KIP-599, and ClientQuotaManager for bytes): all samples
-// for mutations, all but one for bytes. A rate that is beyond counting is none.
-func (q *Quotas) limitOf(key string, rate float64) (l policy.QuotaLimitSpec, none bool) {
-	samples := q.Samples
-	if key != mutationRate {
-		samples--
+// RuleOf returns the rule for an entity whose quota has a value, and what was asked for where the rule cannot have it. The burst is
+// what brokers allow: all samples for mutations (KIP-599), all but one for what has a rate (ClientQuotaManager). A rate that is beyond
+// counting is none.
+func (q *Quotas) RuleOf(whose quota.Rule, key string, value float64) (spec *policy.QuotaRuleSpec, asked float64, err error) {
+	if !(value > 0) || math.IsInf(value, 0) {
+		return nil, 0, fault.New(fmt.Sprintf("%s=%v is no rate", key, value), "set one above 0, or delete the quota")
 	}
-	l.Burst = rate * float64(max(samples, 1)) * q.Window.Seconds()
-	l.Rate = strconv.FormatFloat(rate, 'f', -1, 64) + "/s"
-	return l, max(l.Burst, rate) > quota.MaxTokens
+	spec = &policy.QuotaRuleSpec{Rule: whose}
+	rate := max(value, quota.MinRate)
+	if rate != value {
+		asked = value
+	}
+	if rate > quota.MaxTokens {
+		spec.Exempt = true
+		return spec, value, nil
+	}
+	samples, least := q.Samples, 0.0
+	if key != mutationRate {
+		samples, least = max(samples-1, 1), 1 // a byte, and a connection, is never a part of one
+	}
+	spec.Rate = strconv.FormatFloat(rate, 'f', -1, 64) + "/s"
+	spec.Burst = min(max(rate*float64(samples)*q.Window.Seconds(), least), quota.MaxTokens)
+	return spec, asked, nil
+}
+
+// alteration is a request to set quotas, and what becomes of each of its entries.
+type alteration struct {
+	*kmsg.AlterClientQuotasRequest
+	gates   map[string]*policy.Gate
+	results []altered // of its entries, in their order
+}
+
+// altered is what becomes of an entry. A code of 0 is none.
+type altered struct {
+	code int16
+	why  *string
 }
 
 // alterQuotas serves a request to set quotas, of n bytes.
@@ -56,170 +86,250 @@ func (r *relay) alterQuotas(req *request, frame []byte, n int) error {
 	if err != nil {
 		return err
 	}
-	alter := new(kmsg.AlterClientQuotasRequest)
-	alter.SetVersion(req.version)
-	if err := readBody(frame[4:], alter); err != nil {
+	a := &alteration{AlterClientQuotasRequest: new(kmsg.AlterClientQuotasRequest)}
+	a.SetVersion(req.version)
+	if err := readBody(frame[4:], a.AlterClientQuotasRequest); err != nil {
 		return refuse("a request for %s cannot be read: %v", kmsg.NameForKey(req.key), err)
 	}
 	q := r.server.opts.Quotas()
-	ours := q.gates()
-	if !slices.ContainsFunc(alter.Entries, func(e kmsg.AlterClientQuotasRequestEntry) bool { return len(opsOf(&e, ours)) > 0 }) {
+	a.gates, a.results = q.gates(), make([]altered, len(a.Entries))
+	if !slices.ContainsFunc(a.Entries, func(e kmsg.AlterClientQuotasRequestEntry) bool { return len(a.ops(&e)) > 0 }) {
 		return r.send(pending{request: *req}, frame)
 	}
-	valid := *alter
+	valid := *a.AlterClientQuotasRequest
 	valid.ValidateOnly = true
-	a, err := r.ask(req, frame[4:], alter, &valid)
+	resp, err := r.ask(req, frame[4:], a, &valid)
 	if err != nil {
 		return err
 	}
-	said := results(a)
-	if rest := restOf(alter, said, ours); len(rest.Entries) > 0 && !alter.ValidateOnly {
-		if a, err = r.ask(req, frame[4:], alter, rest); err != nil {
+	throttle := a.judged(resp)
+	r.logRefused(a)
+	r.keep(a, &q)
+	if rest := a.rest(); rest != nil {
+		if resp, err = r.ask(req, frame[4:], a, rest); err != nil {
 			return err
 		}
-		maps.Copy(said, results(a))
+		throttle = max(throttle, a.judged(resp))
 	}
-	resp := kmsg.NewPtrAlterClientQuotasResponse()
-	resp.SetVersion(req.version)
-	throttle, _ := a.(kmsg.ThrottleResponse).Throttle()
-	raise(resp, throttle)
-	for i := range alter.Entries {
-		e := &alter.Entries[i]
-		out := kmsg.NewAlterClientQuotasResponseEntry()
-		for _, is := range e.Entity {
-			named := kmsg.NewAlterClientQuotasResponseEntryEntity()
-			named.Type, named.Name = is.Type, is.Name
-			out.Entity = append(out.Entity, named)
-		}
-		if res, ok := said[entityOf(e.Entity)]; ok && res.ErrorCode != 0 {
-			out.ErrorCode, out.ErrorMessage = res.ErrorCode, res.ErrorMessage
-		} else if err := r.keep(&q, e, ours, alter.ValidateOnly); err != nil {
-			text := err.Error()
-			out.ErrorCode, out.ErrorMessage = kerr.InvalidRequest.Code, &text
-		}
-		resp.Entries = append(resp.Entries, out)
-	}
-	return r.reply(req, resp)
+	out := a.answer()
+	raise(out, throttle)
+	return r.reply(req, out)
 }
 
-// opsOf are the operations of an entry that are about quotas counted here.
-func opsOf(e *kmsg.AlterClientQuotasRequestEntry, ours map[string]*policy.Gate) (ops []kmsg.AlterClientQuotasRequestEntryOp) {
-	if slices.ContainsFunc(e.Entity, func(is kmsg.AlterClientQuotasRequestEntryEntity) bool { return !entityType(is.Type) }) {
-		return nil // addresses are the broker's
-	}
+// ops are the operations of an entry that are about quotas counted here.
+func (a *alteration) ops(e *kmsg.AlterClientQuotasRequestEntry) (ops []kmsg.AlterClientQuotasRequestEntryOp) {
 	for _, op := range e.Ops {
-		if ours[op.Key] != nil {
+		if a.gates[op.Key] != nil {
 			ops = append(ops, op)
 		}
 	}
 	return ops
 }
 
-func entityType(name string) bool { return name == "user" || name == "client-id" }
-
-// restOf is what the broker has to carry out: for entities that it finds valid, quotas that are not counted here, and each removal, so that
-// what it has of the others goes too.
-func restOf(alter *kmsg.AlterClientQuotasRequest, valid map[string]kmsg.AlterClientQuotasResponseEntry, ours map[string]*policy.Gate) *kmsg.AlterClientQuotasRequest {
-	rest := *alter
-	rest.Entries = nil
-	for _, e := range alter.Entries {
-		if valid[entityOf(e.Entity)].ErrorCode != 0 {
-			continue
+// judged takes note of what the broker says of the entries that it was asked about, and returns how long the client is to wait for that, in
+// ms.
+func (a *alteration) judged(resp kmsg.Response) (throttle int32) {
+	said := map[string]*kmsg.AlterClientQuotasResponseEntry{}
+	all := resp.(*kmsg.AlterClientQuotasResponse)
+	for i := range all.Entries {
+		said[entityOf(all.Entries[i].Entity)] = &all.Entries[i]
+	}
+	for i := range a.Entries {
+		if e := said[entityOf(a.Entries[i].Entity)]; e != nil && e.ErrorCode != 0 {
+			a.results[i] = altered{e.ErrorCode, e.ErrorMessage}
 		}
-		mine := len(opsOf(&e, ours)) > 0
-		e.Ops = slices.DeleteFunc(slices.Clone(e.Ops), func(op kmsg.AlterClientQuotasRequestEntryOp) bool {
-			return mine && ours[op.Key] != nil && !op.Remove
-		})
-		if len(e.Ops) > 0 {
+	}
+	return all.ThrottleMillis
+}
+
+// rest is what the broker has to carry out of the entries that nobody has refused: quotas that are not counted here, and each removal, so that
+// what it has of the others goes too. It is nil if nothing is left.
+func (a *alteration) rest() *kmsg.AlterClientQuotasRequest {
+	if a.ValidateOnly {
+		return nil
+	}
+	rest := *a.AlterClientQuotasRequest
+	rest.Entries = nil
+	for i, e := range a.Entries {
+		e.Ops = slices.DeleteFunc(slices.Clone(e.Ops), func(op kmsg.AlterClientQuotasRequestEntryOp) bool { return a.gates[op.Key] != nil && !op.Remove })
+		if a.results[i].code == 0 && len(e.Ops) > 0 {
 			rest.Entries = append(rest.Entries, e)
 		}
+	}
+	if len(rest.Entries) == 0 {
+		return nil
 	}
 	return &rest
 }
 
-// results are the entries of an answer, by entity.
-func results(resp kmsg.Response) map[string]kmsg.AlterClientQuotasResponseEntry {
-	all := map[string]kmsg.AlterClientQuotasResponseEntry{}
-	for _, e := range resp.(*kmsg.AlterClientQuotasResponse).Entries {
-		all[entityOf(e.Entity)] = e
+// answer is the answer to the client.
+func (a *alteration) answer() *kmsg.AlterClientQuotasResponse {
+	resp := kmsg.NewPtrAlterClientQuotasResponse()
+	resp.SetVersion(a.Version)
+	for i := range a.Entries {
+		out := kmsg.NewAlterClientQuotasResponseEntry()
+		for _, is := range a.Entries[i].Entity {
+			named := kmsg.NewAlterClientQuotasResponseEntryEntity()
+			named.Type, named.Name = is.Type, is.Name
+			out.Entity = append(out.Entity, named)
+		}
+		out.ErrorCode, out.ErrorMessage = a.results[i].code, a.results[i].why
+		resp.Entries = append(resp.Entries, out)
 	}
-	return all
+	return resp
 }
 
-// keep sets and removes the quotas of an entity that are counted here: all of them, or none.
-func (r *relay) keep(q *Quotas, e *kmsg.AlterClientQuotasRequestEntry, ours map[string]*policy.Gate, validateOnly bool) error {
-	c := quotas.Change{ValidateOnly: validateOnly, Via: quotas.ViaKafka, By: "User:" + r.who()}
-	whose, err := ruleOf(e.Entity)
-	if err != nil {
-		return err
-	}
-	for _, op := range opsOf(e, ours) {
-		do := quotas.Op{Gate: ours[op.Key].Name()}
-		if op.Remove {
-			do.Delete = &whose
-		} else {
-			if !(op.Value > 0) || math.IsInf(op.Value, 0) {
-				return fmt.Errorf("%s=%v is no rate; write one above 0, or remove the quota", op.Key, op.Value)
-			}
-			do.Set = &policy.QuotaRuleSpec{Rule: whose}
-			if limit, none := q.limitOf(op.Key, op.Value); none {
-				do.Set.Exempt = true
-			} else {
-				do.Set.QuotaLimitSpec = limit
-			}
+// keep carries out what is counted here, of the entries that the broker finds valid: of each entity everything, or nothing.
+func (r *relay) keep(a *alteration, q *Quotas) {
+	var changes []quotas.Change
+	var of []int // the entries
+	for i := range a.Entries {
+		if a.results[i].code != 0 {
+			continue
 		}
-		c.Ops = append(c.Ops, do)
+		ops, err := a.changes(&a.Entries[i], q)
+		switch {
+		case err != nil:
+			a.fail(i, err)
+		case len(ops) > 0:
+			changes = append(changes, quotas.Change{Ops: ops, ValidateOnly: a.ValidateOnly, MayMiss: true, Via: quotas.ViaKafka, By: r.by()})
+			of = append(of, i)
+		}
 	}
 	if r.server.opts.Rules == nil {
-		return quotas.ErrNowhere
-	}
-	for len(c.Ops) > 0 {
-		_, err := r.server.opts.Rules.Change(r.ctx, c)
-		var faults quotas.Faults
-		if errors.As(err, &faults) {
-			all := len(c.Ops)
-			for i, f := range slices.Backward(faults) { // what is not there need not be removed
-				if f.Missing && f.Op >= 0 && c.Ops[f.Op].Delete != nil {
-					c.Ops, faults = slices.Delete(c.Ops, f.Op, f.Op+1), slices.Delete(faults, i, i+1)
-				}
-			}
-			if len(c.Ops) < all && len(faults) == 0 {
-				continue
-			}
-			return faults
+		for _, i := range of {
+			a.fail(i, quotas.ErrNowhere)
 		}
-		return err
+		return
 	}
-	return nil
+	for len(changes) > 0 { // what others wait for meanwhile is bounded
+		n := min(len(changes), quotas.MaxOps)
+		for j, answer := range r.server.opts.Rules.Each(r.ctx, changes[:n]) {
+			if answer.Err != nil {
+				a.fail(of[j], answer.Err)
+			}
+		}
+		changes, of = changes[n:], of[n:]
+	}
 }
 
-// who is the name of the client, for the log.
-func (r *relay) who() string {
+// changes are the operations on rules that an entry asks for.
+func (a *alteration) changes(e *kmsg.AlterClientQuotasRequestEntry, q *Quotas) (ops []quotas.Op, err error) {
+	whose, err := whoseRule(e.Entity)
+	for _, op := range a.ops(e) {
+		do := quotas.Op{Gate: a.gates[op.Key].Name()}
+		switch {
+		case !op.Remove && err != nil:
+			return nil, err
+		case err != nil:
+			continue // no rule is about that, and the broker may have a quota for it
+		case op.Remove:
+			do.Delete = &whose
+		default:
+			if do.Set, do.Asked, err = q.RuleOf(whose, op.Key, op.Value); err != nil {
+				return nil, err
+			}
+		}
+		ops = append(ops, do)
+	}
+	return ops, nil
+}
+
+// fail takes note of why an entry was not carried out.
+func (a *alteration) fail(i int, err error) {
+	text, code := err.Error(), kerr.UnknownServerError.Code
+	var wrong fault.Fault
+	var faults quotas.Faults
+	if errors.As(err, &wrong) || errors.As(err, &faults) || errors.Is(err, quotas.ErrNowhere) {
+		code = kerr.InvalidRequest.Code
+	}
+	a.results[i] = altered{code, &text}
+}
+
+// logRefused logs that the broker has refused to let quotas be set. Who may not is only counted: anybody can ask.
+func (r *relay) logRefused(a *alteration) {
+	book, n, first := r.server.opts.Rules, 0, -1
+	for i := range a.results {
+		switch a.results[i].code {
+		case 0:
+		case kerr.ClusterAuthorizationFailed.Code:
+			if book != nil {
+				book.Deny()
+			}
+			return
+		default:
+			if n++; first < 0 {
+				first = i
+			}
+		}
+	}
+	if n == 0 || book == nil {
+		return
+	}
+	why := fmt.Errorf("the broker refuses quotas of %d entities, first of %s: %w", n, entityOf(a.Entries[first].Entity), kerr.ErrorForCode(a.results[first].code))
+	if said := a.results[first].why; said != nil {
+		why = fmt.Errorf("%w: %s", why, *said)
+	}
+	book.Refuse(r.by(), quotas.ViaKafka, why)
+}
+
+// by says who asks, for the log.
+func (r *relay) by() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	p := r.state.login.principal()
-	if !p.known {
-		return "(unnamed)"
+	name := "(unnamed)"
+	if p := r.state.login.principal(); p.known {
+		name = "User:" + p.name
 	}
-	return p.name
+	return name + " of kafka." + r.server.opts.Cluster
 }
 
-// ruleOf is what a rule for an entity matches. The default of a kind is each user, or each client.
-func ruleOf(entity []kmsg.AlterClientQuotasRequestEntryEntity) (whose quota.Rule, err error) {
+// The types of Kafka's entities.
+const (
+	ofUser    = "user"
+	ofClient  = "client-id"
+	ofAddress = "ip"
+)
+
+// peerBits is the part of an IPv6 address that stands for its host, as everywhere else here.
+const peerBits = 64
+
+// whoseRule is what a rule for an entity matches. The default of a type is each user, each client, or each address.
+func whoseRule(entity []kmsg.AlterClientQuotasRequestEntryEntity) (whose quota.Rule, err error) {
 	for _, is := range entity {
-		match := quota.Match("*")
+		match := quota.Every
 		if is.Name != nil {
-			if match = quota.Match(*is.Name); match == "*" {
-				return whose, fmt.Errorf("a %s with the name * cannot have a quota of its own here, where * is each one; leave it to the default", is.Type)
+			if !utf8.ValidString(*is.Name) {
+				return whose, fault.New(fmt.Sprintf("the %s %.80q is no text in UTF-8", is.Type, *is.Name), "")
 			}
+			match = quota.Named(*is.Name)
 		}
-		if is.Type == "user" {
-			whose.User = match
-		} else {
-			whose.Client = match
+		field := map[string]*quota.Match{ofUser: &whose.User, ofClient: &whose.Client, ofAddress: &whose.Address}[is.Type]
+		switch {
+		case field == nil:
+			return whose, fault.New(fmt.Sprintf("there are no rules for the type %.80q of entities", is.Type), "")
+		case *field != "":
+			return whose, fault.New(fmt.Sprintf("the type %s of entities is named twice", is.Type), "")
+		case is.Type == ofAddress && is.Name != nil:
+			network, err := networkOf(*is.Name)
+			if err != nil {
+				return whose, err
+			}
+			match = quota.Match(network.String())
 		}
+		*field = match
 	}
 	return whose, nil
+}
+
+// networkOf is what an address stands for: itself, or a /64 of IPv6.
+func networkOf(name string) (netip.Prefix, error) {
+	addr, err := netip.ParseAddr(name)
+	if err != nil {
+		return netip.Prefix{}, fault.New(fmt.Sprintf("%.80q is no address", name), "set it for an address, such as 10.0.0.7: here no name of a host is looked up")
+	}
+	addr = addr.Unmap().WithZone("")
+	return addr.Prefix(min(addr.BitLen(), peerBits))
 }
 
 // describeQuotas serves a request for quotas, of n bytes: those of the broker, and over them those that are kept here.
@@ -238,72 +348,109 @@ func (r *relay) describeQuotas(req *request, frame []byte, n int) error {
 		return err
 	}
 	resp := a.(*kmsg.DescribeClientQuotasResponse)
-	if q := r.server.opts.Quotas(); resp.ErrorCode == 0 && r.server.opts.Rules != nil {
-		for key, g := range q.gates() {
-			for _, v := range r.server.opts.Rules.List(g.Name()).Rules {
-				if entity, rate, ok := described(&v); ok && matches(filter, entity) {
-					put(resp, entity, key, rate)
-				}
-			}
-		}
-		slices.SortFunc(resp.Entries, func(a, b kmsg.DescribeClientQuotasResponseEntry) int {
-			return strings.Compare(entityOf(a.Entity), entityOf(b.Entity))
-		})
+	if resp.ErrorCode == 0 && r.server.opts.Rules != nil {
+		q := r.server.opts.Quotas()
+		q.describe(r.server.opts.Rules, filter, resp)
 	}
 	return r.reply(req, resp)
 }
 
+// describe puts the quotas that a filter asks for over those in an answer.
+func (q *Quotas) describe(book *quotas.Book, filter *kmsg.DescribeClientQuotasRequest, resp *kmsg.DescribeClientQuotasResponse) {
+	gates := q.gates()
+	at := map[string]int{}
+	for i := range resp.Entries {
+		at[entityOf(resp.Entries[i].Entity)] = i
+	}
+	for _, key := range slices.Sorted(maps.Keys(gates)) {
+		for _, v := range book.List(gates[key].Name()).Rules {
+			entity, value, ok := described(&v)
+			if !ok || !matches(filter, entity) {
+				continue
+			}
+			id := entityOf(entity)
+			i, known := at[id]
+			if !known {
+				i = len(resp.Entries)
+				at[id] = i
+				e := kmsg.NewDescribeClientQuotasResponseEntry()
+				e.Entity = entity
+				resp.Entries = append(resp.Entries, e)
+			}
+			put(&resp.Entries[i], key, value)
+		}
+	}
+	slices.SortFunc(resp.Entries, func(a, b kmsg.DescribeClientQuotasResponseEntry) int {
+		return strings.Compare(entityOf(a.Entity), entityOf(b.Entity))
+	})
+}
+
 // described is a rule in Kafka's terms. ok is false if Kafka has none for it: it is not in force, has more than one limit, or is about
 // something else.
-func described(v *quotas.View) (entity []kmsg.DescribeClientQuotasResponseEntryEntity, rate float64, ok bool) {
+func described(v *quotas.View) (entity []kmsg.DescribeClientQuotasResponseEntryEntity, value float64, ok bool) {
 	rule := &v.Rule
-	whose := rule.Rule
-	whose.User, whose.Client, whose.Name, whose.Exempt = "", "", "", false
-	if !v.InForce || rule.Blocked || whose.Pattern() != (quota.Pattern{}) || rule.User == "" && rule.Client == "" {
+	if !v.InForce || rule.Blocked {
 		return nil, 0, false
 	}
 	windows, err := rule.Parse()
 	switch {
+	case v.Asked > 0:
+		value = v.Asked
 	case rule.Exempt:
-		rate = unlimited
+		value = unlimited
 	case err == nil && len(windows) == 1 && windows[0].Rate > 0:
-		rate = windows[0].Rate
+		value = windows[0].Rate
 	default:
 		return nil, 0, false
 	}
-	for _, of := range []struct {
-		kind string
-		name quota.Match
-	}{{"user", rule.User}, {"client-id", rule.Client}} {
-		if of.name == "" {
+	for _, part := range quota.Parts() {
+		m := *rule.Part(part)
+		if m == "" {
 			continue
 		}
 		is := kmsg.NewDescribeClientQuotasResponseEntryEntity()
-		is.Type = of.kind
-		if name := string(of.name); name != "*" {
+		switch part {
+		case "user":
+			is.Type = ofUser
+		case "client":
+			is.Type = ofClient
+		case "address":
+			is.Type = ofAddress
+		default:
+			return nil, 0, false
+		}
+		if name, named := m.Value(); named {
 			is.Name = &name
+			if is.Type == ofAddress {
+				network, err := netip.ParsePrefix(name)
+				if err != nil || network.Bits() != min(network.Addr().BitLen(), peerBits) {
+					return nil, 0, false
+				}
+				name = network.Addr().String()
+			}
 		}
 		entity = append(entity, is)
 	}
-	return entity, rate, true
+	return entity, value, len(entity) > 0
 }
 
 // matches reports whether an entity is one that a filter asks for: every component of it has to match, and if it is strict the entity has
-// no other.
+// no other. An address gets the name that it was asked for by.
 func matches(filter *kmsg.DescribeClientQuotasRequest, entity []kmsg.DescribeClientQuotasResponseEntryEntity) bool {
 	for _, c := range filter.Components {
 		i := slices.IndexFunc(entity, func(is kmsg.DescribeClientQuotasResponseEntryEntity) bool { return is.Type == c.EntityType })
 		if i < 0 {
 			return false
 		}
-		name := entity[i].Name
+		is := &entity[i]
 		switch c.MatchType {
 		case kmsg.QuotasMatchTypeExact:
-			if name == nil || c.Match == nil || *name != *c.Match {
+			if is.Name == nil || c.Match == nil || *is.Name != *c.Match && !(is.Type == ofAddress && sameHost(*is.Name, *c.Match)) {
 				return false
 			}
+			is.Name = c.Match
 		case kmsg.QuotasMatchTypeDefault:
-			if name != nil {
+			if is.Name != nil {
 				return false
 			}
 		}
@@ -311,21 +458,24 @@ func matches(filter *kmsg.DescribeClientQuotasRequest, entity []kmsg.DescribeCli
 	return !filter.Strict || len(filter.Components) == len(entity)
 }
 
+// sameHost reports whether two addresses stand for the same.
+func sameHost(a, b string) bool {
+	one, errA := networkOf(a)
+	other, errB := networkOf(b)
+	return errA == nil && errB == nil && one == other
+}
+
 // put sets a value of an entity in an answer.
-func put(resp *kmsg.DescribeClientQuotasResponse, entity []kmsg.DescribeClientQuotasResponseEntryEntity, key string, rate float64) {
-	value := kmsg.NewDescribeClientQuotasResponseEntryValue()
-	value.Key, value.Value = key, rate
-	id := entityOf(entity)
-	for i := range resp.Entries {
-		e := &resp.Entries[i]
-		if entityOf(e.Entity) == id {
-			e.Values = append(slices.DeleteFunc(e.Values, func(v kmsg.DescribeClientQuotasResponseEntryValue) bool { return v.Key == key }), value)
+func put(e *kmsg.DescribeClientQuotasResponseEntry, key string, to float64) {
+	for i := range e.Values {
+		if e.Values[i].Key == key {
+			e.Values[i].Value = to
 			return
 		}
 	}
-	e := kmsg.NewDescribeClientQuotasResponseEntry()
-	e.Entity, e.Values = entity, append(e.Values, value)
-	resp.Entries = append(resp.Entries, e)
+	value := kmsg.NewDescribeClientQuotasResponseEntryValue()
+	value.Key, value.Value = key, to
+	e.Values = append(e.Values, value)
 }
 
 // entityOf names an entity, whatever the order of its parts.

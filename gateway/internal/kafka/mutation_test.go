@@ -3,6 +3,7 @@ package kafka
 import (
 	"encoding/binary"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"strings"
@@ -34,31 +35,28 @@ func newCluster(t *testing.T, mode policy.Mode, quota int) (c *cluster, client n
 	r.server.partitions.n, r.server.partitions.asked = 3, time.Now().Add(time.Hour)
 	c = &cluster{rig: r, topics: map[string]int{"old": 4}, done: make(chan struct{})}
 	client, c.conn = r.pair()
-	go c.serve()
+	go serve(t, c.conn, c.done, c.answer)
 	t.Cleanup(func() { _ = client.Close(); <-c.done })
 	return c, client
 }
 
-func (c *cluster) serve() {
-	defer close(c.done)
+// serve answers requests on a connection of a broker until it ends.
+func serve(t *testing.T, conn net.Conn, done chan<- struct{}, answers func(kmsg.Request) kmsg.Response) {
+	defer close(done)
 	for {
 		var size [4]byte
-		if _, err := c.conn.Read(size[:]); err != nil {
+		if _, err := io.ReadFull(conn, size[:]); err != nil {
 			return
 		}
 		b := make([]byte, binary.BigEndian.Uint32(size[:]))
-		for at := 0; at < len(b); {
-			n, err := c.conn.Read(b[at:])
-			if err != nil {
-				return
-			}
-			at += n
+		if _, err := io.ReadFull(conn, b); err != nil {
+			return
 		}
-		req := requestOf(c.T, b)
-		resp := c.answer(req)
+		req := requestOf(t, b)
+		resp := answers(req)
 		out := answer(req.GetVersion(), resp)
 		copy(out[4:8], b[4:8]) // the correlation id
-		if _, err := c.conn.Write(out); err != nil {
+		if _, err := conn.Write(out); err != nil {
 			return
 		}
 	}
@@ -169,17 +167,17 @@ func (c *cluster) nameOf(name *string, id [16]byte) string {
 }
 
 // ask sends a request and returns its answer.
-func (c *cluster) ask(client net.Conn, req kmsg.Request) kmsg.Response {
-	c.Helper()
-	c.write(client, framed("app", req.GetVersion(), req))
-	b := c.frame(client)
+func (r *rig) ask(client net.Conn, req kmsg.Request) kmsg.Response {
+	r.Helper()
+	r.write(client, framed("app", req.GetVersion(), req))
+	b := r.frame(client)
 	resp := req.ResponseKind()
 	in := reader{b: b, at: 4}
 	if resp.IsFlexible() {
 		in.tags()
 	}
 	if err := resp.ReadFrom(b[in.at:]); err != nil {
-		c.Fatal(err)
+		r.Fatal(err)
 	}
 	return resp
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/accept"
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/quota"
 )
@@ -98,6 +99,14 @@ func newRigOn(t *testing.T, q policy.QuotaSpec, mode policy.Mode, longest time.D
 	if err != nil {
 		t.Fatal(err)
 	}
+	gate := p.Gate("bytes")
+	r := newRigOf(t, Quotas{Produce: gate, Fetch: gate, Mutations: gate, Longest: longest, Samples: 11, Window: time.Second}, nil)
+	r.gate = gate
+	return r
+}
+
+// newRigOf has quotas, and keeps those that clients set in a book, nil for none.
+func newRigOf(t *testing.T, q Quotas, book *quotas.Book) *rig {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -108,10 +117,9 @@ func newRigOn(t *testing.T, q policy.QuotaSpec, mode policy.Mode, longest time.D
 	if err != nil {
 		t.Fatal(err)
 	}
-	gate := p.Gate("bytes")
 	s, err := New(Options{
 		Cluster: "orders", Config: k, Conns: conns, Logger: slog.New(slog.DiscardHandler),
-		Quotas: func() Quotas { return Quotas{gate, gate, gate, longest, 11, time.Second} }, Failed: func(string, string, error) {},
+		Quotas: func() Quotas { return q }, Rules: book, Failed: func(string, string, error) {},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -121,7 +129,7 @@ func newRigOn(t *testing.T, q policy.QuotaSpec, mode policy.Mode, longest time.D
 		_ = conns.Close()
 		_ = s.Close()
 	})
-	return &rig{t, s, gate, ln.(*net.TCPListener)}
+	return &rig{T: t, server: s, broker: ln.(*net.TCPListener)}
 }
 
 // pair is a client of the gateway, and its connection at the broker.

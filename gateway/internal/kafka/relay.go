@@ -95,7 +95,7 @@ func (r *relay) drain() {
 func (r *relay) run() {
 	defer r.close()
 	defer r.recovered()
-	if err := r.connect(); err != nil {
+	if r.enter() != nil || r.connect() != nil {
 		return
 	}
 	var answers sync.WaitGroup

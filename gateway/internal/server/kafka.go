@@ -104,8 +104,8 @@ func (st *state) kafkaQuotas() map[string]kafka.Quotas {
 	for name, k := range st.cfg.Kafka {
 		q := &k.Quotas
 		all[name] = kafka.Quotas{
-			Produce: st.policy.Gate(q.Produce), Fetch: st.policy.Gate(q.Fetch), Mutations: st.policy.Gate(q.Mutations), Longest: time.Duration(q.MaxThrottle),
-			Samples: q.Samples, Window: time.Duration(q.Window),
+			Produce: st.policy.Gate(q.Produce), Fetch: st.policy.Gate(q.Fetch), Mutations: st.policy.Gate(q.Mutations), Connections: st.policy.Gate(q.Connections),
+			Longest: time.Duration(q.MaxThrottle), Samples: q.Samples, Window: time.Duration(q.Window),
 		}
 	}
 	return all
