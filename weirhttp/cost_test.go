@@ -4,7 +4,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -124,4 +126,41 @@ func TestSetCostOfAStream(t *testing.T) {
 	if left() != 20 {
 		t.Errorf("%d left after a request that was answered as it came back, and has cost 25; want 20", left())
 	}
+}
+
+// A request that comes back while it is still being released is charged once.
+func TestReacquireWhileReleasing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		released := make(chan struct{})
+		slots := weir.Must(limit.New(limit.Config{Name: "slots", Limit: 1, Hooks: weir.Hooks{Done: func(string, weir.Outcome, time.Duration) { <-released }}}))
+		defer slots.Close()
+		q := weir.Must(quota.New(quota.Config{Name: "tokens", Rules: []quota.Rule{{Windows: []quota.Window{{Rate: 1e-6, Burst: 100}}}}}))
+		work := weir.Work{Cost: 10}
+		ask := weirhttp.WithWork(func(_ *http.Request, w *weir.Work) { *w = work })
+		var calls sync.WaitGroup
+		h := weirhttp.Middleware(weir.All(q, slots), ask)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			request := weirhttp.FromContext(r.Context())
+			calls.Go(func() { request.ReleaseForStream() })
+			synctest.Wait() // until the hook waits
+			calls.Go(func() {
+				if err := request.Reacquire(t.Context(), work); err != nil {
+					t.Error(err)
+				}
+			})
+			synctest.Wait()
+			close(released)
+			calls.Wait()
+			if n := slots.Snapshot().InFlight; n != 1 {
+				t.Errorf("%d slots are held, want 1", n)
+			}
+		}))
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+		d, err := q.Peek(t.Context(), weir.Work{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if left := int(d.Remaining + 0.5); left != 90 || q.Snapshot().InFlight != 0 || slots.Snapshot().InFlight != 0 {
+			t.Errorf("%d tokens are left, want 90; %d charges and %d slots are held", left, q.Snapshot().InFlight, slots.Snapshot().InFlight)
+		}
+	})
 }

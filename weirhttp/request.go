@@ -34,10 +34,11 @@ type Request struct {
 	hijacked  bool
 	detached  bool
 	ended     bool
-	returning bool       // asks for its permits again
-	releasing bool       // exchanges its permits for charged, or the other way round
-	charged   Permits    // of a stream: what is left of its permits, the charges of quotas
-	late      []lateCost // costs told while releasing
+	returning bool          // asks for its permits again
+	releasing bool          // exchanges its permits for charged, or the other way round
+	charged   Permits       // of a stream: what is left of its permits, the charges of quotas
+	late      []lateCost    // costs told while releasing
+	released  chan struct{} // closed when that is over; nil until somebody waits for it
 
 	firstPermits [2]weir.Permit // backs permits
 	firstOwner   [1]weir.Gate   // backs owners
@@ -224,6 +225,15 @@ func (q *Request) Reacquire(ctx context.Context, w weir.Work) error {
 		return nil
 	}
 	q.mu.Lock()
+	for q.releasing && !q.returning { // what is being released is to be charged anew, once it is known
+		if q.released == nil {
+			q.released = make(chan struct{})
+		}
+		released := q.released
+		q.mu.Unlock()
+		<-released
+		q.mu.Lock()
+	}
 	if !q.away() || q.returning {
 		q.mu.Unlock()
 		return nil
@@ -304,6 +314,10 @@ func (q *Request) exchanged(now Permits, stream bool) {
 	q.mu.Lock()
 	late := q.late
 	q.releasing, q.late = false, nil
+	if q.released != nil {
+		close(q.released)
+		q.released = nil
+	}
 	over := q.ended || q.moved != stream
 	if stream && !over {
 		q.charged = now
