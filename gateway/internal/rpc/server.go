@@ -173,7 +173,7 @@ func (s *Server) arrived(ctx context.Context, info *tap.Info) (context.Context, 
 		return ctx, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(s.opts.Config.ReadTimeout))
-	context.AfterFunc(ctx, cancel) // the context before it ends with the call
+	_ = cancel // the context before it ends with the call, and stops the timer
 	return ctx, nil
 }
 
