@@ -254,6 +254,10 @@ type Upstream struct {
 	ConnectTimeout policy.Duration `json:"connect_timeout,omitempty" default:"2s" min:"1ms" max:"10m"`
 	// How long a target may take until the header of its answer. 0 means no limit.
 	ResponseTimeout policy.Duration `json:"response_timeout" default:"30s" min:"0s" max:"24h"`
+	// How long a call of gRPC may go without a byte of either side before it is reset. It begins with
+	// the call, and does not count while the target works on a complete request: response_timeout
+	// does then. 0 means no limit.
+	GRPCIdleTimeout policy.Duration `json:"grpc_idle_timeout" default:"5m" min:"0s" max:"24h"`
 	// When a failing target is ejected for a while. The last one left is never ejected.
 	Eject Eject `json:"passive_health,omitzero" was:"eject"`
 	// Asks each target whether it works, and sends no requests to those that do not. If none works, all are

@@ -37,6 +37,8 @@ func (u *Upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case cause == errResponseTimeout:
 		u.problem(w, x.call, http.StatusGatewayTimeout, "the upstream did not answer within "+u.cfg.ResponseTimeout.String())
+	case cause == errIdle:
+		u.problem(w, x.call, http.StatusGatewayTimeout, "nothing has been sent in either direction for "+u.cfg.GRPCIdleTimeout.String())
 	case weir.AsRejection(bodyErr) != nil: // the body was complete, and was refused then
 		u.refuse(w, r, x.call, bodyErr)
 	case bodyErr != nil:

@@ -107,6 +107,9 @@ func (u *Upstream) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
 	if d := time.Duration(u.cfg.ResponseTimeout); d > 0 {
 		x.deadline = x.started + d
 	}
+	if call.GRPC {
+		x.control = http.NewResponseController(w)
+	}
 	u.shared.watch.add(x)
 	defer x.end()
 	out := r.WithContext(x)
@@ -155,14 +158,15 @@ type exchange struct {
 	}
 
 	mu             sync.Mutex
-	deadline       time.Duration // of the wait for the answer, on the upstream's clock; 0: none
-	paused         bool          // the client is waited for
-	pausedAt       time.Duration // since when
-	waitedFor      time.Duration // how long it was waited for before
-	answered       bool          // the wait is over
-	left           bool          // the client left before the answer came
-	betweenTargets bool          // no target works on the request
-	cause          error         // why the gateway itself has cancelled
+	deadline       time.Duration            // of the wait for the answer, on the upstream's clock; 0: none
+	paused         bool                     // the client is waited for
+	pausedAt       time.Duration            // since when
+	waitedFor      time.Duration            // how long it was waited for before
+	answered       bool                     // the wait is over
+	left           bool                     // the client left before the answer came
+	betweenTargets bool                     // no target works on the request
+	cause          error                    // why the gateway itself has cancelled
+	control        *http.ResponseController // of a call of gRPC while its handler runs
 
 	next, prev *exchange // in the watch's list; guarded by its mutex
 }
@@ -171,6 +175,7 @@ type exchange struct {
 var (
 	errResponseTimeout = errors.New("the upstream did not answer in time")
 	errClientLeft      = errors.New("the client left")
+	errIdle            = errors.New("neither side of the call has sent anything for too long")
 )
 
 type exchangeKey struct{}
@@ -193,6 +198,9 @@ func (detached) Err() error                  { return nil }
 // end runs when the handler returns, by a panic too.
 func (x *exchange) end() {
 	x.upstream.shared.watch.remove(x)
+	x.mu.Lock()
+	x.control = nil
+	x.mu.Unlock()
 	x.settleStream(false)
 	x.cancel()
 	x.leave()
@@ -264,15 +272,8 @@ type roundTripper struct{ u *Upstream }
 
 func (rt roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	x := req.Context().Value(exchangeKey{}).(*exchange)
-	transport, trips := rt.u.shared.transport, rt.u.shared.trips
-	if x.call.GRPC {
-		transport = rt.u.shared.calls
-	}
 	for {
-		x.seat.requests.Add(1)
-		trips.begin()
-		res, err := transport.RoundTrip(req)
-		trips.end()
+		res, err := x.send(req)
 		if err == nil {
 			return x.answer(res)
 		}
@@ -300,6 +301,26 @@ func (rt roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
+}
+
+// send sends the request to the present target, and returns with the header of the answer.
+func (x *exchange) send(req *http.Request) (*http.Response, error) {
+	u := x.upstream
+	transport, trips := u.shared.transport, u.shared.trips
+	if x.call.GRPC {
+		if !x.seat.takesCalls(u.now()) {
+			return nil, errNotHTTP2
+		}
+		transport = u.shared.calls
+	}
+	x.seat.requests.Add(1)
+	trips.begin()
+	res, err := transport.RoundTrip(req)
+	trips.end()
+	if errors.Is(err, errNotHTTP2) {
+		x.seat.noCallsUntil.Store(int64(u.now() + callsAgain))
+	}
+	return res, err
 }
 
 // breakOff keeps the slot of a request whose body the client did not send to its end. The upstream
@@ -498,6 +519,7 @@ func (b *clientBody) Read(p []byte) (int, error) {
 	b.x.pause()
 	n, err := b.body.Read(p)
 	b.x.resume()
+	b.x.touch(n)
 	switch err {
 	case nil:
 	case io.EOF:
@@ -538,6 +560,7 @@ type answerBody struct {
 
 func (b *answerBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
+	b.x.touch(n)
 	b.x.readCall(p[:n], b.res.Trailer, err)
 	if b.x.events != nil {
 		b.x.events.read(p[:n])

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -90,6 +91,24 @@ type conversation struct {
 	bothWays bool // the answer began before the request was complete
 	bytes    int64
 	messages messageCount
+	touched  atomic.Int64 // when a part of either body came last, on the upstream's clock; 0: not yet
+}
+
+// touch notes that n bytes have come.
+func (x *exchange) touch(n int) {
+	if x.call.GRPC && n > 0 {
+		x.conversation.touched.Store(int64(x.upstream.now()))
+	}
+}
+
+// idle reports whether neither side of a call has sent anything for too long. While the target works
+// on a complete request it owes the answer. The exchange's mutex is held.
+func (x *exchange) idle(now time.Duration) bool {
+	most := time.Duration(x.upstream.cfg.GRPCIdleTimeout)
+	if !x.call.GRPC || most == 0 || !x.answered && !x.paused {
+		return false
+	}
+	return now-max(x.started, time.Duration(x.conversation.touched.Load())) >= most
 }
 
 // wholeAnswer is when an answer of one message counts as given, in bytes. A longer one may become a
@@ -132,8 +151,11 @@ func (x *exchange) readCall(p []byte, trailer http.Header, err error) {
 		} else if x.deadlinePassed() {
 			o = weir.Overload
 		}
-		if x.client.Err() != nil {
+		switch {
+		case x.client.Err() != nil:
 			o = weir.Abandoned
+		case x.cancelledBy() == errIdle:
+			o = weir.NoSample
 		}
 	}
 	if streams && o == weir.OK {

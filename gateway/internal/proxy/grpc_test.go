@@ -3,7 +3,9 @@ package proxy
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -133,6 +135,110 @@ func TestCallNeedsHTTP2(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A target that has chosen HTTP/1 is not asked again for each call.
+func TestCallsSpareHandshakes(t *testing.T) {
+	var handshakes atomic.Int64
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		handshakes.Add(1)
+		return nil, nil
+	}}
+	server.StartTLS()
+	defer server.Close()
+	u := makeUpstream(t, config.Upstream{Targets: []string{server.URL}}, io.Discard, nil)
+	u.shared.calls.TLSClientConfig.RootCAs = server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+	call := func() {
+		t.Helper()
+		r := httptest.NewRequest(http.MethodPost, "/pkg.Service/Method", strings.NewReader("\x00\x00\x00\x00\x00"))
+		r.ProtoMajor, r.ProtoMinor = 2, 0
+		w := httptest.NewRecorder()
+		u.Serve(w, r, &Call{GRPC: true})
+		if got := w.Header().Get("Grpc-Status"); got != "12" {
+			t.Errorf("status %s", got)
+		}
+	}
+	for range 20 {
+		call()
+		if u.seats[0].noCallsUntil.Load() == 0 {
+			t.Fatal("nothing is remembered")
+		}
+		u.seats[0].noCallsUntil.Add(int64(time.Hour)) // or a slow machine would ask again
+	}
+	if n := handshakes.Load(); n != 1 {
+		t.Errorf("%d handshakes for 20 calls", n)
+	}
+	u.seats[0].noCallsUntil.Store(int64(u.now()))
+	if call(); handshakes.Load() != 2 {
+		t.Errorf("after a while it is not asked again: %d handshakes", handshakes.Load())
+	}
+	if s := u.Stats()[0]; s.Requests != 2 {
+		t.Errorf("%d requests were sent", s.Requests)
+	}
+}
+
+// A call that neither side goes on with ends, and is nobody's failure.
+func TestIdleCall(t *testing.T) {
+	for _, answered := range []bool{false, true} {
+		t.Run(fmt.Sprintf("answered: %v", answered), func(t *testing.T) {
+			ended := make(chan struct{})
+			server := startHTTP2(t, func(w http.ResponseWriter, r *http.Request) {
+				defer close(ended)
+				if answered {
+					w.Header().Set("Content-Type", "application/grpc")
+					_ = http.NewResponseController(w).Flush()
+				}
+				<-r.Context().Done()
+			})
+			u := makeUpstream(t, config.Upstream{Targets: []string{server.URL}, GRPCIdleTimeout: policy.Duration(50 * time.Millisecond)}, io.Discard, nil)
+			u.shared.calls.TLSClientConfig = server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
+			gate := newSampled()
+			front := startHTTP2(t, func(w http.ResponseWriter, r *http.Request) {
+				weirhttp.NewGuard().Serve(w, r, gate, weir.Work{}, func(w http.ResponseWriter, r *http.Request, q *weirhttp.Request) {
+					u.Serve(w, r, &Call{GRPC: true, Request: q})
+				})
+			})
+			silent, client := io.Pipe()
+			defer client.Close()
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, front.URL+"/pkg.Service/Talk", silent)
+			if err != nil {
+				t.Fatal(err)
+			}
+			res, err := front.Client().Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer res.Body.Close()
+			if _, err := io.ReadAll(res.Body); answered != (err != nil) {
+				t.Errorf("the answer ended with %v", err)
+			}
+			<-ended // the target hears of it
+			if got := res.Header.Get("Grpc-Status"); !answered && got != "4" {
+				t.Errorf("status %s %s, want 4", got, res.Header.Get("Grpc-Message"))
+			}
+			front.Close() // when its handler has returned
+			if o := gate.outcome; o == weir.Failed || o == weir.Overload || o == weir.OK {
+				t.Errorf("the outcome is %v", o)
+			}
+			for kind, n := range u.Stats()[0].Failures {
+				if n != 0 {
+					t.Errorf("%d failures of %s", n, kind)
+				}
+			}
+		})
+	}
+}
+
+// startHTTP2 starts a server with TLS and HTTP/2.
+func startHTTP2(t *testing.T, h http.HandlerFunc) *httptest.Server {
+	server := httptest.NewUnstartedServer(h)
+	server.EnableHTTP2 = true
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server
 }
 
 // A server of gRPC resets a call at its deadline. The answer says so, and the target is not to blame:

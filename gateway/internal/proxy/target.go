@@ -93,6 +93,10 @@ type target struct {
 	ejectedUntil atomic.Int64
 
 	inRow atomic.Int32 // failures in a row
+
+	// noCallsUntil is on the same clock: the target has chosen HTTP/1 by TLS, so no call of gRPC is
+	// sent to it before.
+	noCallsUntil atomic.Int64
 }
 
 // failure says how a target failed, for metrics.
@@ -154,6 +158,14 @@ func (t *target) usable(now time.Duration, e ejection) bool {
 	until := t.ejectedUntil.Load()
 	return until == 0 || until <= int64(now) && t.ejectedUntil.CompareAndSwap(until, int64(now+e.lasts))
 }
+
+// callsAgain is how long a target that has chosen HTTP/1 gets no calls of gRPC. Each would be refused
+// after a handshake, and a handshake costs it more than most requests.
+const callsAgain = 5 * time.Second
+
+// takesCalls reports whether a call of gRPC is sent to the target, to find out whether it chooses
+// HTTP/2 if need be.
+func (t *target) takesCalls(now time.Duration) bool { return int64(now) >= t.noCallsUntil.Load() }
 
 // ejection is after how many failures in a row a target is ejected, and for how long.
 type ejection struct {

@@ -71,7 +71,7 @@ func (w *watch) run() {
 		any := false
 		due, any = w.scan(now, due[:0])
 		for i, x := range due {
-			x.cancel() // with no lock held: it calls others
+			x.stop() // with no lock held: it calls others
 			due[i] = nil
 		}
 		if any {
@@ -79,6 +79,17 @@ func (w *watch) run() {
 		} else if now-busy > watchLinger && w.stopIfEmpty() {
 			return
 		}
+	}
+}
+
+// stop cancels an exchange. net/http's transport ends a call only once it has read the body of the
+// request, whatever the context says. So what waits for a silent client is woken.
+func (x *exchange) stop() {
+	x.cancel()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.control != nil {
+		_ = x.control.SetReadDeadline(time.Now()) // without deadlines it is no connection
 	}
 }
 
@@ -188,6 +199,8 @@ func (x *exchange) overdue(now time.Duration, round uint64) bool {
 	switch {
 	case x.cause != nil:
 		return false
+	case !gone && x.idle(now):
+		x.cause = errIdle
 	case x.answered:
 		if gone {
 			x.cause = errClientLeft

@@ -71,6 +71,34 @@ func TestWatch(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		x.resume()
 	}, errResponseTimeout, time.Second)
+	idle := func(act func(x *exchange)) func(*Upstream, *exchange, func()) {
+		return func(u *Upstream, x *exchange, _ func()) {
+			x.mu.Lock()
+			u.cfg.GRPCIdleTimeout, x.call.GRPC = policy.Duration(3*time.Second), true
+			x.mu.Unlock()
+			act(x)
+		}
+	}
+	f("a call whose client says nothing", config.Hold, idle((*exchange).pause), errIdle, 3*time.Second)
+	f("a call that is answered, and says no more", config.Hold, idle(func(x *exchange) { x.endWait() }), errIdle, 3*time.Second)
+	f("a call that says something now and then", config.Hold, idle(func(x *exchange) {
+		x.endWait()
+		for range 5 {
+			time.Sleep(2 * time.Second)
+			x.touch(1)
+		}
+	}), errIdle, 3*time.Second)
+	f("a call that the target works on", config.Hold, idle(func(x *exchange) {
+		x.mu.Lock()
+		x.deadline = x.started + 5*time.Second
+		x.mu.Unlock()
+	}), errResponseTimeout, 5*time.Second)
+	f("a request that is no call", config.Hold, idle(func(x *exchange) {
+		x.endWait()
+		x.mu.Lock()
+		x.call.GRPC = false
+		x.mu.Unlock()
+	}), nil, 10*time.Second)
 	mean = 0 // nothing has been answered yet: nothing is known
 	f("the client leaves a cold start, hold", config.Hold, func(_ *Upstream, _ *exchange, leave func()) {
 		time.Sleep(100 * time.Millisecond)
