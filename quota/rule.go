@@ -222,6 +222,27 @@ type Identity struct {
 	Descriptor string
 }
 
+// Absent, as a part of an Identity, is no value at all, where a protocol tells that from an empty one. No rule matches
+// that looks at the part, [Every] included.
+const Absent = "\x00"
+
+// absent returns which parts are Absent, as bits.
+func (id *Identity) absent() (parts uint8) {
+	parts |= bitIf(id.User == Absent, user)
+	parts |= bitIf(id.Client == Absent, client)
+	parts |= bitIf(id.Tenant == Absent, tenant)
+	parts |= bitIf(id.Route == Absent, route)
+	parts |= bitIf(id.Address == Absent, address)
+	return parts | bitIf(id.Descriptor == Absent, descriptor)
+}
+
+func bitIf(is bool, bit int) uint8 {
+	if is {
+		return 1 << bit
+	}
+	return 0
+}
+
 // IdentityOf returns the identity that a piece of work itself has, without an address. It
 // is the default of Config.Identify; a function that adds an address begins with it.
 func IdentityOf(w weir.Work) (id Identity) {

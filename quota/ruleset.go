@@ -50,7 +50,11 @@ func (q *Quota) Explain(w weir.Work) []Matched {
 	set.identity(&w, &id)
 	var all []Matched
 	var matching []*rule
+	absent := id.absent()
 	for _, s := range set.rules.shapes {
+		if s.looks&absent != 0 {
+			continue
+		}
 		if r := s.find(&id, &matching); r != nil {
 			matching = append(matching, r)
 		}
@@ -186,7 +190,11 @@ func compileRules(gate string, list []Rule, debt bool, f *fault.List) *ruleTable
 
 // find returns the rule for an identity, nil if none matches.
 func (t *ruleTable) find(id *Identity) *rule {
+	absent := id.absent()
 	for i := range t.shapes {
+		if t.shapes[i].looks&absent != 0 {
+			continue
+		}
 		if r := t.shapes[i].find(id, nil); r != nil {
 			return r
 		}
@@ -218,6 +226,7 @@ func (t *ruleTable) replacedBy(next *ruleTable, changed func(old, now *Window)) 
 type shape struct {
 	rank  int          // higher is more exact
 	kinds [parts]uint8 // how each part is looked at
+	looks uint8        // which parts are, as bits
 	bits  int          // of the networks, if addresses are named
 	one   int          // the only part that is named, -1 if there are more or none
 	only  *rule        // if no part is named
@@ -256,6 +265,9 @@ func newShape(kinds [parts]uint8, bits int) *shape {
 	count := 0
 	for i, k := range kinds {
 		s.rank = s.rank*3 + int(k)
+		if k != unseen {
+			s.looks |= 1 << i
+		}
 		if k == named && i != descriptor {
 			count++
 			s.one = i

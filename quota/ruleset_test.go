@@ -92,6 +92,40 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
+// What is absent matches no rule that looks at it: in Kafka, who has no client id has no quota of a client, not even the default one.
+func TestAbsent(t *testing.T) {
+	rules := kafka()
+	for _, c := range []struct {
+		user, client string
+		rate         float64 // 0: none
+	}{
+		{"userA", Absent, 4000}, {"userA", "", 4000}, {"userB", Absent, 6000}, {"userB", "", 8000}, {"userD", Absent, 1000}, {"userD", "", 3000},
+		{Absent, "client1", 9000}, {Absent, "client2", 2000}, {Absent, Absent, 0},
+	} {
+		id := Identity{User: c.user, Client: c.client}
+		r := mustCompile(t, rules).find(&id)
+		if c.rate == 0 {
+			if r != nil {
+				t.Errorf("%q, %q: %s", c.user, c.client, r.title)
+			}
+		} else if r == nil || r.Windows[0].Rate != c.rate {
+			t.Errorf("%q, %q: %+v, want %v", c.user, c.client, r, c.rate)
+		}
+	}
+	q, err := New(Config{Name: "q", Rules: rules})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all := q.Explain(weir.Work{User: "userB", Client: Absent}); len(all) != 2 || all[0].Name != "user=userB" {
+		t.Errorf("%+v", all)
+	}
+	all := []Rule{{Windows: samples(1)}, {Tenant: Every, Windows: samples(2)}, {Route: Every, Windows: samples(3)}, {Address: Every, Windows: samples(4)}, {Descriptor: Every, Windows: samples(5)}}
+	none := Identity{Tenant: Absent, Route: Absent, Address: Absent, Descriptor: Absent}
+	if r := mustCompile(t, all).find(&none); r == nil || r.title != "all" {
+		t.Errorf("%+v", r)
+	}
+}
+
 // The rule found is the one that a look at every rule finds.
 func TestPrecedenceOfAllParts(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
