@@ -280,19 +280,7 @@ func silentLogin(t *testing.T, addr string) net.Conn {
 // logsIn shows that each mechanism is followed, and that a login again, which the broker wants every 5 s, disturbs nobody.
 func logsIn(t *testing.T, g *gateway, addr string, user *kgo.Client) {
 	t.Helper()
-	logins := func() (c kafkaLogins) {
-		var all struct{ Kafka []kafkaLogins }
-		if err := json.Unmarshal(get(t, g.admin+"/gates"), &all); err != nil {
-			t.Fatal(err)
-		}
-		for _, one := range all.Kafka {
-			if one.Cluster == "login" {
-				return one
-			}
-		}
-		t.Fatal("no cluster is called login")
-		return c
-	}
+	logins := func() kafkaLogins { return loginsOf(t, g, "login") }
 	before := logins()
 	if before.Logins == 0 || before.LoginsFailed == 0 || before.LoginsUnnamed != 0 {
 		t.Errorf("after PLAIN with both passwords: %+v", before)

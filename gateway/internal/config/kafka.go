@@ -35,6 +35,8 @@ type Kafka struct {
 	TLS *StoreTLS `json:"tls,omitempty" example:"{}"`
 	// How to log in. Left out, nobody does.
 	SASL *SASL `json:"sasl,omitempty" example:"{mechanism: scram-sha-512, user: weir, password_file: kafka.password}"`
+	// The claim of a token of OAUTHBEARER that is the name of its client, as the brokers' sasl.oauthbearer.sub.claim.name.
+	OAuthClaim string `json:"oauth_claim,omitempty" default:"sub" example:"client_id"`
 	// Where clients of Kafka connect to reach this cluster through the gateway. They keep their own principals: tls
 	// and sasl above are the gateway's. Left out, it is only read.
 	Listen *KafkaListen `json:"listen,omitempty" example:"{address: \":9092\"}"`
@@ -287,6 +289,9 @@ func (m *meaning) kafkaListen(path fault.Path, k *Kafka) {
 	l, n := k.Listen, k.Nodes
 	switch {
 	case l == nil && n == nil:
+		if m.root.Has(path.At("oauth_claim")) {
+			m.report(path.At("oauth_claim"), "write listen: {address: 127.0.0.1:19092} and nodes beside it, or remove oauth_claim", "means nothing where no client bootstraps")
+		}
 		return
 	case l == nil:
 		m.report(path.At("nodes"), "write listen: {address: 127.0.0.1:19092} beside it, or remove nodes", "means nothing where no client bootstraps")

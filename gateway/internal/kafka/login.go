@@ -29,7 +29,11 @@ const anonymous = "ANONYMOUS"
 type principal struct {
 	name  string
 	known bool
+	token string // the delegation token that the client has shown; its owner is who the client is
 }
+
+// is reports whether two are the same, as far as can be told.
+func (p principal) is(other principal) bool { return !p.known || !other.known || p.name == other.name }
 
 // login follows the exchanges of SASL on a connection. The broker decides; here is only seen what it says. A name counts once
 // the broker has agreed to it. Requests may run ahead of answers: what one claims stays with it, as a [step].
@@ -38,6 +42,7 @@ type login struct {
 	steps     int       // since then
 	claimed   principal // by the first of them
 
+	claim    string    // of a token of OAUTHBEARER that is the name
 	required bool      // nobody is served without one
 	user     principal // to whom the broker has agreed last
 	done     bool      // it has agreed to somebody
@@ -55,7 +60,7 @@ type step struct {
 // principal is who asks now.
 func (l *login) principal() principal {
 	if !l.done {
-		return principal{anonymous, true}
+		return principal{name: anonymous, known: true}
 	}
 	return l.user
 }
@@ -98,7 +103,7 @@ func (l *login) authenticate(req *kmsg.SASLAuthenticateRequest) step {
 		case scram256, scram512:
 			l.claimed = userOfScram(said)
 		case oauthBearer:
-			l.claimed = userOfToken(said)
+			l.claimed = userOfToken(said, l.claim)
 		}
 	}
 	last := 1
@@ -120,24 +125,36 @@ func (l *login) handshaken(s step, resp *kmsg.SASLHandshakeResponse) {
 	}
 }
 
-// authenticated is told what the broker says to a step. ended reports whether the login has succeeded by it.
+// agrees reports whether an answer of the broker ends an exchange well.
+func (s step) agrees(resp *kmsg.SASLAuthenticateResponse) bool {
+	switch said := resp.SASLAuthBytes; {
+	case resp.ErrorCode != 0 || !s.last:
+		return false
+	case s.mechanism == oauthBearer:
+		return len(said) == 0 // else it is why the token is refused; the client has to say that it has understood
+	case s.mechanism == scram256 || s.mechanism == scram512:
+		return strings.HasPrefix(string(said), "v=")
+	}
+	return true
+}
+
+// authenticated is told what the broker says to a step. ended reports whether the login has succeeded by it. Brokers let nobody log in
+// again as somebody else (KIP-368). So who cannot be told this time is who it was.
 func (l *login) authenticated(s step, resp *kmsg.SASLAuthenticateResponse) (ended bool, err error) {
 	if resp.ErrorCode != 0 {
 		l.underway, l.failed = false, l.failed || l.underway
 		return false, nil
 	}
-	switch said := resp.SASLAuthBytes; {
-	case !s.last || !l.underway:
-		return false, nil
-	case s.mechanism == oauthBearer && len(said) > 0:
-		return false, nil // why the token is refused; the client has to say that it has understood
-	case (s.mechanism == scram256 || s.mechanism == scram512) && !strings.HasPrefix(string(said), "v="):
+	if !s.agrees(resp) || !l.underway {
 		return false, nil
 	}
-	if l.done && l.user != s.user {
+	if l.done && !l.user.is(s.user) {
 		return false, refuse("a login again with another principal")
 	}
-	l.user, l.done, l.underway = s.user, true, false
+	if s.user.known || !l.user.known {
+		l.user = s.user
+	}
+	l.done, l.underway = true, false
 	return true, nil
 }
 
@@ -147,11 +164,11 @@ func userOfPlain(said string) principal {
 	if len(parts) != 3 || parts[1] == "" || parts[0] != "" && parts[0] != parts[1] {
 		return principal{}
 	}
-	return principal{parts[1], true}
+	return principal{name: parts[1], known: true}
 }
 
-// userOfScram reads the first message of SCRAM (RFC 5802). The name of one with a delegation token is the token's, and its owner is
-// not in the message.
+// userOfScram reads the first message of SCRAM (RFC 5802). The name of one with a delegation token (KIP-48) is the token's, and its
+// owner is not in the message.
 func userOfScram(said string) principal {
 	flag, rest, _ := strings.Cut(said, ",")
 	as, rest, ok := strings.Cut(rest, ",")
@@ -165,20 +182,21 @@ func userOfScram(said string) principal {
 	if len(fields) < 2 || !strings.HasPrefix(fields[0], "n=") || !strings.HasPrefix(fields[1], "r=") {
 		return principal{}
 	}
-	for _, f := range fields[2:] {
-		if name, value, _ := strings.Cut(f, "="); name == "tokenauth" && strings.EqualFold(value, "true") {
-			return principal{}
-		}
-	}
 	name := strings.ReplaceAll(fields[0][len("n="):], "=2C", ",")
 	if name == "" || strings.Contains(strings.ReplaceAll(name, "=3D", ""), "=") {
 		return principal{}
 	}
-	return principal{strings.ReplaceAll(name, "=3D", "="), true}
+	name = strings.ReplaceAll(name, "=3D", "=")
+	for _, f := range fields[2:] {
+		if key, value, _ := strings.Cut(f, "="); key == "tokenauth" && strings.EqualFold(value, "true") {
+			return principal{token: name}
+		}
+	}
+	return principal{name: name, known: true}
 }
 
-// userOfToken reads the message of OAUTHBEARER (RFC 7628). Who it is stands in the claim sub of the token (RFC 7519).
-func userOfToken(said string) principal {
+// userOfToken reads the message of OAUTHBEARER (RFC 7628). Who it is stands in a claim of the token (RFC 7519).
+func userOfToken(said, claim string) principal {
 	_, pairs, _ := strings.Cut(said, "\x01")
 	for pair := range strings.SplitSeq(pairs, "\x01") {
 		key, value, _ := strings.Cut(pair, "=")
@@ -196,10 +214,10 @@ func userOfToken(said string) principal {
 			return principal{}
 		}
 		var name string
-		if json.Unmarshal(claims["sub"], &name) != nil || name == "" {
+		if json.Unmarshal(claims[claim], &name) != nil || name == "" {
 			return principal{}
 		}
-		return principal{name, true}
+		return principal{name: name, known: true}
 	}
 	return principal{}
 }

@@ -1,9 +1,14 @@
 package kafka
 
 import (
+	"context"
 	"encoding/base64"
+	"errors"
+	"io"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -46,12 +51,76 @@ func TestWhoIsClaimed(t *testing.T) {
 		{oauthBearer, "n,,", ""},
 		{"GSSAPI", "\x00alice\x00secret", ""},
 	} {
-		var l login
+		l := login{claim: "sub"}
 		l.handshake(&kmsg.SASLHandshakeRequest{Mechanism: c.mechanism})
 		got := l.authenticate(&kmsg.SASLAuthenticateRequest{SASLAuthBytes: []byte(c.said)}).user
 		if got.name != c.want || got.known != (c.want != "") {
 			t.Errorf("%s %q: %+v, not %q", c.mechanism, c.said, got, c.want)
 		}
+	}
+}
+
+// A delegation token is named by its id, and another claim may be the name.
+func TestTokensNameTheirOwner(t *testing.T) {
+	if got := userOfScram("n,,n=a=2Cb,r=nonce,tokenauth=true"); got != (principal{token: "a,b"}) {
+		t.Errorf("%+v", got)
+	}
+	if got := userOfToken(token(`{"sub":"alice","client_id":"app"}`), "client_id"); got.name != "app" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// The owner of a token is asked for once, by one at a time, and what an answer says of others is kept.
+func TestOwners(t *testing.T) {
+	tokens := map[string]string{"a": "alice", "b": "bob"}
+	asked, trouble := 0, error(nil)
+	var code int16
+	o := newOwners(func(context.Context) (*kmsg.DescribeDelegationTokenResponse, error) {
+		asked++ // by one at a time: the race detector sees to it
+		resp := kmsg.NewPtrDescribeDelegationTokenResponse()
+		resp.ErrorCode = code
+		for id, owner := range tokens {
+			d := kmsg.NewDescribeDelegationTokenResponseTokenDetail()
+			d.TokenID, d.PrincipalType, d.PrincipalName = id, "User", owner
+			resp.TokenDetails = append(resp.TokenDetails, d)
+		}
+		return resp, trouble
+	})
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			if name, err := o.of(t.Context(), "a"); name != "alice" || err != nil {
+				t.Errorf("%q, %v", name, err)
+			}
+		})
+	}
+	all.Wait()
+	if name, err := o.of(t.Context(), "b"); name != "bob" || err != nil || asked != 1 {
+		t.Errorf("%q, %v, asked %d times", name, err, asked)
+	}
+	if name, err := o.of(t.Context(), "c"); name != "" || err == nil || !strings.Contains(err.Error(), "right to describe") {
+		t.Errorf("%q, %v", name, err)
+	}
+	code = kerr.DelegationTokenAuthDisabled.Code
+	if _, err := o.of(t.Context(), "c"); !errors.Is(err, kerr.DelegationTokenAuthDisabled) {
+		t.Error(err)
+	}
+	code, trouble = 0, io.ErrUnexpectedEOF
+	if _, err := o.of(t.Context(), "c"); err != trouble {
+		t.Error(err)
+	}
+	trouble = nil
+	for i := range mostOwners + 10 {
+		tokens[strconv.Itoa(i)] = "many"
+	}
+	if name, _ := o.of(t.Context(), "7"); name == "" && len(o.known) != mostOwners || len(o.known) > mostOwners {
+		t.Errorf("%d are remembered", len(o.known))
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	o.asking <- struct{}{}
+	if _, err := o.of(gone, "unknown"); !errors.Is(err, context.Canceled) {
+		t.Error(err)
 	}
 }
 
@@ -132,12 +201,13 @@ func TestLogin(t *testing.T) {
 		{"mechanism that is not relayed", []exchange{{"GSSAPI", 0, nil, nil, 0}}, anonymous, false, false, true, ""},
 		{"again", []exchange{scram("alice"), {plain, 0, []string{"\x00alice\x00x"}, []string{""}, 0}}, "alice", true, false, false, ""},
 		{"again, as somebody else", []exchange{scram("alice"), scram("bob")}, "alice", false, true, false, "another principal"},
-		{"again, as nobody knows whom", []exchange{scram("alice"), scram("bob,tokenauth=true")}, "alice", false, true, false, "another principal"},
+		{"again, as nobody knows whom", []exchange{scram("alice"), scram("id,r=x,tokenauth=true")}, "alice", true, false, false, ""},
+		{"again, as known now", []exchange{scram("id,r=x,tokenauth=true"), scram("alice")}, "alice", true, false, false, ""},
 		{"again, refused", []exchange{scram("alice"), {plain, kerr.IllegalSaslState.Code, nil, nil, 0}}, "alice", false, false, false, ""},
 		{"again, failed", []exchange{scram("alice"), {plain, 0, []string{"\x00alice\x00y"}, []string{""}, failed}}, "alice", false, false, true, ""},
 	} {
 		for _, pipelined := range []bool{false, true} {
-			var l login
+			l := login{claim: "sub"}
 			var ended bool
 			var err error
 			for _, e := range c.logins {
@@ -191,14 +261,14 @@ func FuzzLogin(f *testing.F) {
 	f.Add(scram256, []byte("n,a=x,m=y,n=a=2Cb,r=nonce,tokenauth=true"))
 	f.Add(oauthBearer, []byte(token(`{"sub":"alice"}`)))
 	f.Fuzz(func(t *testing.T, mechanism string, said []byte) {
-		l := login{user: principal{"alice", true}, done: true}
+		l := login{user: principal{name: "alice", known: true}, done: true, claim: "sub"}
 		l.handshake(&kmsg.SASLHandshakeRequest{Mechanism: mechanism})
 		s := l.authenticate(&kmsg.SASLAuthenticateRequest{SASLAuthBytes: said})
-		if s.user.known == (s.user.name == "") {
+		if s.user.known == (s.user.name == "") || s.user.known && s.user.token != "" {
 			t.Fatalf("%+v", s.user)
 		}
 		_, err := l.authenticated(s, &kmsg.SASLAuthenticateResponse{})
-		if l.principal() != (principal{"alice", true}) {
+		if l.principal().name != "alice" {
 			t.Fatalf("%+v, %v", l.principal(), err)
 		}
 		r := request{key: keySaslAuthenticate, version: 2}

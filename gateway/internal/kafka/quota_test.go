@@ -8,6 +8,7 @@ import (
 	"net"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -79,6 +80,7 @@ func TestThrottleOf(t *testing.T) {
 type rig struct {
 	*testing.T
 	server *Server
+	logs   *logs
 	gate   *policy.Gate
 	broker *net.TCPListener
 }
@@ -117,8 +119,9 @@ func newRigOf(t *testing.T, q Quotas, book *quotas.Book) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
+	said := new(logs)
 	s, err := New(Options{
-		Cluster: "orders", Config: k, Conns: conns, Logger: slog.New(slog.DiscardHandler),
+		Cluster: "orders", Config: k, Conns: conns, Logger: slog.New(slog.NewTextHandler(said, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Quotas: func() Quotas { return q }, Rules: book, Failed: func(string, string, error) {},
 	})
 	if err != nil {
@@ -129,7 +132,25 @@ func newRigOf(t *testing.T, q Quotas, book *quotas.Book) *rig {
 		_ = conns.Close()
 		_ = s.Close()
 	})
-	return &rig{T: t, server: s, broker: ln.(*net.TCPListener)}
+	return &rig{T: t, server: s, logs: said, broker: ln.(*net.TCPListener)}
+}
+
+// logs are what a gateway logs.
+type logs struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logs) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *logs) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 // pair is a client of the gateway, and its connection at the broker.

@@ -60,7 +60,7 @@ var buffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 func newRelay(s *Server, n *node, client net.Conn) *relay {
 	r := &relay{server: s, node: n, raw: client, client: client}
 	r.moved.L = &r.mu
-	r.state.login.required = len(s.opts.SASL) > 0
+	r.state.login.required, r.state.login.claim = len(s.opts.SASL) > 0, s.opts.Config.OAuthClaim
 	r.ctx, r.end = context.WithCancel(context.Background())
 	return r
 }
@@ -436,6 +436,9 @@ func (r *relay) login(req *request, b []byte) (step, error) {
 
 // loggedIn takes note of the broker's answer to a request to log in.
 func (r *relay) loggedIn(s step, resp kmsg.Response) error {
+	if resp, ok := resp.(*kmsg.SASLAuthenticateResponse); ok && s.user.token != "" && s.agrees(resp) {
+		s.user = r.server.ownerOf(r.ctx, s.user.token)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	defer r.hurry()

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/sasl"
 
 	"github.com/weir-go/weir/gateway/internal/accept"
@@ -65,6 +66,7 @@ type Server struct {
 	log   *slog.Logger
 	nodes *nodes
 	asks  *kgo.Client // for itself
+	owns  *owners
 
 	stopping context.Context // ended by StopAccepting
 	stop     context.CancelFunc
@@ -91,6 +93,7 @@ type Server struct {
 
 	complaints int
 	complained time.Time
+	unnamed    time.Time // when the log last said that the owner of a token cannot be told
 }
 
 // New returns a server that accepts nobody before [Server.Serve]. It connects to nothing yet.
@@ -124,6 +127,9 @@ func New(o Options) (*Server, error) {
 	if s.asks, err = kgo.NewClient(opts...); err != nil {
 		return nil, fmt.Errorf("kafka.%s: %w", o.Cluster, err)
 	}
+	s.owns = newOwners(func(ctx context.Context) (*kmsg.DescribeDelegationTokenResponse, error) {
+		return kmsg.NewPtrDescribeDelegationTokenRequest().RequestWith(ctx, s.asks)
+	})
 	if p := o.Previous; p != nil && slices.Equal(p.opts.Config.Bootstrap, o.Config.Bootstrap) {
 		s.nodes.mu.Lock()
 		for id, address := range p.nodes.addresses() {
@@ -429,6 +435,25 @@ func (s *Server) Snapshot() Snapshot {
 		all.Connections += n.Connections
 	}
 	return all
+}
+
+// ownerOf returns who owns a delegation token that a client has logged in with. The log says so if that cannot be told, once in a while.
+func (s *Server) ownerOf(ctx context.Context, token string) principal {
+	name, err := s.owns.of(ctx, token)
+	if err == nil {
+		return principal{name: name, known: true}
+	}
+	s.mu.Lock()
+	now := time.Now()
+	quiet := now.Sub(s.unnamed) < askEvery || ctx.Err() != nil
+	if !quiet {
+		s.unnamed = now
+	}
+	s.mu.Unlock()
+	if !quiet {
+		s.log.Warn("the owner of a delegation token of Kafka cannot be told; only quotas for every user hold for its clients", "error", err)
+	}
+	return principal{}
 }
 
 // complainEvery bounds the lines about clients and brokers that break the protocol.

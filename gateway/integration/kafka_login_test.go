@@ -1,0 +1,187 @@
+//go:build integration
+
+package integration
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+
+	"github.com/weir-go/weir/gateway/internal/await"
+	"github.com/weir-go/weir/internal/kafka"
+)
+
+// Brokers that want a login again every 5 s get it from producers at work, and no record is late for it or lost. Who comes with a
+// delegation token is its owner to the quotas, and the broker's word holds for who may do what.
+func TestKafkaLoginsBehindTheGateway(t *testing.T) {
+	t.Parallel()
+	jars, err := kafka.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster, err := kafka.Start(t.Context(), kafka.Config{
+		Jars: jars, Ports: &ports, Users: map[string]string{"alice": "secret", "weir": "gateway"},
+		Settings: []string{"connections.max.reauth.ms=5000", "delegation.token.secret.key=of-these-tests", "allow.everyone.if.no.acl.found=false"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cluster.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	admin := kafkaClient(t, kgo.SeedBrokers(cluster.Addr))
+	allow(t, admin, "alice", kmsg.ACLResourceTypeTopic, "orders", kmsg.ACLOperationAll)
+	allow(t, admin, "weir", kmsg.ACLResourceTypeDelegationToken, "*", kmsg.ACLOperationDescribe)
+	create := kmsg.NewPtrCreateTopicsRequest()
+	topic := kmsg.NewCreateTopicsRequestTopic()
+	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = "orders", 1, 1
+	create.Topics, create.TimeoutMillis = append(create.Topics, topic), 30_000
+	if resp, err := create.RequestWith(t.Context(), admin); err != nil || resp.Topics[0].ErrorCode != 0 {
+		t.Fatalf("%+v, %v", resp, err)
+	}
+
+	secret, addr := filepath.Join(t.TempDir(), "secret"), freeAddr(t)
+	if err := os.WriteFile(secret, []byte("gateway\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g := startKafkaGateway(t, addr, fmt.Sprintf(`
+kafka:
+  orders:
+    bootstrap: ["%s"]
+    sasl: {mechanism: plain, user: weir, password_file: "%s"}
+    listen: {address: "%s"}
+    nodes: {ports: %s, advertise: 127.0.0.1}
+    quotas: {produce: in}
+gates:
+  in: {quota: {rules: [{user: alice, rate: 100/s, burst: 1000000000}]}}
+`, cluster.SASL, secret, addr, nodePorts(t)))
+
+	alice := plain.Auth{User: "alice", Pass: "secret"}.AsMechanism()
+	ask := kmsg.NewPtrCreateDelegationTokenRequest()
+	ask.MaxLifetimeMillis = int64(time.Hour / time.Millisecond)
+	token, err := ask.RequestWith(t.Context(), kafkaClient(t, kgo.SeedBrokers(addr), kgo.SASL(alice)))
+	if err != nil || token.ErrorCode != 0 {
+		t.Fatalf("%+v, %v", token, err)
+	}
+	byToken := scram.Auth{User: token.TokenID, Pass: base64.StdEncoding.EncodeToString(token.HMAC), IsToken: true}
+	before := left(t, g, "alice")
+	owner := kafkaClient(t, kgo.SeedBrokers(addr), kgo.SASL(byToken.AsSha256Mechanism()), kgo.ProducerBatchCompression(kgo.NoCompression()))
+	if err := owner.ProduceSync(t.Context(), &kgo.Record{Topic: "orders", Value: make([]byte, 50_000)}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	if after := left(t, g, "alice"); after > before-40_000 {
+		t.Errorf("by a token 50,000 bytes are produced, and of alice's %v are left of %v", after, before)
+	}
+	if n := loginsOf(t, g, "orders"); n.LoginsUnnamed != 0 {
+		t.Errorf("%+v", n)
+	}
+
+	logsInUnderLoad(t, g, addr, byToken)
+}
+
+// logsInUnderLoad produces by three mechanisms until each connection has logged in again twice.
+func logsInUnderLoad(t *testing.T, g *gateway, addr string, byToken scram.Auth) {
+	begin := loginsOf(t, g, "orders")
+	var lost atomic.Int64
+	var done atomic.Bool
+	var all sync.WaitGroup
+	pass := scram.Auth{User: "alice", Pass: "secret"}
+	for _, m := range []kgo.Opt{kgo.SASL(plain.Auth{User: "alice", Pass: "secret"}.AsMechanism()), kgo.SASL(pass.AsSha512Mechanism()), kgo.SASL(byToken.AsSha512Mechanism())} {
+		c := kafkaClient(t, kgo.SeedBrokers(addr), m, kgo.RecordRetries(0), kgo.DisableIdempotentWrite(), kgo.MaxProduceRequestsInflightPerBroker(5), kgo.ProducerLinger(0),
+			kgo.WithHooks(&disconnects{n: &lost}))
+		all.Go(func() {
+			for !done.Load() {
+				var batch []*kgo.Record
+				for range 20 {
+					batch = append(batch, &kgo.Record{Topic: "orders", Value: make([]byte, 500)})
+				}
+				if err := c.ProduceSync(t.Context(), batch...).FirstErr(); err != nil {
+					t.Errorf("a record is lost: %v", err)
+					return
+				}
+			}
+		})
+	}
+	defer all.Wait()
+	defer done.Store(true)
+	// A seed connection of each may be among them.
+	again := begin.Logins + 3 + 3*3
+	var now kafkaLogins
+	await.That(t, "each logs in again twice", func() bool {
+		now = loginsOf(t, g, "orders")
+		return now.Logins >= again
+	})
+	if now.LoginsFailed != begin.LoginsFailed || lost.Load() != 0 {
+		t.Errorf("%+v, before %+v; %d connections ended", now, begin, lost.Load())
+	}
+}
+
+// disconnects counts connections that somebody else ends.
+type disconnects struct{ n *atomic.Int64 }
+
+func (d *disconnects) OnBrokerRead(_ kgo.BrokerMetadata, _ int16, _ int, _, _ time.Duration, err error) {
+	if err != nil && !errors.Is(err, kgo.ErrClientClosed) {
+		d.n.Add(1)
+	}
+}
+
+// loginsOf are the logins at a cluster.
+func loginsOf(t *testing.T, g *gateway, cluster string) kafkaLogins {
+	t.Helper()
+	var all struct{ Kafka []kafkaLogins }
+	if err := json.Unmarshal(get(t, g.admin+"/gates"), &all); err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range all.Kafka {
+		if one.Cluster == cluster {
+			return one
+		}
+	}
+	t.Fatalf("no cluster is called %s", cluster)
+	return kafkaLogins{}
+}
+
+// left is how many bytes of its producer_byte_rate a user has.
+func left(t *testing.T, g *gateway, user string) float64 {
+	t.Helper()
+	out, ok := weirCommand(t, "explain", "--admin", strings.TrimPrefix(g.admin, "http://"), "--kafka", "orders", "--api", "Produce", "--user", user, "--client", "app", "--json")
+	var said struct {
+		Gates []struct{ Left float64 }
+	}
+	if err := json.Unmarshal([]byte(out), &said); !ok || err != nil || len(said.Gates) == 0 {
+		t.Fatalf("weir explain: %v\n%s", err, out)
+	}
+	return said.Gates[0].Left
+}
+
+// allow gives a user a right.
+func allow(t *testing.T, admin *kgo.Client, user string, kind kmsg.ACLResourceType, name string, may kmsg.ACLOperation) {
+	t.Helper()
+	req, acl := kmsg.NewPtrCreateACLsRequest(), kmsg.NewCreateACLsRequestCreation()
+	acl.ResourceType, acl.ResourceName, acl.ResourcePatternType = kind, name, kmsg.ACLResourcePatternTypeLiteral
+	acl.Principal, acl.Host, acl.Operation, acl.PermissionType = "User:"+user, "*", may, kmsg.ACLPermissionTypeAllow
+	req.Creations = append(req.Creations, acl)
+	resp, err := req.RequestWith(t.Context(), admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := kerr.ErrorForCode(resp.Results[0].ErrorCode); err != nil {
+		t.Fatal(err)
+	}
+}

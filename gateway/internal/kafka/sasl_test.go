@@ -1,0 +1,167 @@
+package kafka
+
+import (
+	"context"
+	"encoding/base64"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/policy"
+)
+
+// secret is what clients of these tests prove who they are with. It is to be in no log.
+const secret = "pa55w0rd"
+
+// handshake asks for a mechanism, and says what the broker says.
+func (r *rig) handshake(client, broker net.Conn, mechanism string, code int16) *kmsg.SASLHandshakeResponse {
+	r.Helper()
+	req := kmsg.NewPtrSASLHandshakeRequest()
+	req.Mechanism = mechanism
+	r.write(client, framed("app", 1, req))
+	r.frame(broker)
+	resp := kmsg.NewPtrSASLHandshakeResponse()
+	resp.ErrorCode, resp.SupportedMechanisms = code, []string{"GSSAPI", plain, scram256, scram512, oauthBearer}
+	r.write(broker, answer(1, resp))
+	resp = kmsg.NewPtrSASLHandshakeResponse()
+	resp.SetVersion(1)
+	if err := resp.ReadFrom(r.frame(client)[4:]); err != nil {
+		r.Fatal(err)
+	}
+	return resp
+}
+
+// says takes a step of a login, to which the broker gives an answer.
+func (r *rig) says(client, broker net.Conn, said, answered string, code int16) *kmsg.SASLAuthenticateResponse {
+	r.Helper()
+	req := kmsg.NewPtrSASLAuthenticateRequest()
+	req.SASLAuthBytes = []byte(said)
+	r.write(client, framed("app", 2, req))
+	r.frame(broker)
+	resp := kmsg.NewPtrSASLAuthenticateResponse()
+	resp.ErrorCode, resp.SASLAuthBytes = code, []byte(answered)
+	if code != 0 {
+		resp.ErrorMessage = kmsg.StringPtr("no")
+	}
+	r.write(broker, answer(2, resp))
+	resp = kmsg.NewPtrSASLAuthenticateResponse()
+	resp.SetVersion(2)
+	if err := resp.ReadFrom(r.frame(client)[5:]); err != nil {
+		r.Fatal(err)
+	}
+	return resp
+}
+
+// Who logs in with a delegation token is its owner. Where the owner cannot be told nobody is held up, and the log says why.
+func TestTokenIsItsOwner(t *testing.T) {
+	for owner, named := range map[string]bool{"alice": true, "": false} {
+		r := newRig(t, policy.Enforce, time.Minute)
+		r.server.owns.ask = func(context.Context) (*kmsg.DescribeDelegationTokenResponse, error) {
+			if owner == "" {
+				return nil, io.ErrUnexpectedEOF
+			}
+			resp, d := kmsg.NewPtrDescribeDelegationTokenResponse(), kmsg.NewDescribeDelegationTokenResponseTokenDetail()
+			d.TokenID, d.PrincipalName = "tid", owner
+			resp.TokenDetails = append(resp.TokenDetails, d)
+			return resp, nil
+		}
+		client, broker := r.pair()
+		r.handshake(client, broker, scram256, 0)
+		r.says(client, broker, "n,,n=tid,r=x,tokenauth=true", "r=xy,s=c2FsdA==,i=4096", 0)
+		r.says(client, broker, "c=biws,r=xy,p="+secret, "v=c2ln", 0)
+		r.write(client, produce(9, 0, 4000))
+		r.frame(broker)
+		d, _ := r.gate.Quota().Peek(t.Context(), weir.Work{User: owner, Client: "app"})
+		if d.Remaining != 6000 {
+			t.Errorf("%q: %v left", owner, d.Remaining)
+		}
+		s := r.server.Snapshot()
+		if s.Logins != 1 || (s.LoginsUnnamed == 0) != named || strings.Contains(r.logs.String(), "the owner of a delegation token") == named {
+			t.Errorf("%q: %+v\n%s", owner, s, r.logs)
+		}
+	}
+}
+
+// A login that fails in any of its steps has the broker's own error, and nothing is served behind it. Nothing of what was said is in the log.
+func TestLoginsThatFail(t *testing.T) {
+	failed := kerr.SaslAuthenticationFailed.Code
+	nonce := "n,,n=alice,r=" + secret
+	for _, c := range []struct {
+		name, mechanism string
+		refused         int16
+		said, answers   []string // the last is refused
+		served          bool     // a request behind it
+	}{
+		{"a mechanism that nobody has", "X-" + plain, kerr.UnsupportedSaslMechanism.Code, nil, nil, true},
+		{"GSSAPI, which the broker would take", "GSSAPI", 0, nil, nil, false},
+		{"PLAIN", plain, 0, []string{"\x00alice\x00" + secret}, []string{""}, false},
+		{"PLAIN of nothing", plain, 0, []string{""}, []string{""}, false},
+		{"SCRAM, the first step", scram512, 0, []string{nonce}, []string{""}, false},
+		{"SCRAM, the second", scram512, 0, []string{nonce, "c=biws,r=xy,p=" + secret}, []string{"r=xy,s=c2FsdA==,i=4096", ""}, false},
+		{"SCRAM, an error in its own words", scram256, 0, []string{nonce, "c=biws,r=xy,p=" + secret}, []string{"r=xy,s=c2FsdA==,i=4096", "e=invalid-proof"}, false},
+		{"OAUTHBEARER", oauthBearer, 0, []string{token(`{"sub":"` + secret + `"}`), "\x01"}, []string{`{"status":"invalid_token"}`, ""}, false},
+		{"OAUTHBEARER of nonsense", oauthBearer, 0, []string{"n,,\x01auth=Bearer " + secret + "\x01\x01"}, []string{""}, false},
+		{"many steps", scram256, 0, []string{nonce, nonce, nonce, nonce, nonce}, []string{"r=xy,s=c2FsdA==,i=4096", "", "", "", ""}, false},
+	} {
+		r := newRig(t, policy.Enforce, time.Minute)
+		client, broker := r.pair()
+		r.handshake(client, broker, c.mechanism, c.refused)
+		for i, said := range c.said {
+			code := int16(0)
+			if i == len(c.said)-1 {
+				code = failed
+			}
+			if resp := r.says(client, broker, said, c.answers[i], code); resp.ErrorCode != code || string(resp.SASLAuthBytes) != c.answers[i] {
+				t.Errorf("%s: step %d: %+v", c.name, i, resp)
+			}
+		}
+		r.write(client, framed("app", 0, kmsg.NewPtrListGroupsRequest()))
+		_ = broker.SetReadDeadline(time.Now().Add(time.Minute))
+		if _, err := broker.Read(make([]byte, 4)); (err == nil) != c.served {
+			t.Errorf("%s: the broker gets a request behind it: %v", c.name, err)
+		}
+		if s := r.server.Snapshot(); s.Logins != 0 {
+			t.Errorf("%s: %+v", c.name, s)
+		}
+		isSilent(r, c.name)
+	}
+}
+
+// What cannot be read of a login ends the connection, and is not in the log either.
+func TestLoginsThatCannotBeRead(t *testing.T) {
+	whole := func(claimed uint32) []byte {
+		req := kmsg.NewPtrSASLAuthenticateRequest()
+		req.SASLAuthBytes = []byte("\x00alice\x00" + secret)
+		b := framed("app", 1, req)
+		at := len(b) - len(req.SASLAuthBytes) - 4
+		b[at], b[at+1], b[at+2], b[at+3] = byte(claimed>>24), byte(claimed>>16), byte(claimed>>8), byte(claimed)
+		return b
+	}
+	for _, claimed := range []uint32{1 << 31, 1<<31 - 1, 1 << 20, 100} {
+		r := newRig(t, policy.Enforce, time.Minute)
+		client, broker := r.pair()
+		r.handshake(client, broker, plain, 0)
+		r.write(client, whole(claimed))
+		if n, err := broker.Read(make([]byte, 1)); err == nil {
+			t.Errorf("%d: the broker gets %d bytes", claimed, n)
+		}
+		isSilent(r, "unreadable")
+	}
+}
+
+// isSilent checks that nothing of what was said to log in is in the log, in any form.
+func isSilent(r *rig, name string) {
+	r.Helper()
+	text := r.logs.String()
+	for _, form := range []string{secret, base64.StdEncoding.EncodeToString([]byte(secret))[:10], base64.RawURLEncoding.EncodeToString([]byte(`{"sub":"` + secret))[:14], "alice", "biws"} {
+		if strings.Contains(text, form) {
+			r.Errorf("%s: %q is in the log:\n%s", name, form, text)
+		}
+	}
+}
