@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/weirhttp"
 	"github.com/weir-go/weir/weirkafka"
 )
@@ -45,9 +46,10 @@ type api struct {
 	client  *kgo.Client
 	http    *http.Server
 	grpc    *grpc.Server
-	addr    string // of HTTP
-	origin  string // of gRPC, as records say it
-	run     string // what tokens of this process begin with
+	addr    string         // of HTTP
+	origin  string         // of gRPC, as records say it
+	run     string         // what tokens of this process begin with
+	bodies  *limit.Limiter // bytes of large bodies that are being read
 	stop    context.CancelFunc
 	stopped sync.WaitGroup
 
@@ -78,7 +80,7 @@ func startAPI(cfg apiConfig) (_ *api, err error) {
 	if cfg.overdue == 0 {
 		cfg.overdue = time.Second
 	}
-	a := &api{cfg: cfg, run: rand.Text(), waiting: map[string]*request{}}
+	a := &api{cfg: cfg, run: rand.Text(), waiting: map[string]*request{}, bodies: weir.Must(limit.New(limit.Config{Name: "bodies", Limit: allBodies}))}
 	results, err := net.Listen("tcp", cfg.results)
 	if err != nil {
 		return nil, err
@@ -101,7 +103,7 @@ func startAPI(cfg apiConfig) (_ *api, err error) {
 	var ctx context.Context
 	ctx, a.stop = context.WithCancel(context.Background())
 	a.stopped.Go(func() { a.askForOverdue(ctx) })
-	a.http = &http.Server{Handler: a.routes(), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, ErrorLog: slog.NewLogLogger(cfg.log.Handler(), slog.LevelDebug)}
+	a.http = &http.Server{Handler: a.routes(), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, ErrorLog: slog.NewLogLogger(cfg.log.Handler(), slog.LevelDebug)}
 	go func() { _ = a.http.Serve(listener) }() // it ends with Shutdown or Close
 	return a, nil
 }
@@ -128,29 +130,48 @@ func (a *api) post(w http.ResponseWriter, r *http.Request) {
 		answerProblem(w, http.StatusBadRequest, "not a preference", err.Error())
 		return
 	}
-	// Before the body: what is refused costs no more than its header.
-	permit, err := a.cfg.gate.Admit(r.Context(), weir.Work{Op: "POST batches", Tenant: database, Write: true})
+	// Before the slot, so that whoever sends slowly holds none.
+	b, err := a.readBatch(w, r, database)
 	if err != nil {
-		var rej *weir.Rejection
-		errors.As(err, &rej)
-		weirhttp.WriteRejection(w, r, rej)
-		return
-	}
-	b, err := parseBatch(http.MaxBytesReader(w, r.Body, maxBatch))
-	if err != nil {
-		permit.Cancel()
-		answerBadBatch(w, err)
+		answerBadBatch(w, r, err)
 		return
 	}
 	// The body is here. Left as it is, the deadline for it would end a longer wait for the result, as if the
 	// client had gone.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	permit, err := a.cfg.gate.Admit(r.Context(), weir.Work{Op: "POST batches", Tenant: database, Write: true})
+	if err != nil {
+		weirhttp.WriteRejection(w, r, weir.AsRejection(err))
+		return
+	}
 	req := &request{database: database, id: b.ID, digest: b.digest(), permit: permit, done: make(chan result, 1), offset: -1}
 	if err := a.publish(req, &b); err != nil {
 		answerProblem(w, http.StatusInternalServerError, "the batch cannot be published", err.Error())
 		return
 	}
 	a.await(w, r, req, patience)
+}
+
+// Of the bodies that are being read: those up to freeBody bytes count nothing, all others together are bounded.
+const (
+	freeBody  = 16 << 10
+	allBodies = 64 << 20
+)
+
+// readBatch reads and checks the body of a request.
+func (a *api) readBatch(w http.ResponseWriter, r *http.Request, database string) (batch, error) {
+	if r.ContentLength < 0 || r.ContentLength > freeBody {
+		size := min(r.ContentLength, maxBatch) // what is longer is refused after so much
+		if size < 0 {
+			size = maxBatch
+		}
+		permit, err := a.bodies.Admit(r.Context(), weir.Work{Op: "read a body", Tenant: database, Cost: size})
+		if err != nil {
+			return batch{}, err
+		}
+		defer permit.Done(weir.NoSample)
+	}
+	return parseBatch(http.MaxBytesReader(w, r.Body, maxBatch))
 }
 
 // await answers with the result, or with where to ask for it. The request goes on when the client does not.
@@ -271,7 +292,11 @@ func answerResult(w http.ResponseWriter, res result) {
 	}
 }
 
-func answerBadBatch(w http.ResponseWriter, err error) {
+func answerBadBatch(w http.ResponseWriter, r *http.Request, err error) {
+	if rejection := weir.AsRejection(err); rejection != nil {
+		weirhttp.WriteRejection(w, r, rejection)
+		return
+	}
 	if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
 		answerProblem(w, http.StatusRequestEntityTooLarge, "too large", fmt.Sprintf("a batch has at most %d bytes", tooLarge.Limit))
 		return
@@ -294,6 +319,9 @@ func answerJSON(w http.ResponseWriter, code int, v any) {
 	writeJSON(w, code, v)
 }
 
+// writeTime is how long a client may take to read an answer.
+const writeTime = 30 * time.Second
+
 func writeJSON(w http.ResponseWriter, code int, v any) {
 	var buf bytes.Buffer
 	e := json.NewEncoder(&buf)
@@ -302,6 +330,7 @@ func writeJSON(w http.ResponseWriter, code int, v any) {
 		code = http.StatusInternalServerError
 		buf.Reset()
 	}
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTime))
 	w.WriteHeader(code)
 	_, _ = w.Write(buf.Bytes()) // an error means that the client has gone
 }

@@ -110,8 +110,11 @@ func (a *api) getBatch(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// mostEvents is how many events an answer has.
-const mostEvents = 1000
+// Bounds of an answer: events, and about how many bytes of them.
+const (
+	mostEvents = 1000
+	mostBytes  = 1 << 20
+)
 
 // getEvents answers with the log of a database: events from a revision on, and where to go on.
 func (a *api) getEvents(w http.ResponseWriter, r *http.Request) {
@@ -120,7 +123,7 @@ func (a *api) getEvents(w http.ResponseWriter, r *http.Request) {
 		answerProblem(w, http.StatusBadRequest, "not a revision", err.Error())
 		return
 	}
-	events, err := a.cfg.store.log(r.Context(), r.PathValue("db"), from, mostEvents)
+	events, err := a.cfg.store.log(r.Context(), r.PathValue("db"), from, mostEvents, mostBytes)
 	if err != nil {
 		a.storeFailed(w, r, err)
 		return
@@ -183,6 +186,7 @@ func (a *api) close() error {
 	a.stop()
 	a.stopped.Wait()
 	a.grpc.Stop()
+	a.bodies.Close()
 	a.client.Close() // promises that are open end with an error, and so do their permits
 	return err
 }

@@ -1,17 +1,25 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/weir-go/weir"
 )
 
 const goodRecord = `{"version":1,"database":"orders","origin":"127.0.0.1:1","token":"t","batch":{"id":"1","events":[{"type":"x"}]}}`
@@ -63,13 +71,16 @@ func TestWhoWaitsIsBounded(t *testing.T) {
 }
 
 // produce writes records past the API, all to one partition.
-func (s *system) produce(key string, values ...string) {
+func (s *system) produce(key string, values ...string) (partition int32) {
 	s.t.Helper()
 	for _, v := range values {
-		if err := s.client.ProduceSync(s.t.Context(), &kgo.Record{Key: []byte(key), Value: []byte(v)}).FirstErr(); err != nil {
+		r, err := s.client.ProduceSync(s.t.Context(), &kgo.Record{Key: []byte(key), Value: []byte(v)}).First()
+		if err != nil {
 			s.t.Fatal(err)
 		}
+		partition = r.Partition
 	}
+	return partition
 }
 
 // Whatever stands in the topic, what comes behind it is applied.
@@ -184,7 +195,7 @@ func TestFenced(t *testing.T) {
 	}
 	other := s.store(writers)
 	for partition := range int32(4) {
-		if _, _, err := other.take(t.Context(), partition, 1000); err != nil {
+		if _, err := other.take(t.Context(), partition, 1000, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -265,4 +276,171 @@ func TestKafkaAwayAtTheStart(t *testing.T) {
 			t.Errorf("%v; the context: %v", err, ctx.Err())
 		}
 	})
+}
+
+// A group that was deleted begins anew with generation 1, below what the store has seen. A member of it takes the
+// partitions over all the same, and one that the group does not know does not.
+func TestGroupBegunAnew(t *testing.T) {
+	s := newSystem(t)
+	before := s.store(writers)
+	for partition := range int32(4) {
+		if _, err := before.take(t.Context(), partition, 1000, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var known atomic.Bool
+	s.cluster.ControlKey(int16(kmsg.Heartbeat), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		s.cluster.KeepControl()
+		resp := req.ResponseKind().(*kmsg.HeartbeatResponse)
+		resp.ErrorCode = kerr.UnknownMemberID.Code
+		return resp, nil, !known.Load()
+	})
+	s.processor(nil)
+	s.until("nobody takes over by a generation that the group does not know", func() bool {
+		return strings.Contains(s.logged.String(), "fenced: the partition is not taken over")
+	})
+	known.Store(true)
+	a := s.api(5, nil)
+	if got := s.post(a, "orders", `{"id":"1","events":[{"type":"x"}]}`); got.code != 201 {
+		t.Errorf("%d %s", got.code, got.body)
+	}
+	if err := before.apply(t.Context(), 0, 1000, []entry{{fault: errors.New("no batch")}}); !errors.Is(err, errFenced) {
+		t.Errorf("the owner of before writes: %v", err)
+	}
+}
+
+// Kafka loses the end of a partition after it was applied, and others write there. What was applied stays, and what came
+// in its place is applied as well: whether Kafka can say where its log ended, or the client has to read it all again.
+func TestKafkaLosesRecords(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		lost   int64 // the offset of the first that is lost
+		leader int32
+	}{{"it says where", 2, 0}, {"it cannot say", 100, -1}} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newSystem(t)
+			var all []string
+			for _, id := range []string{"a", "b", "c", "d", "e"} {
+				all = append(all, strings.Replace(goodRecord, `"id":"1"`, `"id":"`+id+`"`, 1))
+			}
+			partition := s.produce("orders", all...)
+			before := s.store(writers)
+			if _, err := before.take(t.Context(), partition, 1, 0); err != nil {
+				t.Fatal(err)
+			}
+			var applied []entry
+			for i, id := range []string{"a", "b", "x", "y", "z"} {
+				e := entry{offset: int64(i), leader: tt.leader, record: record{Version: version, Database: "orders", Batch: batchOf(id, nil, "x")}}
+				if i >= 2 {
+					e.offset += tt.lost - 2
+				}
+				applied = append(applied, e)
+			}
+			if err := before.apply(t.Context(), partition, 1, applied); err != nil {
+				t.Fatal(err)
+			}
+			s.cluster.ControlKey(int16(kmsg.OffsetForLeaderEpoch), func(req kmsg.Request) (kmsg.Response, error, bool) {
+				s.cluster.KeepControl()
+				resp, asked := req.ResponseKind().(*kmsg.OffsetForLeaderEpochResponse), req.(*kmsg.OffsetForLeaderEpochRequest).Topics[0]
+				of := kmsg.NewOffsetForLeaderEpochResponseTopic()
+				of.Topic = asked.Topic
+				for _, p := range asked.Partitions {
+					end := kmsg.NewOffsetForLeaderEpochResponseTopicPartition()
+					end.Partition, end.LeaderEpoch, end.EndOffset = p.Partition, 0, tt.lost
+					of.Partitions = append(of.Partitions, end)
+				}
+				resp.Topics = append(resp.Topics, of)
+				return resp, nil, true
+			})
+			s.processor(nil)
+			a := s.api(5, nil)
+			if got := s.post(a, "orders", `{"id":"last","expect":8,"events":[{"type":"x"}]}`); got.code != 201 {
+				t.Errorf("%d %s", got.code, got.body)
+			}
+			var order string
+			for i, e := range s.get(a, "/v1/databases/orders/events").Events {
+				if order += e.Batch + " "; e.Revision != int64(i+1) {
+					t.Errorf("event %d has revision %d", i, e.Revision)
+				}
+			}
+			if order != "a b x y z c d e last " {
+				t.Errorf("applied: %s", order)
+			}
+			if next, err := before.next(t.Context(), partition); err != nil || next != 6 {
+				t.Errorf("it goes on at %d, want 6: %v", next, err)
+			}
+			if said := strings.Contains(s.logged.String(), "Kafka has lost records"); said != (tt.leader >= 0) {
+				t.Errorf("said: %v", said)
+			}
+		})
+	}
+}
+
+// A client that sends its batch slowly holds no slot of its database meanwhile.
+func TestSlowBody(t *testing.T) {
+	s := newSystem(t)
+	s.processor(nil)
+	a := s.api(1, nil)
+	slow, err := net.Dial("tcp", a.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slow.Close()
+	const body = `{"id":"slow","events":[{"type":"x"}]}`
+	fmt.Fprintf(slow, "POST /v1/databases/orders/batches HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", len(body))
+	answers := bufio.NewReader(slow)
+	if line, err := answers.ReadString('\n'); err != nil || !strings.Contains(line, "100 Continue") { // the server reads the body
+		t.Fatalf("%q, %v", line, err)
+	}
+	if got := s.post(a, "orders", `{"id":"1","events":[{"type":"x"}]}`); got.code != 201 {
+		t.Errorf("meanwhile: %d %s", got.code, got.body)
+	}
+	fmt.Fprint(slow, body)
+	if _, err := answers.ReadString('\n'); err != nil { // ends what says to continue
+		t.Fatal(err)
+	}
+	if resp, err := http.ReadResponse(answers, nil); err != nil || resp.StatusCode != 201 {
+		t.Errorf("%v, %v", resp, err)
+	}
+}
+
+// Large bodies that are being read are bounded together. Small ones always are read.
+func TestLargeBodiesAreBounded(t *testing.T) {
+	s := newSystem(t)
+	s.processor(nil)
+	a := s.api(1, nil)
+	all, err := a.bodies.TryAdmit(weir.Work{Cost: allBodies})
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := `{"id":"large","events":[{"type":"x","data":"` + strings.Repeat("x", freeBody) + `"}]}`
+	if got := s.post(a, "orders", large); got.code != 503 || !strings.Contains(got.body, `"gate":"bodies"`) {
+		t.Errorf("%d %s", got.code, got.body)
+	}
+	if got := s.post(a, "orders", `{"id":"1","events":[{"type":"x"}]}`); got.code != 201 {
+		t.Errorf("a small one: %d %s", got.code, got.body)
+	}
+	all.Done(weir.NoSample)
+	if got := s.post(a, "orders", large); got.code != 201 || a.bodies.Snapshot().InFlight != 0 {
+		t.Errorf("afterwards: %d %s", got.code, got.body)
+	}
+}
+
+// An answer with events is bounded, and says where to go on.
+func TestEventsArePaged(t *testing.T) {
+	s := newSystem(t)
+	s.processor(nil)
+	a := s.api(1, nil)
+	for i := range 4 {
+		if got := s.post(a, "orders", fmt.Sprintf(`{"id":"%d","events":[{"type":"x","data":"%s"}]}`, i, strings.Repeat("x", 600_000))); got.code != 201 {
+			t.Fatalf("%d %s", got.code, got.body)
+		}
+	}
+	for next, pages := int64(1), 0; next <= 4; pages++ {
+		got := s.get(a, fmt.Sprintf("/v1/databases/orders/events?from=%d", next))
+		if len(got.Events) != 2 || got.Events[0].Revision != next || pages > 2 {
+			t.Fatalf("from %d: %d events", next, len(got.Events))
+		}
+		next = got.NextFrom
+	}
 }

@@ -358,7 +358,7 @@ type verdict struct {
 func (v *verdict) readLogs(ctx context.Context, s *store) error {
 	for i := range killDatabases {
 		database := fmt.Sprintf("db%d", i)
-		events, err := s.log(ctx, database, 1, 1<<30)
+		events, err := s.log(ctx, database, 1, 1<<30, 1<<30)
 		if err != nil {
 			return err
 		}

@@ -59,30 +59,53 @@ func (s *settled) again(digest []byte) result {
 	return s.result
 }
 
-// claim is what the store knows of a partition: the epoch of the processor that last took it over, and the
-// offset of the first record that is not applied.
-type claim struct{ epoch, next int64 }
+// claim is what the store knows of a partition.
+type claim struct {
+	epoch int64 // of the processor that last took it over
+	next  int64 // the offset of the first record that is not applied
+	// leader is the leader epoch of the record before next, -1 if it is unknown. By it Kafka tells whether its log is
+	// still the one that was read.
+	leader int32
+}
 
 // errFenced is the end of a processor's right to a partition.
 var errFenced = errors.New("fenced")
 
-// take is what the claim becomes when a processor of this epoch takes the partition over. The epoch is the
-// consumer group's generation, so of two processors the one with the lower was the owner before.
-func (c claim) take(epoch int64) (claim, error) {
-	if epoch < c.epoch {
-		return c, fmt.Errorf("%w: the partition was taken over with epoch %d, and this is %d", errFenced, c.epoch, epoch)
+// An epoch is the consumer group's generation, behind a count of the groups of that name: one that was deleted
+// begins anew with generation 1.
+const generationBits = 32
+
+// take is what the claim becomes when a processor of this generation takes the partition over. Of two processors
+// the one with the lower was the owner before. over is an epoch of a group that is known to be gone, 0 for none:
+// it is followed by any.
+func (c claim) take(generation int32, over int64) (claim, error) {
+	group := c.epoch >> generationBits
+	if over != 0 && over == c.epoch {
+		group++
 	}
-	return claim{epoch, c.next}, nil
+	epoch := group<<generationBits | int64(generation)
+	if epoch < c.epoch {
+		return c, fmt.Errorf("%w: the partition was taken over in generation %d of the group, and this is %d", errFenced, int32(c.epoch), generation)
+	}
+	c.epoch = epoch
+	return c, nil
 }
 
-// advance is what the claim becomes when its owner has applied the record at offset. done says that it was
-// applied before. Offsets may leave gaps: Kafka's own markers have some, too.
-func (c claim) advance(epoch, offset int64) (_ claim, done bool, err error) {
+// owned is an error unless the processor of this epoch is the owner.
+func (c claim) owned(epoch int64) error {
 	if epoch != c.epoch {
-		return c, false, fmt.Errorf("%w: the partition belongs to epoch %d, and this is %d", errFenced, c.epoch, epoch)
+		return fmt.Errorf("%w: the partition belongs to epoch %#x, and this is %#x", errFenced, c.epoch, epoch)
 	}
-	if offset < c.next {
-		return c, true, nil
+	return nil
+}
+
+// advance is what the claim becomes when its owner has dealt with the record at offset. fresh says that its batch was
+// new. Offsets may leave gaps: Kafka's own markers have some, too. A new batch at an offset that was applied before is
+// behind records that Kafka has lost: what comes after it is new, too, so the claim goes back.
+func (c claim) advance(offset int64, leader int32, fresh bool) claim {
+	if offset < c.next && !fresh {
+		return c
 	}
-	return claim{epoch, offset + 1}, false, nil
+	c.next, c.leader = offset+1, leader
+	return c
 }

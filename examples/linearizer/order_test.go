@@ -52,28 +52,52 @@ func TestDecide(t *testing.T) {
 }
 
 func TestClaim(t *testing.T) {
-	c := claim{epoch: 3, next: 10}
-	if got, err := c.take(4); err != nil || got != (claim{4, 10}) {
-		t.Errorf("a later owner: %+v, %v", got, err)
+	c := claim{epoch: 2<<generationBits + 3, next: 10, leader: 5}
+	epoch := func(group, generation int64) claim { return claim{group<<generationBits + generation, 10, 5} }
+	for _, tt := range []struct {
+		name       string
+		generation int32
+		over       int64
+		want       claim
+	}{
+		{"a later owner", 4, 0, epoch(2, 4)},
+		{"the same owner", 3, 0, c},
+		{"of a group that has begun anew", 1, c.epoch, epoch(3, 1)},
+		{"of one whose generations are higher already", 9, c.epoch, epoch(3, 9)},
+		{"a later owner, whatever was over before", 4, c.epoch - 1, epoch(2, 4)},
+	} {
+		if got, err := c.take(tt.generation, tt.over); err != nil || got != tt.want {
+			t.Errorf("%s: %+v, %v", tt.name, got, err)
+		}
 	}
-	if got, err := c.take(3); err != nil || got != c {
-		t.Errorf("the same owner: %+v, %v", got, err)
+	for _, over := range []int64{0, c.epoch - 1, c.epoch + 1, 3} {
+		if got, err := c.take(2, over); !errors.Is(err, errFenced) || got != c {
+			t.Errorf("an earlier owner, after %d: %+v, %v", over, got, err)
+		}
 	}
-	if got, err := c.take(2); !errors.Is(err, errFenced) || got != c {
-		t.Errorf("an earlier owner: %+v, %v", got, err)
+	if err := c.owned(c.epoch); err != nil {
+		t.Error(err)
 	}
-	if got, done, err := c.advance(3, 10); err != nil || done || got != (claim{3, 11}) {
-		t.Errorf("the next record: %+v, %v, %v", got, done, err)
+	for _, other := range []int64{c.epoch - 1, c.epoch + 1, 3} {
+		if err := c.owned(other); !errors.Is(err, errFenced) {
+			t.Errorf("by epoch %#x: %v", other, err)
+		}
 	}
-	if got, done, err := c.advance(3, 15); err != nil || done || got != (claim{3, 16}) {
-		t.Errorf("a record behind a gap: %+v, %v, %v", got, done, err)
-	}
-	if got, done, err := c.advance(3, 9); err != nil || !done || got != c {
-		t.Errorf("a record once more: %+v, %v, %v", got, done, err)
-	}
-	for _, epoch := range []int64{2, 4} {
-		if got, _, err := c.advance(epoch, 10); !errors.Is(err, errFenced) || got != c {
-			t.Errorf("by epoch %d: %+v, %v", epoch, got, err)
+	for _, tt := range []struct {
+		name   string
+		offset int64
+		fresh  bool
+		next   int64
+		leader int32
+	}{
+		{"the next record", 10, true, 11, 6},
+		{"one with an old id", 10, false, 11, 6},
+		{"a record behind a gap", 15, true, 16, 6},
+		{"a record once more", 9, false, 10, 5},
+		{"a new record in the place of one that is lost", 7, true, 8, 6},
+	} {
+		if got, want := c.advance(tt.offset, 6, tt.fresh), (claim{c.epoch, tt.next, tt.leader}); got != want {
+			t.Errorf("%s: %+v, want %+v", tt.name, got, want)
 		}
 	}
 }

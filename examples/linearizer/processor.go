@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // The names of what both sides share in Kafka.
@@ -41,7 +42,7 @@ type processor struct {
 	commits *committer
 
 	mu     sync.Mutex
-	epochs map[int32]int64 // of the partitions that are this processor's; the first generation is 1
+	epochs map[int32]int64 // of the partitions that are this processor's; the first is 1
 }
 
 // newProcessor connects, and makes sure that the store belongs to the topic.
@@ -82,36 +83,71 @@ func newProcessor(ctx context.Context, cfg processorConfig) (*processor, error) 
 func (p *processor) begin(ctx context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
 	_, generation := p.client.GroupMetadata()
 	for partition := range offsets[topic] {
-		next, known, err := p.take(ctx, partition, int64(generation))
+		c, err := p.take(ctx, partition, generation)
 		if err != nil {
 			return nil, err // the client leaves and joins again, with another generation
 		}
 		at := kgo.NewOffset().AtStart()
-		if known {
-			at = kgo.NewOffset().At(next)
-			p.commit(partition, int64(generation), next)
+		if c.next > 0 {
+			at = kgo.NewOffset().At(c.next).WithEpoch(c.leader)
+			p.commit(partition, c.epoch, c.next)
 		}
 		offsets[topic][partition] = at
-		p.cfg.log.Info("partition taken over", "partition", partition, "epoch", generation, "next", next)
+		p.cfg.log.Info("partition taken over", "partition", partition, "generation", generation, "next", c.next)
 	}
 	return offsets, nil
 }
 
 // take waits as long as the store cannot be written, but not beyond the group's session.
-func (p *processor) take(ctx context.Context, partition int32, epoch int64) (next int64, known bool, err error) {
-	err = p.persist(ctx, "a partition cannot be taken over; trying again", func() bool { return true }, func() error {
-		next, known, err = p.cfg.store.take(ctx, partition, epoch)
+func (p *processor) take(ctx context.Context, partition, generation int32) (c claim, err error) {
+	over := int64(0)
+	try := func() (err error) {
+		c, err = p.cfg.store.take(ctx, partition, generation, over)
 		return err
-	})
+	}
+	const trouble = "a partition cannot be taken over; trying again"
+	wanted := func() bool { return true }
+	err = p.persist(ctx, trouble, wanted, try)
+	if errors.Is(err, errFenced) && p.belongs(ctx) {
+		// A group's generations only rise. So the higher one is of a group that was deleted since, as Kafka does by
+		// itself with one that nobody has joined for a week.
+		over = c.epoch
+		p.cfg.log.Warn("the group has begun anew since the store was last written; the partition is taken over all the same", "partition", partition, "generation", generation)
+		err = p.persist(ctx, trouble, wanted, try)
+	}
 	if errors.Is(err, errFenced) {
-		p.cfg.log.Error("the group's generation is behind the store's; if the group was deleted and made anew, use another store", "error", err)
+		p.cfg.log.Warn("fenced: the partition is not taken over; joining the group again", "error", err)
 	}
 	if err == nil {
 		p.mu.Lock()
-		p.epochs[partition] = epoch
+		p.epochs[partition] = c.epoch
 		p.mu.Unlock()
 	}
-	return next, known, err
+	return c, err
+}
+
+// belongs asks the group whether this processor is a member of its present generation.
+func (p *processor) belongs(ctx context.Context) bool {
+	req := kmsg.NewPtrHeartbeatRequest()
+	req.Group = group
+	req.MemberID, req.Generation = p.client.GroupMetadata()
+	resp, err := req.RequestWith(ctx, p.client)
+	return err == nil && resp.ErrorCode == 0
+}
+
+// rewind goes back to where the client goes on after Kafka has lost records of a partition.
+func (p *processor) rewind(ctx context.Context, partition int32, lost *kgo.ErrDataLoss) {
+	p.cfg.log.Error("Kafka has lost records; what was applied of them stays, and what comes in their place is applied, too", "partition", partition, "error", lost)
+	epoch, ours := p.epoch(partition)
+	if !ours {
+		return
+	}
+	err := p.persist(ctx, "the store cannot be written; trying again", p.owns(partition, epoch), func() error {
+		return p.cfg.store.rewind(ctx, partition, epoch, lost.ResetTo)
+	})
+	if err == nil {
+		p.commit(partition, epoch, lost.ResetTo)
+	}
 }
 
 // leave forgets partitions. A transaction that is under way may still end: if the next owner has taken the
@@ -132,6 +168,11 @@ func (p *processor) epoch(partition int32) (int64, bool) {
 	defer p.mu.Unlock()
 	e, ok := p.epochs[partition]
 	return e, ok
+}
+
+// owns returns what says whether a partition is still this processor's, by the same epoch.
+func (p *processor) owns(partition int32, epoch int64) func() bool {
+	return func() bool { e, ok := p.epoch(partition); return ok && e == epoch }
 }
 
 // commit tells Kafka how far a partition is, if it is still this processor's. Else the commit could follow one
@@ -165,7 +206,9 @@ func (p *processor) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		fetches := p.client.PollRecords(ctx, maxFetch)
 		fetches.EachError(func(_ string, partition int32, err error) {
-			if ctx.Err() == nil {
+			if lost := new(kgo.ErrDataLoss); errors.As(err, &lost) {
+				p.rewind(ctx, partition, lost)
+			} else if ctx.Err() == nil {
 				p.cfg.log.Warn("Kafka cannot be read; trying again", "partition", partition, "error", err)
 			}
 		})
@@ -217,7 +260,7 @@ func (p *processor) work(ctx context.Context, partition int32, records []*kgo.Re
 
 // read makes an entry of a record.
 func read(r *kgo.Record) entry {
-	e := entry{offset: r.Offset}
+	e := entry{offset: r.Offset, leader: r.LeaderEpoch}
 	e.record, e.fault = parseRecord(r.Value)
 	return e
 }
@@ -225,7 +268,7 @@ func read(r *kgo.Record) entry {
 // apply writes entries, however long the store is busy or its disk full: nothing else of this processor goes
 // on meanwhile, so the lag rises and the API slows down. It reports false if the partition is somebody else's.
 func (p *processor) apply(ctx context.Context, partition int32, epoch int64, entries []entry) bool {
-	ours := func() bool { e, ok := p.epoch(partition); return ok && e == epoch }
+	ours := p.owns(partition, epoch)
 	err := p.persist(ctx, "the store cannot be written; trying again", ours, func() error {
 		return p.cfg.store.apply(ctx, partition, epoch, entries)
 	})

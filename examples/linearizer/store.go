@@ -20,7 +20,7 @@ var errOtherTopic = errors.New("the store belongs to another topic")
 
 const schema = `
 CREATE TABLE IF NOT EXISTS topic (one INTEGER PRIMARY KEY CHECK (one = 1), identity TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS partitions (partition INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, next INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS partitions (partition INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, next INTEGER NOT NULL, leader INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS databases (name TEXT PRIMARY KEY, revision INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS events (
 	database TEXT NOT NULL, revision INTEGER NOT NULL, batch TEXT NOT NULL, type TEXT NOT NULL, data BLOB,
@@ -92,39 +92,56 @@ func ignoreDone(err error) error {
 	return err
 }
 
-// take makes a processor of this epoch the owner of a partition, and says where it begins: known is false if
-// nothing of the partition was ever applied.
-func (s *store) take(ctx context.Context, partition int32, epoch int64) (next int64, known bool, err error) {
-	err = s.inTx(ctx, func(tx *sql.Tx) error {
-		c, found, err := claimOf(ctx, tx, partition)
-		if err != nil {
+// take makes a processor of this generation the owner of a partition, and says where it begins: next is 0 if nothing
+// of the partition was ever applied. With an error, it says who is the owner.
+func (s *store) take(ctx context.Context, partition, generation int32, over int64) (c claim, err error) {
+	err = s.inTx(ctx, func(tx *sql.Tx) (err error) {
+		if c, err = claimOf(ctx, tx, partition); err != nil {
 			return err
 		}
-		if c, err = c.take(epoch); err != nil {
+		if c, err = c.take(generation, over); err != nil {
 			return fmt.Errorf("partition %d: %w", partition, err)
 		}
-		next, known = c.next, found && c.next > 0
 		return c.save(ctx, tx, partition)
 	})
-	return next, known, err
+	return c, err
 }
 
-func claimOf(ctx context.Context, tx *sql.Tx, partition int32) (c claim, found bool, err error) {
-	err = tx.QueryRowContext(ctx, "SELECT epoch, next FROM partitions WHERE partition = ?", partition).Scan(&c.epoch, &c.next)
+// rewind moves a partition back to where Kafka's log ends, or has ended before others went on. What is written there
+// is new, whatever was applied of these offsets before.
+func (s *store) rewind(ctx context.Context, partition int32, epoch, to int64) error {
+	return s.inTx(ctx, func(tx *sql.Tx) error {
+		c, err := claimOf(ctx, tx, partition)
+		if err == nil {
+			err = c.owned(epoch)
+		}
+		if err != nil || c.next <= to {
+			return err
+		}
+		c.next, c.leader = to, -1
+		return c.save(ctx, tx, partition)
+	})
+}
+
+func claimOf(ctx context.Context, tx *sql.Tx, partition int32) (claim, error) {
+	c := claim{leader: -1}
+	err := tx.QueryRowContext(ctx, "SELECT epoch, next, leader FROM partitions WHERE partition = ?", partition).Scan(&c.epoch, &c.next, &c.leader)
 	if errors.Is(err, sql.ErrNoRows) {
-		return c, false, nil
+		err = nil
 	}
-	return c, err == nil, err
+	return c, err
 }
 
 func (c claim) save(ctx context.Context, tx *sql.Tx, partition int32) error {
-	_, err := tx.ExecContext(ctx, "INSERT INTO partitions VALUES (?, ?, ?) ON CONFLICT (partition) DO UPDATE SET epoch = excluded.epoch, next = excluded.next", partition, c.epoch, c.next)
+	_, err := tx.ExecContext(ctx, `INSERT INTO partitions VALUES (?, ?, ?, ?) ON CONFLICT (partition) DO UPDATE
+		SET epoch = excluded.epoch, next = excluded.next, leader = excluded.leader`, partition, c.epoch, c.next, c.leader)
 	return err
 }
 
 // entry is a record of the topic on its way into the store, and what comes out.
 type entry struct {
 	offset int64
+	leader int32 // the leader epoch
 	record record
 	fault  error // why it is no batch, nil if it is one
 	result result
@@ -134,19 +151,20 @@ type entry struct {
 // one transaction. A record that was applied before gets the result of then.
 func (s *store) apply(ctx context.Context, partition int32, epoch int64, entries []entry) error {
 	return s.inTx(ctx, func(tx *sql.Tx) error {
-		c, _, err := claimOf(ctx, tx, partition)
+		c, err := claimOf(ctx, tx, partition)
 		if err != nil {
 			return err
 		}
+		if err := c.owned(epoch); err != nil {
+			return fmt.Errorf("partition %d: %w", partition, err)
+		}
 		for i := range entries {
 			e := &entries[i]
-			var done bool
-			if c, done, err = c.advance(epoch, e.offset); err != nil {
-				return fmt.Errorf("partition %d: %w", partition, err)
-			}
-			if err := e.settle(ctx, tx, partition, done); err != nil {
+			fresh, err := e.settle(ctx, tx, partition)
+			if err != nil {
 				return err
 			}
+			c = c.advance(e.offset, e.leader, fresh)
 		}
 		if err := forgetRejects(ctx, tx, partition); err != nil {
 			return err
@@ -155,28 +173,30 @@ func (s *store) apply(ctx context.Context, partition int32, epoch int64, entries
 	})
 }
 
-// settle decides about one record, and writes what follows. Of one that is done, it only finds the result.
-func (e *entry) settle(ctx context.Context, tx *sql.Tx, partition int32, done bool) error {
+// settle decides about one record, and writes what follows. fresh says that its batch had no result before.
+func (e *entry) settle(ctx context.Context, tx *sql.Tx, partition int32) (fresh bool, err error) {
 	r := &e.record
 	if e.fault != nil {
-		return e.reject(ctx, tx, partition)
+		return false, e.reject(ctx, tx, partition)
 	}
 	before, err := settledOf(ctx, tx, r.Database, r.Batch.ID)
 	if err != nil {
-		return err
+		return false, err
 	}
 	var head int64
 	err = tx.QueryRowContext(ctx, "SELECT revision FROM databases WHERE name = ?", r.Database).Scan(&head)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return err
+		return false, err
 	}
-	if done && before == nil {
-		return fmt.Errorf("partition %d, offset %d was applied, but its batch has no result; the store is damaged", partition, e.offset)
-	}
-	var fresh bool
 	if e.result, fresh = decide(&r.Batch, head, before); !fresh {
-		return nil
+		return false, nil
 	}
+	return true, e.write(ctx, tx)
+}
+
+// write is for a batch that is new.
+func (e *entry) write(ctx context.Context, tx *sql.Tx) error {
+	r := &e.record
 	if err := keep(ctx, tx, r.Database, r.Batch.ID, settled{e.result, r.Batch.digest()}); err != nil {
 		return err
 	}
@@ -188,7 +208,7 @@ func (e *entry) settle(ctx context.Context, tx *sql.Tx, partition int32, done bo
 			return err
 		}
 	}
-	_, err = tx.ExecContext(ctx, "INSERT INTO databases VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET revision = excluded.revision", r.Database, e.result.Last)
+	_, err := tx.ExecContext(ctx, "INSERT INTO databases VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET revision = excluded.revision", r.Database, e.result.Last)
 	return err
 }
 
@@ -242,20 +262,22 @@ type logged struct {
 	event
 }
 
-// log returns at most most events of a database, from a revision on.
-func (s *store) log(ctx context.Context, database string, from int64, most int) (events []logged, err error) {
+// log returns at most most events of a database, from a revision on. It ends with the one by which their data has
+// that many bytes.
+func (s *store) log(ctx context.Context, database string, from int64, most, bytes int) (events []logged, err error) {
 	rows, err := s.db.QueryContext(ctx, "SELECT revision, batch, type, data FROM events WHERE database = ? AND revision >= ? ORDER BY revision LIMIT ?", database, from, most)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
+	for bytes > 0 && rows.Next() {
 		var l logged
 		var data []byte
 		if err := rows.Scan(&l.Revision, &l.Batch, &l.Type, &data); err != nil {
 			return nil, err
 		}
 		l.Data = data
+		bytes -= len(data)
 		events = append(events, l)
 	}
 	return events, rows.Err()

@@ -35,14 +35,14 @@ type model struct {
 	claims  map[int32]claim
 }
 
-func (m *model) apply(e *entry) {
+func (m *model) apply(e *entry) (fresh bool) {
 	r := &e.record
 	key := r.Database + "\x00" + r.Batch.ID
 	if said, ok := m.answers[key]; ok {
 		if e.result = said.result; string(said.digest) != string(r.Batch.digest()) {
 			e.result = result{Status: reused}
 		}
-		return
+		return false
 	}
 	head := int64(len(m.logs[r.Database]))
 	if r.Batch.Expect == nil || *r.Batch.Expect == head {
@@ -54,11 +54,12 @@ func (m *model) apply(e *entry) {
 		e.result = result{Status: conflict, Expected: *r.Batch.Expect, Revision: head}
 	}
 	m.answers[key] = settled{e.result, r.Batch.digest()}
+	return true
 }
 
 // Two processors, one of them always behind what the group has decided, write the records of two partitions:
 // some of them again, some with an id that was used, in groups of any size. The store is what the naive model
-// says, and whoever has lost a partition writes nothing.
+// says, and whoever has lost a partition writes nothing. The group is deleted now and then, and Kafka loses records.
 func TestStoreModel(t *testing.T) {
 	for seed := range uint64(3) {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
@@ -67,22 +68,48 @@ func TestStoreModel(t *testing.T) {
 			m := &model{logs: map[string][]logged{}, answers: map[string]settled{}, claims: map[int32]claim{}}
 			topics := map[int32][]record{} // what the topic holds
 			held := [2]map[int32]int64{{}, {}}
-			for generation := int64(0); t.Context().Err() == nil && generation < 50; {
+			generation := int32(0)
+			for rebalances := 0; t.Context().Err() == nil && rebalances < 50; {
 				who, partition := random.IntN(2), int32(random.IntN(2))
 				switch random.IntN(10) {
-				case 0: // a rebalance
-					generation++
-					next, known, err := s.take(t.Context(), partition, generation)
-					if want := m.claims[partition].next; err != nil || next != want || known != (want > 0) {
-						t.Fatalf("taken over at %d (%v), want %d: %v", next, known, want, err)
+				case 0:
+					rebalances++
+					if generation++; random.IntN(5) == 0 { // the group was deleted
+						generation = 1
 					}
-					m.claims[partition] = claim{generation, next}
-					held[who][partition] = generation
+					was, over := m.claims[partition], int64(0)
+					if generation <= int32(was.epoch) {
+						over = was.epoch
+					}
+					c, err := s.take(t.Context(), partition, generation, over)
+					if want := was.next; err != nil || c.next != want || c.epoch <= was.epoch {
+						t.Fatalf("taken over at %+v, was %+v: %v", c, was, err)
+					}
+					m.claims[partition] = c
+					held[who][partition] = c.epoch
 				case 1: // one who was frozen wants to take it over
-					if c := m.claims[partition]; c.epoch > 1 {
-						if _, _, err := s.take(t.Context(), partition, c.epoch-1); !errors.Is(err, errFenced) {
-							t.Fatalf("taken over with an old epoch: %v", err)
+					if c := m.claims[partition]; int32(c.epoch) > 1 {
+						for _, over := range []int64{0, c.epoch - 1} {
+							if got, err := s.take(t.Context(), partition, int32(c.epoch)-1, over); !errors.Is(err, errFenced) || got.epoch != c.epoch {
+								t.Fatalf("taken over with an old generation: %v", err)
+							}
 						}
+					}
+				case 2: // Kafka loses records, and perhaps says so
+					if random.IntN(3) > 0 {
+						continue
+					}
+					left := len(topics[partition]) - random.IntN(min(len(topics[partition]), 5)+1)
+					topics[partition] = topics[partition][:left]
+					if c := m.claims[partition]; random.IntN(2) == 0 && c.next > int64(left) {
+						if err := s.rewind(t.Context(), partition, c.epoch-1, int64(left)); !errors.Is(err, errFenced) {
+							t.Fatalf("rewound by an old owner: %v", err)
+						}
+						if err := s.rewind(t.Context(), partition, c.epoch, int64(left)); err != nil {
+							t.Fatal(err)
+						}
+						c.next = int64(left)
+						m.claims[partition] = c
 					}
 				default:
 					epoch := held[who][partition]
@@ -103,7 +130,7 @@ func step(t *testing.T, s *store, m *model, random *rand.Rand, topics map[int32]
 	for range random.IntN(4) {
 		topics[partition] = append(topics[partition], draw(random, partition))
 	}
-	from := max(0, int(m.claims[partition].next)-random.IntN(3))
+	from := min(max(0, int(m.claims[partition].next)-random.IntN(8)), len(topics[partition]))
 	to := min(len(topics[partition]), from+1+random.IntN(5))
 	var entries, wanted []entry
 	for at := from; at < to; at++ {
@@ -124,13 +151,18 @@ func step(t *testing.T, s *store, m *model, random *rand.Rand, topics map[int32]
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.claims[partition] = claim{epoch, max(c.next, int64(to))}
 	for i := range wanted {
-		m.apply(&wanted[i])
+		if fresh := m.apply(&wanted[i]); fresh || wanted[i].offset >= c.next {
+			c.next = wanted[i].offset + 1
+		}
 		got, want := entries[i].result, wanted[i].result
 		if got.Reason = ""; got != want {
 			t.Fatalf("record %d of partition %d: %+v, want %+v", wanted[i].offset, partition, got, want)
 		}
+	}
+	m.claims[partition] = c
+	if next, err := s.next(t.Context(), partition); err != nil || next != c.next {
+		t.Fatalf("partition %d goes on at %d, want %d: %v", partition, next, c.next, err)
 	}
 }
 
@@ -150,7 +182,7 @@ func (m *model) compare(t *testing.T, s *store) {
 	t.Helper()
 	events := 0
 	for database, want := range m.logs {
-		got, err := s.log(t.Context(), database, 1, 1_000_000)
+		got, err := s.log(t.Context(), database, 1, 1_000_000, 1<<30)
 		if err != nil || len(got) != len(want) {
 			t.Fatalf("%s: %d events, want %d: %v", database, len(got), len(want), err)
 		}
@@ -173,7 +205,7 @@ func (m *model) compare(t *testing.T, s *store) {
 // What a transaction leaves when it fails: nothing.
 func TestAllOrNothing(t *testing.T) {
 	s := newStore(t)
-	if _, _, err := s.take(t.Context(), 0, 1); err != nil {
+	if _, err := s.take(t.Context(), 0, 1, 0); err != nil {
 		t.Fatal(err)
 	}
 	good := entry{offset: 0, record: record{Database: "d", Batch: batchOf("1", nil, "a")}}
@@ -187,7 +219,7 @@ func TestAllOrNothing(t *testing.T) {
 	if next, err := s.next(t.Context(), 0); err != nil || next != 0 {
 		t.Errorf("the next is %d: %v", next, err)
 	}
-	if events, err := s.log(t.Context(), "d", 1, 10); err != nil || len(events) != 0 {
+	if events, err := s.log(t.Context(), "d", 1, 10, 1<<30); err != nil || len(events) != 0 {
 		t.Errorf("%v: %v", events, err)
 	}
 	if b, err := settledOf(t.Context(), s.db, "d", "1"); err != nil || b != nil {
@@ -210,7 +242,7 @@ func TestBelong(t *testing.T) {
 // Records that are no batch are remembered, so many of each partition.
 func TestRejectsAreBounded(t *testing.T) {
 	s := newStore(t)
-	if _, _, err := s.take(t.Context(), 0, 1); err != nil {
+	if _, err := s.take(t.Context(), 0, 1, 0); err != nil {
 		t.Fatal(err)
 	}
 	var entries []entry
@@ -240,28 +272,25 @@ func TestRejectsAreBounded(t *testing.T) {
 func TestTakenOverWithinATransaction(t *testing.T) {
 	s := newSystem(t)
 	first, second := s.store(writers), s.store(writers)
-	if _, _, err := first.take(t.Context(), 0, 1); err != nil {
+	if _, err := first.take(t.Context(), 0, 1, 0); err != nil {
 		t.Fatal(err)
 	}
 	taken := make(chan error, 1)
-	var next int64
+	var next claim
 	err := first.inTx(t.Context(), func(tx *sql.Tx) error {
-		c, _, err := claimOf(t.Context(), tx, 0)
+		c, err := claimOf(t.Context(), tx, 0)
 		if err != nil {
 			return err
 		}
 		go func() {
 			var err error
-			next, _, err = second.take(t.Context(), 0, 2)
+			next, err = second.take(t.Context(), 0, 2, 0)
 			taken <- err
 		}()
-		if c, _, err = c.advance(1, 6); err != nil {
-			return err
-		}
-		return c.save(t.Context(), tx, 0)
+		return c.advance(6, 0, true).save(t.Context(), tx, 0)
 	})
-	if err := errors.Join(err, <-taken); err != nil || next != 7 {
-		t.Errorf("the next owner begins at %d, %v; want 7", next, err)
+	if err := errors.Join(err, <-taken); err != nil || next.next != 7 {
+		t.Errorf("the next owner begins at %d, %v; want 7", next.next, err)
 	}
 	if err := first.apply(t.Context(), 0, 1, []entry{{offset: 7, fault: errors.New("no batch")}}); !errors.Is(err, errFenced) {
 		t.Errorf("the owner of before writes: %v", err)
