@@ -74,13 +74,19 @@ func TestWhoWaitsIsBounded(t *testing.T) {
 func (s *system) produce(key string, values ...string) (partition int32) {
 	s.t.Helper()
 	for _, v := range values {
-		r, err := s.client.ProduceSync(s.t.Context(), &kgo.Record{Key: []byte(key), Value: []byte(v)}).First()
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		partition = r.Partition
+		partition = s.produceAt(key, v).Partition
 	}
 	return partition
+}
+
+// produceAt writes one record, and returns it with its place.
+func (s *system) produceAt(key, value string) *kgo.Record {
+	s.t.Helper()
+	r, err := s.client.ProduceSync(s.t.Context(), &kgo.Record{Key: []byte(key), Value: []byte(value)}).First()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return r
 }
 
 // Whatever stands in the topic, what comes behind it is applied.
@@ -442,5 +448,48 @@ func TestEventsArePaged(t *testing.T) {
 			t.Fatalf("from %d: %d events", next, len(got.Events))
 		}
 		next = got.NextFrom
+	}
+}
+
+// A record that somebody deletes before it is applied has no result. Its client hears so, and its permit ends.
+func TestDeletedRecord(t *testing.T) {
+	s := newSystem(t)
+	a := s.api(1, func(cfg *apiConfig) { cfg.overdue = 20 * time.Millisecond })
+	told := make(chan answer, 1)
+	go func() { told <- s.post(a, "orders", `{"id":"1","events":[{"type":"x"}]}`) }()
+	s.until("it is in the topic", func() bool { return a.acknowledged() == 1 })
+	cut := kmsg.NewPtrDeleteRecordsRequest()
+	of := kmsg.NewDeleteRecordsRequestTopic()
+	of.Topic = topic
+	for partition := range int32(4) {
+		one := kmsg.NewDeleteRecordsRequestTopicPartition()
+		one.Partition, one.Offset = partition, -1 // all of it
+		of.Partitions = append(of.Partitions, one)
+	}
+	cut.Topics = append(cut.Topics, of)
+	if _, err := cut.RequestWith(t.Context(), s.client); err != nil {
+		t.Fatal(err)
+	}
+	partition := s.produce("orders", "no batch")
+	s.processor(nil)
+	if got := <-told; got.code != 500 || !strings.Contains(got.body, "it was deleted from the topic") {
+		t.Errorf("%d %s", got.code, got.body)
+	}
+	if got := s.post(a, "orders", `{"id":"1","expect":0,"events":[{"type":"x"}]}`); got.code != 201 {
+		t.Errorf("sent again: %d %s", got.code, got.body)
+	}
+	// What was no batch at an offset is nothing to a batch that comes there after Kafka has lost it.
+	st := s.store(writers)
+	if _, ok, err := st.passed(t.Context(), partition, 1); err != nil || !ok {
+		t.Errorf("it is no batch: %v, %v", ok, err)
+	}
+	if _, err := st.take(t.Context(), partition, 1000, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.rewind(t.Context(), partition, 1000, 1); err != nil {
+		t.Fatal(err)
+	}
+	if res, ok, err := st.passed(t.Context(), partition, 1); err != nil || ok {
+		t.Errorf("%+v, %v, %v", res, ok, err)
 	}
 }

@@ -59,7 +59,7 @@ type member struct {
 	process *process.Process
 }
 
-var killPorts = freeport.Range{First: 33_800, Size: 150}
+var killPorts = freeport.Range{First: 23_300, Size: 150}
 
 // kills runs it all and prints what was found. Which process dies when is drawn from the seed.
 func (o *options) kills(ctx context.Context) (err error) {

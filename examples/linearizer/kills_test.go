@@ -28,6 +28,7 @@ func TestMain(m *testing.M) {
 
 // Five kills, one of them of the broker. make linearizer-kills has fifty.
 func TestKills(t *testing.T) {
+	t.Parallel()
 	if _, err := kafka.Find(); err != nil {
 		if os.Getenv("CI") != "" {
 			t.Fatal(err)

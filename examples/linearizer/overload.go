@@ -102,7 +102,8 @@ func (o *options) overload(ctx context.Context, controller string, capacity floa
 	return x, ctx.Err()
 }
 
-var brokerPorts = freeport.Range{First: 33_500, Size: 300}
+// These are below the ports that the system gives to clients: a process that is started again has its port back.
+var brokerPorts = freeport.Range{First: 23_000, Size: 300}
 
 func startKafka(ctx context.Context, settings ...string) (*kafka.Server, error) {
 	jars, err := kafka.Find()

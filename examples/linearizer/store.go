@@ -119,7 +119,7 @@ func (s *store) rewind(ctx context.Context, partition int32, epoch, to int64) er
 			return err
 		}
 		c.next, c.leader = to, -1
-		return c.save(ctx, tx, partition)
+		return errors.Join(forgetFrom(ctx, tx, partition, to), c.save(ctx, tx, partition))
 	})
 }
 
@@ -163,6 +163,11 @@ func (s *store) apply(ctx context.Context, partition int32, epoch int64, entries
 			fresh, err := e.settle(ctx, tx, partition)
 			if err != nil {
 				return err
+			}
+			if fresh && e.offset < c.next {
+				if err := forgetFrom(ctx, tx, partition, e.offset); err != nil {
+					return err
+				}
 			}
 			c = c.advance(e.offset, e.leader, fresh)
 		}
@@ -227,6 +232,12 @@ func (e *entry) reject(ctx context.Context, tx *sql.Tx, partition int32) error {
 func forgetRejects(ctx context.Context, tx *sql.Tx, partition int32) error {
 	_, err := tx.ExecContext(ctx, `DELETE FROM rejects WHERE partition = ? AND "offset" <= (
 		SELECT "offset" FROM rejects WHERE partition = ? ORDER BY "offset" DESC LIMIT 1 OFFSET ?)`, partition, partition, keptRejects)
+	return err
+}
+
+// forgetFrom forgets those of a partition from an offset on: Kafka has lost them, and others come there.
+func forgetFrom(ctx context.Context, tx *sql.Tx, partition int32, offset int64) error {
+	_, err := tx.ExecContext(ctx, `DELETE FROM rejects WHERE partition = ? AND "offset" >= ?`, partition, offset)
 	return err
 }
 

@@ -24,7 +24,7 @@ import (
 	"github.com/weir-go/weir/limit"
 )
 
-// system is the whole of it on a broker in this process.
+// system is the whole of it, as a rule on a broker in this process.
 type system struct {
 	t       *testing.T
 	cluster *kfake.Cluster
@@ -60,8 +60,17 @@ func newSystem(t *testing.T) *system {
 		t.Fatal(err)
 	}
 	t.Cleanup(cluster.Close)
-	s := &system{t: t, cluster: cluster, brokers: cluster.ListenAddrs(), path: filepath.Join(t.TempDir(), "store.db"), logged: &safeBuffer{}}
+	s := systemOn(t, cluster.ListenAddrs()...)
+	s.cluster = cluster
+	return s
+}
+
+// systemOn is one on a broker of the caller's.
+func systemOn(t *testing.T, brokers ...string) *system {
+	t.Helper()
+	s := &system{t: t, brokers: brokers, path: filepath.Join(t.TempDir(), "store.db"), logged: &safeBuffer{}}
 	s.log = slog.New(slog.NewTextHandler(s.logged, nil))
+	var err error
 	if s.client, err = kgo.NewClient(kgo.SeedBrokers(s.brokers...), kgo.DefaultProduceTopic(topic), kgo.ProducerBatchMaxBytes(100<<20)); err != nil {
 		t.Fatal(err)
 	}
