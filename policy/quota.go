@@ -274,6 +274,9 @@ func (c *compiler) quotaConfig(name string) quota.Config {
 		Queue:    quota.Queue{Len: s.Queue.Len, MaxWait: time.Duration(s.Queue.MaxWait)},
 		Identify: identifyWith(c.spec.AddressPart(name)), Hooks: c.hooks(), Now: c.opts.Now,
 	}
+	if _, ok := c.spec.OtherWork[name]; ok {
+		cfg.Identify = withoutClient(cfg.Identify)
+	}
 	if s.Permissive {
 		cfg.Mode = quota.Permissive
 	}
@@ -341,6 +344,15 @@ func identifyWith(addressOf string) func(weir.Work) quota.Identity {
 			id.Address = w.Tenant
 		}
 		id.Address, _, _ = strings.Cut(id.Address, "/")
+		return id
+	}
+}
+
+// withoutClient says that work which names no client has none. So no rule about clients matches it, not even one for every client.
+func withoutClient(identify func(weir.Work) quota.Identity) func(weir.Work) quota.Identity {
+	return func(w weir.Work) quota.Identity {
+		id := identify(w)
+		id.Client = cmp.Or(id.Client, quota.Absent)
 		return id
 	}
 }

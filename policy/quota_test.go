@@ -568,6 +568,19 @@ func TestOtherWork(t *testing.T) {
 			t.Errorf("%s: %v", gate, faults)
 		}
 	}
+	each := Spec{Gates: map[string]GateSpec{"each": {Quota: &QuotaSpec{QuotaLimitSpec: rate("2/h"), By: []string{"user", "client"}, Rules: []QuotaRuleSpec{of(quota.Rule{User: quota.Every}, "5/h")}}}}}
+	for _, other := range []bool{false, true} {
+		want := map[bool]map[string]int{false: {"": 2, "app": 2}, true: {"": 5, "app": 2}}[other]
+		if other {
+			each.OtherWork = map[string]string{"each": ""}
+		}
+		g := compile(t, each, Options{Now: func() time.Duration { return 0 }}).Gate("each")
+		for client, want := range want {
+			if got := admitted(g, weir.Work{User: "alice", Client: client}, 10); got != want {
+				t.Errorf("no request of HTTP: %v, client %q: %d of 10 got in, want %d", other, client, got, want)
+			}
+		}
+	}
 	r := of(quota.Rule{Address: "10.0.0.0/8"}, "2/h")
 	if faults := spec.CheckQuotaRule("names", &r); len(faults) != 1 {
 		t.Errorf("an address where there is none: %v", faults)

@@ -31,8 +31,8 @@ type Spec struct {
 	Routes []RouteSpec `json:"routes,omitempty"`
 	// RuntimeRules says that rules of quotas are set while the policy is in force. Then a quota may have none at first.
 	RuntimeRules bool `json:"-"`
-	// OtherWork are the gates whose work is no request of HTTP. Its names are compared as they are, and Identity says nothing of
-	// it. The value is the part of it that is an address (user, client or tenant), empty if none is.
+	// OtherWork are the gates whose work is no request of HTTP. Its names are compared as they are, no rule about clients matches where
+	// none is named, and Identity says nothing of it. The value is the part of it that is an address (user, client or tenant), empty if none is.
 	OtherWork map[string]string `json:"-"`
 }
 
