@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -172,9 +173,9 @@ func TestKafkaQuotas(t *testing.T) {
 	c, err := Parse("weir.yaml", []byte(listenFile+`    quotas: {mutations: topics, produce: in, fetch: out, connections: dial}
 gates:
   dial: {quota: {rate: 20/s, count: requests, by: [address], queue: {len: 100, max_wait: 20s}, rules: [{address: 10.0.0.0/8, exempt: true}]}}
-  topics: {quota: {rate: 10/s, burst: 110, by: [user], debt: true}}
-  in: {quota: {rate: 10485760/s, burst: 104857600, by: [user]}}
-  out: {quota: {rate: 20971520/s, burst: 1, rules: [{user: alice, client: app, rate: 1/s}]}}
+  topics: {quota: {rate: 10/s, burst: 110, by: [user, client], debt: true}}
+  in: {quota: {rate: 10485760/s, burst: 104857600, by: [user, client]}}
+  out: {quota: {rate: 20971520/s, rules: [{user: alice, client: app, rate: 2000000/s}]}}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -187,6 +188,49 @@ gates:
 	}
 	if got, want := c.Policy().OtherWork, map[string]string{"topics": "", "in": "", "out": "", "dial": "user"}; !maps.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// Quotas for clients of Kafka that do something else than their author thinks.
+func TestKafkaQuotaNotes(t *testing.T) {
+	c, err := Parse("weir.yaml", []byte(listenFile+`    quotas: {mutations: topics, produce: in, fetch: out, max_throttle: 1m}
+  second:
+    bootstrap: [10.0.0.1:9092]
+    sasl: {mechanism: scram-sha-256, user: weir, password_env: HOME}
+    listen: {address: "127.0.0.1:19093"}
+    nodes: {ports: 9200-9299, advertise: kafka.example.org}
+    quotas: {mutations: topics, fetch: small}
+gates:
+  topics: {quota: {rate: 10/s, burst: 1, by: [user], debt: true, queue: {len: 5}}}
+  in: {quota: {rate: 1000/s, by: [client], rules: [{user: alice, client: app, rate: 1000/s, burst: 999.5}]}}
+  out: {quota: {limits: [2000000/s, 1000 a day], by: [user, client]}}
+  small: {quota: {rate: 1000/s, by: [user], permissive: true}}
+  unused: {quota: {rate: 1/s}}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"weir.yaml:7:72: warning: kafka.orders.quotas.max_throttle is 1m0s, and clients give a connection up after 30s without an answer (request.timeout.ms): those that send while they are not read come back on another, and wait for nothing; write less, what is owed stays a debt",
+		"weir.yaml:13:25: warning: the gate topics counts for the clusters orders and second: what clients use of one is not there for the other, and a quota set at one holds at both; give each a gate of its own",
+		"warning: the gate topics counts by the user, but kafka.orders has no sasl, so brokers ask nobody for a name: all clients are ANONYMOUS, and share one bucket; count by: [client] too, or let the gateway and clients log in",
+		"warning: nothing waits in the queue of the gate topics: clients of Kafka are told to wait, and are not read meanwhile; remove queue",
+		"warning: permissive means nothing at the gate small: bytes always go into debt, and mutations of clients that do not know error 89; remove it",
+		"warning: the quota in holds 999.5 bytes, less than the 1000 that come back in a second, so clients within their rate are delayed; brokers allow ten seconds' worth, burst: 10000",
+		"warning: the quota out holds 1000 bytes, and a fetch may bring 1048576, so it is a debt whatever was there before; give it a burst of 1048576",
+		"warning: the quota small holds 1000 bytes, and a fetch may bring 1048576, so it is a debt whatever was there before; give it a burst of 1048576",
+		"warning: no route uses the gate unused",
+	}
+	got := c.Notes()
+	for _, w := range want {
+		if n := slices.IndexFunc(got, func(n Note) bool { return strings.HasSuffix(n.Error(), w) }); n < 0 {
+			t.Errorf("no note %s", w)
+		} else {
+			got = slices.Delete(got, n, n+1)
+		}
+	}
+	for _, n := range got {
+		t.Errorf("also %s", n.Error())
 	}
 }
 

@@ -70,6 +70,7 @@ func (c *Config) Notes() []Note {
 	w.poolNotes()
 	w.ownListenerNotes()
 	w.nodePortNotes()
+	w.kafkaNotes()
 	w.fileNotes()
 	w.unusedNotes()
 	slices.SortStableFunc(w.list, func(a, b Note) int {
