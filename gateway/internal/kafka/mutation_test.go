@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -272,6 +273,49 @@ func TestPartitionsByDefault(t *testing.T) {
 	b.silent = true
 	if got, _ := codes(b.ask(client, create(7, "a", -1))); got[0] != 0 || b.left() != 7 {
 		t.Errorf("errors %v, %v left", got, b.left())
+	}
+}
+
+// A gateway that stops serves a request that it has begun to its end, with all that it asks for it, and no further one.
+func TestShutdownServesWhatHasBegun(t *testing.T) {
+	r := newRigWith(t, policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "10/s"}, Debt: true}, policy.Enforce, time.Hour)
+	client, broker := r.pair()
+	r.write(client, framed("app", 7, create(7, "a", 1)))
+	asked := r.frame(broker)
+	ended := make(chan error)
+	go func() { ended <- r.server.Shutdown(t.Context()) }()
+	for !r.server.draining.Load() {
+		runtime.Gosched()
+	}
+	for _, want := range []bool{true, false} { // validated, then made
+		req := requestOf(t, asked).(*kmsg.CreateTopicsRequest)
+		if req.ValidateOnly != want {
+			t.Fatalf("%+v", req)
+		}
+		resp, topic := kmsg.NewPtrCreateTopicsResponse(), kmsg.NewCreateTopicsResponseTopic()
+		topic.Topic, topic.NumPartitions = "a", 1
+		resp.Topics = append(resp.Topics, topic)
+		out := answer(7, resp)
+		copy(out[4:8], asked[4:8]) // the correlation id
+		select {
+		case err := <-ended:
+			t.Fatalf("ended before the answer: %v", err)
+		default:
+		}
+		r.write(broker, out)
+		if want {
+			asked = r.frame(broker)
+		}
+	}
+	r.frame(client)
+	if n, err := client.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("%d bytes behind the answer, %v", n, err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if r.left() != 9 {
+		t.Errorf("%v left", r.left())
 	}
 }
 
