@@ -36,7 +36,7 @@ type AdmissionConfig struct {
 	CriticalLag float64 `default:"100000" min:"0.000001"`
 	// AdjustmentInterval is how often the capacity is adjusted. The lag is read as often, and at least
 	// every second, so that a decision goes by a fresh reading. Default 5 s.
-	AdjustmentInterval time.Duration `default:"5s" min:"10ms"`
+	AdjustmentInterval time.Duration `default:"5s" min:"10ms" max:"24h"`
 	// Controller replaces the line: a control.Drain, or a control.LagMap with damping. It must go by
 	// readings; the lag's has the name of the signal. It has bounds of its own, so the five settings above
 	// are left out, but for AdjustmentInterval. Give the controller the same interval.
@@ -56,7 +56,7 @@ type AdmissionConfig struct {
 	// Overrides are databases with a capacity of their own. Default none.
 	Overrides map[string]keyed.Override
 	// MaxDatabases bounds those that are known at a time. Default keyed.DefaultMaxKeys.
-	MaxDatabases int
+	MaxDatabases int `min:"1" max:"16777215"`
 	// Queue is where work waits for a permit: by default at most 1,024 pieces of work for at most 2 s. A Len
 	// below 0 refuses at once. Shares guarantee a part to priorities.
 	Queue limit.Queue

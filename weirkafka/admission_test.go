@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"regexp"
 	"strings"
 	"sync"
@@ -96,6 +97,7 @@ func TestAdmissionFaults(t *testing.T) {
 	}{
 		{"nothing", AdmissionConfig{}, []string{"Lag: there is no lag to follow; set the signal of NewLag, or Disabled"}},
 		{"a lag that was never made", AdmissionConfig{Lag: (*Lag)(nil)}, []string{"Lag: there is no lag to follow"}},
+		{"bounds of another kind", AdmissionConfig{Lag: lag, AdjustmentInterval: math.MaxInt64, MaxDatabases: -1}, []string{"AdjustmentInterval: ", "MaxDatabases: "}},
 		{"the least above the most", AdmissionConfig{Lag: lag, MaxCapacity: 5}, []string{"MinCapacity: 10 is above MaxCapacity, which is 5; write 5 or less"}},
 		{"critical at the target", AdmissionConfig{Lag: lag, TargetLag: 7, CriticalLag: 7}, []string{"CriticalLag: 7 is not above TargetLag, which is 7; write more"}},
 		{"a target above the default", AdmissionConfig{Lag: lag, TargetLag: 200_000}, []string{"CriticalLag: 100000 is not above TargetLag, which is 200000; write more"}},

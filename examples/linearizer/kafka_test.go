@@ -32,6 +32,10 @@ func TestOnAKafka(t *testing.T) {
 	}
 	o := &operated{system: systemOn(t, broker.Addr, elsewhere), broker: broker}
 	o.a = o.api(5, nil)
+	if o.lag, err = weirkafka.NewLag(weirkafka.LagConfig{Brokers: o.brokers, Group: group, Topics: []string{topic}}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(o.lag.Close)
 	o.tooLarge()
 	o.offsetsReset()
 	o.groupDeleted()
@@ -59,6 +63,7 @@ type operated struct {
 	*system
 	broker *kafka.Server
 	a      *api
+	lag    *weirkafka.Lag
 	sent   int // batches, each of one event
 }
 
@@ -74,13 +79,8 @@ func (o *operated) send(code int, header ...string) {
 // behind waits until the lag is this.
 func (o *operated) behind(want float64) {
 	o.t.Helper()
-	l, err := weirkafka.NewLag(weirkafka.LagConfig{Brokers: o.brokers, Group: group, Topics: []string{topic}})
-	if err != nil {
-		o.t.Fatal(err)
-	}
-	defer l.Close()
 	o.until(fmt.Sprintf("the lag is %v", want), func() bool {
-		v, err := l.Read(o.t.Context())
+		v, err := o.lag.Read(o.t.Context())
 		return err == nil && v == want
 	})
 }

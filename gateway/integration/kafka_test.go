@@ -99,6 +99,9 @@ routes: [{match: ["/"], gates: [app], upstream: app, timeout: 1m}]
 		t.Fatal(err)
 	}
 	limit(2) // by safe_value, after hold
+	if ready := string(get(t, g.admin+"/readyz")); !strings.HasPrefix(ready, "ready") { // what is away is away for every gateway
+		t.Errorf("/readyz: %q", ready)
+	}
 }
 
 func kafkaClient(t *testing.T, opts ...kgo.Opt) *kgo.Client {
