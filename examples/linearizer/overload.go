@@ -116,8 +116,11 @@ func startKafka(ctx context.Context, settings ...string) (*kafka.Server, error) 
 // settled returns what was seen in the second half.
 func (x *overload) settled() []watched { return x.seen[len(x.seen)/2:] }
 
-// lag is the mean of the second half, the most in it, and the last.
+// lag is the mean of the second half, the most in it, and the last. What nobody has seen is no number.
 func (x *overload) lag() (mean, most, last float64) {
+	if len(x.settled()) == 0 {
+		return math.NaN(), math.NaN(), math.NaN()
+	}
 	for _, w := range x.settled() {
 		mean += w.lag / float64(len(x.settled()))
 		most, last = max(most, w.lag), w.lag
