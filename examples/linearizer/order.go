@@ -85,7 +85,7 @@ func (c claim) take(generation int32, over int64) (claim, error) {
 	}
 	epoch := group<<generationBits | int64(generation)
 	if epoch < c.epoch {
-		return c, fmt.Errorf("%w: the partition was taken over in generation %d of the group, and this is %d", errFenced, int32(c.epoch), generation)
+		return c, fmt.Errorf("%w: the partition was taken over by %s, and this is %s", errFenced, ownerOf(c.epoch), ownerOf(epoch))
 	}
 	c.epoch = epoch
 	return c, nil
@@ -94,9 +94,17 @@ func (c claim) take(generation int32, over int64) (claim, error) {
 // owned is an error unless the processor of this epoch is the owner.
 func (c claim) owned(epoch int64) error {
 	if epoch != c.epoch {
-		return fmt.Errorf("%w: the partition belongs to epoch %#x, and this is %#x", errFenced, c.epoch, epoch)
+		return fmt.Errorf("%w: the partition belongs to %s, and this is %s", errFenced, ownerOf(c.epoch), ownerOf(epoch))
 	}
 	return nil
+}
+
+// ownerOf names an epoch for people.
+func ownerOf(epoch int64) string {
+	if group := epoch >> generationBits; group > 0 {
+		return fmt.Sprintf("generation %d of group %d", int32(epoch), group+1)
+	}
+	return fmt.Sprintf("generation %d", epoch)
 }
 
 // advance is what the claim becomes when its owner has dealt with the record at offset. fresh says that its batch was

@@ -83,6 +83,11 @@ func TestClaim(t *testing.T) {
 			t.Errorf("by epoch %#x: %v", other, err)
 		}
 	}
+	for epoch, want := range map[int64]string{3: "generation 3", 1<<generationBits + 7: "generation 7 of group 2"} {
+		if got := ownerOf(epoch); got != want {
+			t.Errorf("%#x is %s, want %s", epoch, got, want)
+		}
+	}
 	for _, tt := range []struct {
 		name   string
 		offset int64

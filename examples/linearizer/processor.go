@@ -205,10 +205,14 @@ func (p *processor) run(ctx context.Context) error {
 	}()
 	for ctx.Err() == nil {
 		fetches := p.client.PollRecords(ctx, maxFetch)
-		fetches.EachError(func(_ string, partition int32, err error) {
-			if lost := new(kgo.ErrDataLoss); errors.As(err, &lost) {
+		fetches.EachError(func(topic string, partition int32, err error) {
+			switch lost := new(kgo.ErrDataLoss); {
+			case errors.As(err, &lost):
 				p.rewind(ctx, partition, lost)
-			} else if ctx.Err() == nil {
+			case ctx.Err() != nil:
+			case topic == "": // it is about the group, or all brokers
+				p.cfg.log.Warn("Kafka cannot be read; trying again", "error", err)
+			default:
 				p.cfg.log.Warn("Kafka cannot be read; trying again", "partition", partition, "error", err)
 			}
 		})
