@@ -454,6 +454,21 @@ func (r *raw) reset(id uint32) {
 	}
 }
 
+// flood makes n calls with a time-out, and waits until the last has ended.
+func (r *raw) flood(timeout string, n int) {
+	r.t.Helper()
+	for i := range n {
+		id := r.begin(unaryCall, "grpc-timeout", timeout)
+		r.send(id, emptyMessage)
+		if i%50 == 49 || i == n-1 {
+			r.ended(id) // or the flood outruns the server's bound on streams
+		}
+	}
+	r.mu.Lock()
+	r.status = map[uint32]string{}
+	r.mu.Unlock()
+}
+
 // ended returns how a call has ended, once it has.
 func (r *raw) ended(id uint32) string {
 	r.t.Helper()
@@ -609,19 +624,7 @@ func TestTapKeepsNothingForLong(t *testing.T) {
 	}
 	flood := func(timeout string, n int) (bytesEach float64) {
 		before := heap()
-		r := dialRaw(t, address)
-		var last uint32
-		for i := range n {
-			last = r.begin(unaryCall, "grpc-timeout", timeout)
-			r.send(last, emptyMessage)
-			if i%50 == 49 {
-				r.ended(last) // or the flood outruns the server's bound on streams
-			}
-		}
-		r.ended(last)
-		r.mu.Lock()
-		r.status = map[uint32]string{}
-		r.mu.Unlock()
+		dialRaw(t, address).flood(timeout, n)
 		return float64(heap()-before) / float64(n)
 	}
 	const n = 5000
@@ -641,6 +644,27 @@ func TestTapKeepsNothingForLong(t *testing.T) {
 	if got > 2000 {
 		t.Errorf("%.0f bytes are kept of each call that the tap refuses", got)
 	}
+}
+
+// What a refused call leaves behind is gone after its deadline, though its connection stays.
+func TestTapForgetsAtTheDeadline(t *testing.T) {
+	gate := newLimit(t, 1, -1)
+	guard := weirgrpc.New(gate)
+	address := start(t, &service{unary: answer}, tapping(guard, nil)...)
+	known(t, testgrpc.NewTestServiceClient(dial(t, address)))
+	await(t, "the slot is free", idle(gate))
+	if _, err := gate.TryAdmit(weir.Work{}); err != nil {
+		t.Fatal(err)
+	}
+	r := dialRaw(t, address)
+	r.flood("1M", 500) // what is allocated once
+	const n = 10_000
+	before := heap()
+	r.flood("2S", n)
+	if got := guard.TapSnapshot().Refused; got < n {
+		t.Fatalf("the tap has refused %d, want %d", got, n)
+	}
+	await(t, "the memory is free again", func() bool { return heap()-before < n*100 })
 }
 
 func heap() int64 {
