@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"io"
+	"net"
 	"time"
 
 	"github.com/failsafe-go/failsafe-go"
@@ -14,10 +15,12 @@ import (
 	"google.golang.org/grpc"
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/tap"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/limit"
+	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/throttle"
 	"github.com/weir-go/weir/weirgrpc"
 	"github.com/weir-go/weir/weirsql"
@@ -32,6 +35,8 @@ func call() group {
 		Peers: []Subject{
 			{Name: "weirgrpc, fixed limit", Goal: goal{Extra: goalNS}, New: guardedCall(limit.Config{Name: "bench", Limit: size})},
 			{Name: "weirgrpc, default limit", New: guardedCall(limit.Config{Name: "bench"})},
+			{Name: "weirgrpc, a policy", New: policedCall()},
+			{Name: "weirgrpc, a policy that reads three keys", New: policedCall("x-tenant", "acme", "x-user", "alice", "x-priority", "high")},
 			{Name: "failsafe-go adaptive limiter", New: ready(failsafeCall), Parks: true},
 		},
 	}
@@ -90,10 +95,11 @@ func request() group {
 
 const method = "/grpc.testing.TestService/UnaryCall"
 
-// unary loops over calls through an interceptor.
-func unary(interceptor grpc.UnaryServerInterceptor) Loop {
+// unary loops over calls through an interceptor, with metadata besides those of each call.
+func unary(interceptor grpc.UnaryServerInterceptor, pairs ...string) Loop {
 	info, req := &grpc.UnaryServerInfo{FullMethod: method}, any(new(testgrpc.SimpleRequest))
-	ctx := metadata.NewIncomingContext(context.Background(), metadata.Pairs(":authority", "bench", "content-type", "application/grpc"))
+	ctx := peer.NewContext(context.Background(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9}})
+	ctx = metadata.NewIncomingContext(ctx, metadata.Pairs(append([]string{":authority", "bench", "content-type", "application/grpc"}, pairs...)...))
 	return func(n int) error {
 		for range n {
 			if _, err := interceptor(ctx, req, info, handle); err != nil {
@@ -116,6 +122,19 @@ func guardedCall(cfg limit.Config) func() (Loop, func()) {
 	return func() (Loop, func()) {
 		l := weir.Must(limit.New(cfg))
 		return unary(weirgrpc.New(l, weirgrpc.WithYield(false)).Unary()), l.Close
+	}
+}
+
+// policedCall is a call whose route, tenant, user and priority a policy finds.
+func policedCall(pairs ...string) func() (Loop, func()) {
+	return func() (Loop, func()) {
+		p := weir.Must(policy.Compile(policy.Spec{
+			Identity: policy.IdentitySpec{Tenant: "header:X-Tenant", User: "header:X-User", Priority: "header:X-Priority"},
+			Gates:    map[string]policy.GateSpec{"bench": {Limit: &policy.LimitSpec{Limit: size}}},
+			Routes:   []policy.RouteSpec{{Match: []string{"POST /grpc.testing.TestService/"}, Gates: []string{"bench"}}},
+		}, policy.Options{}))
+		guard := weirgrpc.New(nil, weirgrpc.WithYield(false), weirgrpc.WithPolicy(func() *policy.Policy { return p }))
+		return unary(guard.Unary(), pairs...), p.Close
 	}
 }
 
