@@ -145,21 +145,27 @@ func TestSimJSON(t *testing.T) {
 	}
 }
 
-// The scenarios in the guide end with the lines that it shows: goals, and the table
+// The scenarios in the guides end with the lines that these show: goals, and the table
 // of classes as far as it is shown. Figures may be a fifth off: they change a little
-// with the wait room, and what the guide says of them does not.
+// with the wait room, and what the guides say of them does not.
 func TestGuideScenarios(t *testing.T) {
 	if testing.Short() {
 		t.Skip("simulates for a minute under the race detector")
 	}
-	guide, err := os.ReadFile("../../../docs/howto/simulate.md")
+	for page, n := range map[string]int{"simulate.md": 3, "protect-an-analytics-service.md": 1} {
+		t.Run(page, func(t *testing.T) { playGuide(t, "../../../docs/howto/"+page, n) })
+	}
+}
+
+func playGuide(t *testing.T, page string, n int) {
+	guide, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
 	parts := strings.Split(string(guide), "```yaml\n")
 	scenarios := 0
 	for i, block := range parts[1:] {
-		if strings.HasSuffix(parts[i], "part of a scenario -->\n") {
+		if !strings.HasSuffix(parts[i], "a scenario, for weir sim -->\n") {
 			continue
 		}
 		scenarios++
@@ -179,8 +185,8 @@ func TestGuideScenarios(t *testing.T) {
 			t.Errorf("%s: of %d lines that the guide shows these are not printed:\n%s\nbut\n%s", name, len(shown), strings.Join(missing, "\n"), out)
 		}
 	}
-	if scenarios != 3 {
-		t.Errorf("%d scenarios", scenarios)
+	if scenarios != n {
+		t.Errorf("%d scenarios, want %d", scenarios, n)
 	}
 }
 
