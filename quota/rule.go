@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/weir-go/weir"
@@ -123,8 +122,8 @@ func (p Pattern) String() string {
 			continue
 		}
 		text := m.value()
-		if name, ok := m.Value(); ok && i != descriptor && (name == "" || name == string(Every) || strings.ContainsAny(name, `,"`)) {
-			text = strconv.Quote(name)
+		if name, ok := m.Value(); ok && i != descriptor && (name == "" || name == string(Every) || strings.ContainsAny(name, ",'")) {
+			text = "'" + inQuotes.Replace(name) + "'"
 		}
 		words = append(words, partNames[i]+"="+text)
 	}
@@ -133,6 +132,9 @@ func (p Pattern) String() string {
 	}
 	return strings.Join(words, ",")
 }
+
+// inQuotes writes what ends a quoted name in another way.
+var inQuotes = strings.NewReplacer(`\`, `\\`, "'", `\'`)
 
 // check adds what is wrong with a rule to f. debt says that a burst may be below 1.
 func (r *Rule) check(f *fault.List, at fault.Path, debt bool) {

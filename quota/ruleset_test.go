@@ -410,9 +410,9 @@ func BenchmarkRules(b *testing.B) {
 // What is called by its pattern has a name of its own, whatever its values hold: no two rules of a gate clash.
 func TestPatternsAreToldApart(t *testing.T) {
 	rules := []Rule{
-		{User: Every}, {User: Named("*")}, {User: Named("")}, {User: `"*"`}, {User: "\x00\x00x"}, {User: "x"},
-		{User: "a,client=b"}, {User: "a", Client: "b"}, {User: `a",client="b`}, {User: "CN=a,O=b"}, {User: "a", Client: Every}, {User: "a", Client: Named("*")},
-		{User: "a=b"}, {Client: Named("")}, {Client: Every},
+		{User: Every}, {User: Named("*")}, {User: Named("")}, {User: `'*'`}, {User: "\x00\x00x"}, {User: "x"},
+		{User: "a,client=b"}, {User: "a", Client: "b"}, {User: `a',client='b`}, {User: "CN=a,O=b"}, {User: "a", Client: Every}, {User: "a", Client: Named("*")},
+		{User: "a=b"}, {User: `a,\'`}, {Client: Named("")}, {Client: Every},
 	}
 	for i := range rules {
 		rules[i].Windows = []Window{Per(float64(i+1), time.Hour)}
@@ -425,9 +425,9 @@ func TestPatternsAreToldApart(t *testing.T) {
 		user, client string
 		text         string
 	}{
-		{"somebody", "x", "user=*"}, {"*", "x", `user="*"`}, {"", "x", `user=""`}, {`"*"`, "x", `user="\"*\""`}, {"\x00x", "", "user=\x00x"}, {"x", "", "user=x"},
-		{"a,client=b", "", `user="a,client=b"`}, {"a", "b", "user=a,client=b"}, {`a",client="b`, "", `user="a\",client=\"b"`},
-		{"CN=a,O=b", "", `user="CN=a,O=b"`}, {"a", "c", "user=a,client=*"}, {"a", "*", `user=a,client="*"`}, {"a=b", "", "user=a=b"},
+		{"somebody", "x", "user=*"}, {"*", "x", "user='*'"}, {"", "x", "user=''"}, {`'*'`, "x", `user='\'*\''`}, {"\x00x", "", "user=\x00x"}, {"x", "", "user=x"},
+		{"a,client=b", "", "user='a,client=b'"}, {"a", "b", "user=a,client=b"}, {`a',client='b`, "", `user='a\',client=\'b'`},
+		{"CN=a,O=b", "", "user='CN=a,O=b'"}, {"a", "c", "user=a,client=*"}, {"a", "*", "user=a,client='*'"}, {"a=b", "", "user=a=b"}, {`a,\'`, "", `user='a,\\\''`},
 	} {
 		got := q.Explain(weir.Work{User: who.user, Client: who.client})[0]
 		if got.Name != who.text || got.Windows[0] != rules[i].Windows[0] {

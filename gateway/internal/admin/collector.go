@@ -446,6 +446,9 @@ func cluster(f figures, s *kafka.Snapshot) {
 		counter(f, "weir_kafka_throttle_seconds_total", "Seconds of those delays, each as long as its client was told.", t.by.Seconds)
 	}
 	gauge(f, "weir_kafka_muted", "Connections of clients of Kafka that are not read now, because of a quota.", s.Muted)
+	for key, n := range s.BrokerQuotas {
+		gauge(f.of("key", key), "weir_kafka_broker_quotas", "Quotas that brokers have for what the gateway counts, by Kafka's name for it. Both hold; weir kafka import takes them over.", n)
+	}
 	gauge(f, "weir_kafka_nodes", "Nodes of a cluster of Kafka that clients can reach through the gateway.", len(s.Nodes)-left)
 	gauge(f, "weir_kafka_nodes_left_out", "Nodes of a cluster of Kafka that are left out of all answers: their port is taken, or beyond nodes.ports.", left)
 }

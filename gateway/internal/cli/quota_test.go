@@ -21,6 +21,11 @@ import (
 // the file with its token.
 func quotaGateway(t *testing.T) (at, token string) {
 	t.Helper()
+	return quotaGatewayOf(t, policy.Spec{Gates: map[string]policy.GateSpec{"api": {Quota: &policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "10/h"}, By: []string{"user"}}}}})
+}
+
+func quotaGatewayOf(t *testing.T, spec policy.Spec) (at, token string) {
+	t.Helper()
 	store, err := quotas.OpenFile(filepath.Join(t.TempDir(), "quotas.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -30,7 +35,6 @@ func quotaGateway(t *testing.T) (at, token string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec := policy.Spec{Gates: map[string]policy.GateSpec{"api": {Quota: &policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "10/h"}, By: []string{"user"}}}}}
 	plan := book.Plan(spec, func(string, string) string { return "weir.yaml:7" }, nil)
 	p, err := policy.Compile(spec, policy.Options{QuotaRules: plan.Rules})
 	if err != nil {

@@ -81,6 +81,7 @@ come back. Start with
 		NewReloadCommand(),
 		NewExplainCommand(),
 		NewQuotaCommand(),
+		NewKafkaCommand(),
 		NewCheckCommand(),
 		NewInitCommand(),
 		NewSchemaCommand(),

@@ -266,11 +266,15 @@ func (r *relay) logRefused(a *alteration) {
 	if n == 0 || book == nil {
 		return
 	}
-	why := fmt.Errorf("the broker refuses quotas of %d entities, first of %s: %w", n, entityOf(a.Entries[first].Entity), kerr.ErrorForCode(a.results[first].code))
+	why := kerr.ErrorForCode(a.results[first].code).Error()
 	if said := a.results[first].why; said != nil {
-		why = fmt.Errorf("%w: %s", why, *said)
+		why = *said
 	}
-	book.Refuse(r.by(), quotas.ViaKafka, why)
+	why = fmt.Sprintf("the broker says of %s: %s", entityOf(a.Entries[first].Entity), why)
+	if n > 1 {
+		why += fmt.Sprintf(" (and it refuses %d more)", n-1)
+	}
+	book.Refuse(r.by(), quotas.ViaKafka, errors.New(why))
 }
 
 // by says who asks, for the log.

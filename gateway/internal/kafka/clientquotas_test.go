@@ -392,7 +392,7 @@ func TestAlterSeveralEntities(t *testing.T) {
 	}
 	for _, line := range []string{
 		`msg="quota changed" by="User:ANONYMOUS of kafka.orders" gate="out; topics" rule="client=d"`, `after="3/s burst 30; 4/s burst 44"`,
-		`msg="quota change refused" by="User:ANONYMOUS of kafka.orders" outcome=refused because="the broker refuses quotas of 3 entities, first of user=\"b\": INVALID_REQUEST`,
+		`msg="quota change refused" by="User:ANONYMOUS of kafka.orders" outcome=refused because="the broker says of user=\"b\": Invalid configuration key speed (and it refuses 2 more)"`,
 	} {
 		if !strings.Contains(b.log.String(), line) {
 			t.Errorf("no %s in\n%s", line, b.log.String())
@@ -419,8 +419,8 @@ func TestQuotasHold(t *testing.T) {
 		rule  string
 		burst float64
 	}{
-		{"in", weir.Work{User: "*"}, `user="*"`, 100}, {"in", weir.Work{User: "somebody"}, "user=*", 1000}, {"in", weir.Work{User: long}, "user=" + long, 200},
-		{"in", weir.Work{User: "a,client=b"}, `user="a,client=b"`, 300}, {"in", weir.Work{User: "a", Client: "b"}, "user=*", 1000},
+		{"in", weir.Work{User: "*"}, "user='*'", 100}, {"in", weir.Work{User: "somebody"}, "user=*", 1000}, {"in", weir.Work{User: long}, "user=" + long, 200},
+		{"in", weir.Work{User: "a,client=b"}, "user='a,client=b'", 300}, {"in", weir.Work{User: "a", Client: "b"}, "user=*", 1000},
 		{"topics", weir.Work{User: "m"}, "user=m", 5.5}, {"topics", weir.Work{User: "slow"}, "user=slow", 11e-9},
 		{"dial", weir.Work{User: policy.PeerName("10.0.0.7")}, "address=10.0.0.7/32", 10}, {"dial", weir.Work{User: policy.PeerName("2001:db8::99")}, "address=2001:db8::/64", 20},
 	} {

@@ -91,6 +91,8 @@ type Server struct {
 		asked time.Time
 	}
 
+	overlap overlap
+
 	complaints int
 	complained time.Time
 	unnamed    time.Time // when the log last said that the owner of a token cannot be told
@@ -183,8 +185,10 @@ func (s *Server) awaitNodes() bool {
 // follow asks the cluster for its nodes again and again.
 func (s *Server) follow() {
 	said := ""
+	s.look(s.stopping)
 	for s.wait(askEvery) {
 		err := s.nodes.ask(s.stopping, s.asks)
+		s.look(s.stopping)
 		switch {
 		case s.stopping.Err() != nil:
 		case err == nil && said != "":
@@ -375,6 +379,9 @@ type Snapshot struct {
 	Muted              int       `json:"muted"`
 
 	MutedLongest []MutedStatus `json:"muted_longest,omitempty"`
+	// BrokerQuotas are those that the brokers have for what is counted here, by Kafka's names: both hold. It is nil where nothing is
+	// counted, and while the brokers do not tell.
+	BrokerQuotas map[string]int `json:"broker_quotas,omitempty"`
 	// Bootstrap are those at the listener where clients bootstrap.
 	Bootstrap NodeStatus   `json:"bootstrap"`
 	Nodes     []NodeStatus `json:"nodes"`
@@ -431,6 +438,9 @@ func (s *Server) Snapshot() Snapshot {
 	all.ThrottledProduce, all.ThrottledFetch, all.ThrottledMutations = t.produce.snapshot(), t.fetch.snapshot(), t.mutations.snapshot()
 	all.APIs = s.moved.status()
 	all.Muted, all.MutedLongest = s.muted(time.Now())
+	s.mu.Lock()
+	all.BrokerQuotas = s.overlap.quotas
+	s.mu.Unlock()
 	for _, n := range all.Nodes {
 		all.Connections += n.Connections
 	}

@@ -39,7 +39,7 @@ type Op struct {
 	Gate string `json:"gate,omitempty"`
 	// Set sets a rule. It replaces the rule that matches the same. Asked is the Asked of that rule.
 	Set   *policy.QuotaRuleSpec `json:"set,omitempty"`
-	Asked float64               `json:"-"`
+	Asked float64               `json:"asked,omitempty"`
 	// Delete removes the rule that matches the same; the file's rule holds again.
 	Delete *quota.Rule `json:"delete,omitempty"`
 	// Replace sets these rules and removes all others of the gate.

@@ -1,0 +1,217 @@
+//go:build integration
+
+package integration
+
+import (
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/weir-go/weir/gateway/internal/await"
+	"github.com/weir-go/weir/internal/kafka"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// configs is what kafka-configs is asked for, one line a command: users, clients, both, addresses, the defaults of all, values at the ends of
+// what there is, and what is refused. In the end nothing is left.
+const configs = `
+--alter --add-config controller_mutation_rate=10,producer_byte_rate=10485760 --entity-type users --entity-name user1 --entity-type clients --entity-name clientA
+--describe --entity-type users --entity-name user1 --entity-type clients --entity-name clientA
+--alter --add-config consumer_byte_rate=1048576,request_percentage=12.5 --entity-type users --entity-name user1
+--alter --add-config controller_mutation_rate=0.5,producer_byte_rate=9223372036854775807 --entity-type clients --entity-name clientA
+--alter --add-config controller_mutation_rate=1e300 --entity-type users --entity-default
+--alter --add-config producer_byte_rate=7000 --entity-type users --entity-default --entity-type clients --entity-default
+--alter --add-config producer_byte_rate=8000 --entity-type users --entity-name * --entity-type clients --entity-name a,client=b
+--alter --add-config connection_creation_rate=1000 --entity-type ips --entity-default
+--alter --add-config connection_creation_rate=2000 --entity-type ips --entity-name 10.0.0.7
+--describe --entity-type users
+--describe --entity-type users --entity-default
+--describe --entity-type clients
+--describe --entity-type users --entity-type clients
+--describe --entity-type ips
+--describe --entity-type ips --entity-name 10.0.0.7
+--describe --entity-type users --entity-name nobody
+--alter --add-config producer_byte_rate=0 --entity-type users --entity-name user1
+--alter --delete-config producer_byte_rate --entity-type users --entity-name user1
+--alter --delete-config producer_byte_rate --entity-type users --entity-name user1 --entity-type clients --entity-name clientA
+--alter --delete-config controller_mutation_rate --entity-type users --entity-default
+--alter --delete-config connection_creation_rate --entity-type ips --entity-name 10.0.0.7
+--describe --entity-type users --entity-type clients
+--describe --entity-type ips
+`
+
+// kafka-configs says through the gateway what it says at the broker, command by command. What differs stands in the golden file for
+// both.
+func TestKafkaConfigs(t *testing.T) {
+	t.Parallel()
+	jars, err := kafka.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster, err := kafka.Start(t.Context(), kafka.Config{Jars: jars, Ports: &ports})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cluster.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	addr := freeAddr(t)
+	g := startKafkaGateway(t, addr, fmt.Sprintf(`
+kafka:
+  orders:
+    bootstrap: ["%s"]
+    listen: {address: "%s"}
+    nodes: {ports: %s, advertise: 127.0.0.1}
+    quotas: {mutations: topics, produce: in, fetch: out, connections: dial}
+gates:
+  topics: {quota: {debt: true}}
+  in: {quota: {}}
+  out: {quota: {}}
+  dial: {quota: {queue: {len: 1000, max_wait: 20s}}}
+runtime_quotas: {file: "%s"}
+`, cluster.Addr, addr, nodePorts(t), filepath.Join(t.TempDir(), "quotas.json")))
+
+	say := func(at, command string) string {
+		out, err := cluster.Tool(t.Context(), "kafka.admin.ConfigCommand", append([]string{"--bootstrap-server", at}, strings.Fields(command)...)...)
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		slices.Sort(lines) // no order is promised
+		text := strings.Join(lines, "\n")
+		if err != nil {
+			_, why, _ := strings.Cut(err.Error(), command)
+			why, _, _ = strings.Cut(why, "\n\tat ") // the stack
+			text += strings.TrimPrefix(why, ": ")
+		}
+		if text = strings.ReplaceAll(strings.TrimSpace(text), at, "ADDRESS"); text == "" {
+			text = "(nothing)"
+		}
+		return text + "\n"
+	}
+	commands := strings.Split(strings.TrimSpace(configs), "\n")
+	said := map[string][]string{}
+	for _, command := range commands {
+		said[addr] = append(said[addr], say(addr, command))
+	}
+	isKept(t, g, cluster)
+	for _, command := range commands {
+		said[cluster.Addr] = append(said[cluster.Addr], say(cluster.Addr, command))
+	}
+	var got strings.Builder
+	for i, command := range commands {
+		fmt.Fprintf(&got, "$ kafka-configs %s\n", command)
+		if broker, through := said[cluster.Addr][i], said[addr][i]; broker == through {
+			got.WriteString(broker)
+		} else {
+			fmt.Fprintf(&got, "at the broker:\n%sthrough the gateway:\n%s", broker, through)
+		}
+	}
+	compare(t, filepath.Join("testdata", "kafka", "kafka-configs.txt"), got.String())
+}
+
+// isKept shows that what a gate counts is kept by the gateway, with who has set it, and the rest by the broker.
+func isKept(t *testing.T, g *gateway, cluster *kafka.Server) {
+	t.Helper()
+	resp, err := kmsg.NewPtrDescribeClientQuotasRequest().RequestWith(t.Context(), kafkaClient(t, kgo.SeedBrokers(cluster.Addr)))
+	if err != nil || len(resp.Entries) != 1 || len(resp.Entries[0].Values) != 1 || resp.Entries[0].Values[0].Key != "request_percentage" {
+		t.Errorf("the broker has %+v, %v; want the share of its threads alone", resp, err)
+	}
+	out, ok := weirCommand(t, "quota", "list", "--admin", strings.TrimPrefix(g.admin, "http://"))
+	for _, want := range []string{`topics user=user1,client=clientA 10/s burst 110`, `in user='*',client='a,client=b' 8000/s burst 80000`, `in client=clientA exempt`, `dial address=* 1000/s burst 10000`, "User:ANONYMOUS of kafka.orders"} {
+		if !ok || !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
+			t.Errorf("weir quota list has no %s:\n%s", want, out)
+		}
+	}
+	if log := g.out.String(); !strings.Contains(log, "User:ANONYMOUS of kafka.orders") || !strings.Contains(log, "in; topics") {
+		t.Errorf("no line for what was set:\n%s", log)
+	}
+}
+
+// compare compares a text with that of a golden file.
+func compare(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		writeFile(t, file, []byte(got))
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s is\n%s\nwant\n%s", file, got, want)
+	}
+}
+
+// A quota of connections that a client sets holds at once: those that come too soon wait, and are served.
+func TestKafkaConnectionQuota(t *testing.T) {
+	t.Parallel()
+	jars, err := kafka.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster, err := kafka.Start(t.Context(), kafka.Config{Jars: jars, Ports: &ports})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cluster.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	addr := freeAddr(t)
+	g := startKafkaGateway(t, addr, fmt.Sprintf(`
+kafka:
+  orders:
+    bootstrap: ["%s"]
+    listen: {address: "%s"}
+    nodes: {ports: %s, advertise: 127.0.0.1}
+    quotas: {connections: dial}
+gates: {dial: {quota: {queue: {len: 2, max_wait: 1m}}}}
+runtime_quotas: {file: "%s"}
+`, cluster.Addr, addr, nodePorts(t), filepath.Join(t.TempDir(), "quotas.json")))
+	req, entry := kmsg.NewPtrAlterClientQuotasRequest(), kmsg.NewAlterClientQuotasRequestEntry()
+	ip, op := kmsg.NewAlterClientQuotasRequestEntryEntity(), kmsg.NewAlterClientQuotasRequestEntryOp()
+	ip.Type, op.Key, op.Value = "ip", "connection_creation_rate", 1 // ten at once
+	entry.Entity, entry.Ops = append(entry.Entity, ip), append(entry.Ops, op)
+	req.Entries = append(req.Entries, entry)
+	resp, err := req.RequestWith(t.Context(), kafkaClient(t, kgo.SeedBrokers(addr)))
+	if err != nil || resp.Entries[0].ErrorCode != 0 {
+		t.Fatalf("%+v, %v", resp, err)
+	}
+	begin := time.Now()
+	clients := make([]net.Conn, 12)
+	for i := range clients {
+		if clients[i], err = net.Dial("tcp", addr); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = clients[i].Close() })
+		if _, err := clients[i].Write(kmsg.NewRequestFormatter().AppendRequest(nil, kmsg.NewPtrApiVersionsRequest(), 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, c := range clients {
+		if err := c.SetReadDeadline(time.Now().Add(await.Patience)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Read(make([]byte, 4)); err != nil {
+			t.Errorf("connection %d: %v", i, err)
+		}
+	}
+	if passed := time.Since(begin); passed < time.Second {
+		t.Errorf("12 connections were served in %v, where 10 may come at once and one a second", passed)
+	}
+	if s := g.gate(t, "dial"); s.Admitted < 12 || s.Waiting != 0 {
+		t.Errorf("%+v", s)
+	}
+}
