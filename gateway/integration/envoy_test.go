@@ -3,9 +3,11 @@
 package integration
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -36,8 +38,10 @@ type behindEnvoy struct {
 	envoy      *process
 	envoyAdmin string
 	url        string
-	// A request for /held arrives in the service, and is answered when the test says so.
+	// A request for /held arrives in the service, and is answered when the test says so. The first two
+	// for /flaky are answered with 503, and those for /echo with what the client sends.
 	arrived, answer chan struct{}
+	flaky           atomic.Int64
 }
 
 const envoyGates = `
@@ -56,12 +60,20 @@ func startEnvoy(t *testing.T, replace ...string) *behindEnvoy {
 	envoyPart(t)
 	b := &behindEnvoy{arrived: make(chan struct{}, 8), answer: make(chan struct{}, 8)}
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/held" {
+		switch r.URL.Path {
+		case "/held":
 			b.arrived <- struct{}{}
 			select {
 			case <-b.answer:
 			case <-t.Context().Done():
 			}
+		case "/flaky":
+			if b.flaky.Add(1) <= 2 {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+		case "/echo":
+			echo(w)
+			return
 		}
 		_, _ = io.WriteString(w, "hello\n")
 	}))
@@ -69,6 +81,17 @@ func startEnvoy(t *testing.T, replace ...string) *behindEnvoy {
 	b.gateway = startListening(t, "http", "serve: [ext_proc]", envoyGates)
 	b.front(t, service.Listener.Addr().String(), "weir::"+b.addr, append(replace, "port_value: 8091", "port_value: "+portOf(b.addr))...)
 	return b
+}
+
+// echo takes the connection of an upgrade, and sends back what comes on it.
+func echo(w http.ResponseWriter) {
+	conn, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+	_, _ = io.Copy(conn, buffered) // until the client leaves
 }
 
 // front starts the Envoy before a service. It is ready when it knows that the endpoint is healthy.
@@ -522,4 +545,77 @@ func TestEnvoyClientLeaves(t *testing.T) {
 	if n := b.gate(t, "api").InFlight; n != 1 {
 		t.Errorf("%d in flight, and the service works on one", n)
 	}
+}
+
+// Envoy asks weir about as many requests at a time as the circuit breaker of its cluster allows.
+// Further ones fail, or are let in and nobody counts them.
+func TestEnvoyCircuitBreaker(t *testing.T) {
+	t.Parallel()
+	for open, want := range map[bool]int{false: http.StatusInternalServerError, true: http.StatusOK} {
+		t.Run(fmt.Sprint("open=", open), func(t *testing.T) {
+			t.Parallel()
+			b := startEnvoy(t, "failure_mode_allow: false", fmt.Sprint("failure_mode_allow: ", open),
+				"[{max_requests: 10000, max_pending_requests: 10000}]", "[{max_requests: 1, max_pending_requests: 1}]")
+			held := b.ask(t, "/held")
+			<-b.arrived
+			wants(t, "one more than the circuit breaker allows", b.ask(t, "/"), want)
+			if g := b.gate(t, "api"); g.Admitted != 1 || g.Waiting != 0 || len(g.Rejected) > 0 {
+				t.Errorf("weir has seen it: %+v", g)
+			}
+			b.answer <- struct{}{}
+			wants(t, "the held one", held, http.StatusOK)
+		})
+	}
+}
+
+// What Envoy tries again by itself is one admission.
+func TestEnvoyRetries(t *testing.T) {
+	t.Parallel()
+	b := startEnvoy(t, "route: {cluster: service, timeout: 0s}", "route: {cluster: service, timeout: 0s, retry_policy: {retry_on: 5xx, num_retries: 2}}")
+	wants(t, "a request that is tried three times", b.ask(t, "/flaky"), http.StatusOK)
+	b.idle(t)
+	if n := b.flaky.Load(); n != 3 {
+		t.Errorf("the service was asked %d times, want 3", n)
+	}
+	if g := b.gate(t, "api"); g.Admitted != 1 {
+		t.Errorf("%d were admitted, want 1", g.Admitted)
+	}
+}
+
+// A WebSocket gives its slot back, and has a place among the streams until it ends.
+func TestEnvoyUpgrade(t *testing.T) {
+	t.Parallel()
+	b := startEnvoy(t, "use_remote_address: true", "use_remote_address: true\n                upgrade_configs: [{upgrade_type: websocket}]")
+	conn, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(await.Patience)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(conn, "GET /echo HTTP/1.1\r\nHost: test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	answer := bufio.NewReader(conn)
+	res, err := http.ReadResponse(answer, nil)
+	if err != nil || res.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("%v, %v", res, err)
+	}
+	_, _ = io.WriteString(conn, "hello\n") // an error shows when it is read
+	if line, err := answer.ReadString('\n'); line != "hello\n" {
+		t.Errorf("%q came back, %v", line, err)
+	}
+	streams := func(open string) {
+		t.Helper()
+		eventually(t, open+" streams", func() bool {
+			metrics, err := fetch(b.admin + "/metrics")
+			return err == nil && strings.Contains(string(metrics), "weir_streams_open "+open+"\n")
+		})
+	}
+	streams("1")
+	b.idle(t)
+	wants(t, "a request beside it", b.ask(t, "/"), http.StatusOK)
+	conn.Close()
+	streams("0")
 }

@@ -106,3 +106,41 @@ descriptors:
 		t.Errorf("without weir: %s", res.Status)
 	}
 }
+
+// Where no weir answers, Envoy denies or lets in, as failure_mode_deny says.
+func TestEnvoyWithoutRateLimits(t *testing.T) {
+	t.Parallel()
+	program := envoyPart(t)
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello\n") }))
+	t.Cleanup(service.Close)
+	text, err := os.ReadFile(ratelimitFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deny, want := range map[bool]int{true: http.StatusInternalServerError, false: http.StatusOK} {
+		t.Run(fmt.Sprint("deny=", deny), func(t *testing.T) {
+			t.Parallel()
+			addr, dir := freeAddr(t), t.TempDir()
+			config := filepath.Join(dir, "envoy.yaml")
+			writeFile(t, config, []byte(strings.NewReplacer(
+				"failure_mode_deny: true", fmt.Sprint("failure_mode_deny: ", deny),
+				"port_value: 8000", "port_value: "+portOf(addr), "port_value: 9901", "port_value: "+portOf(freeAddr(t)),
+				"port_value: 8091", "port_value: "+portOf(freeAddr(t)), "port_value: 3000", "port_value: "+portOf(service.Listener.Addr().String()),
+			).Replace(string(text))))
+			start(t, addr, dir, program, "-c", config, "--concurrency", "1", "--use-dynamic-base-id", "--log-level", "warning")
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+"/", http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("X-Plan", "free")
+			res, err := (&http.Client{Timeout: await.Patience}).Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = res.Body.Close()
+			if res.StatusCode != want {
+				t.Errorf("%s, want %d", res.Status, want)
+			}
+		})
+	}
+}
