@@ -117,6 +117,32 @@ func TestCommandsAreFenced(t *testing.T) {
 
 var plainCommand = regexp.MustCompile("(?m)^(?:    |```\n)(?:(?:bin/)?weir|make|curl|systemctl|docker|sudo|kubectl|git|go) .*$")
 
+// The tests that the docs name are there.
+func TestNamedTests(t *testing.T) {
+	have := map[string]bool{}
+	for _, file := range tree(t, "_test.go") {
+		for _, m := range testFunc.FindAllStringSubmatch(read(t, file), -1) {
+			have[m[1]] = true
+		}
+	}
+	named := 0
+	for _, page := range tree(t, ".md") {
+		for _, m := range testName.FindAllStringSubmatch(read(t, page), -1) {
+			if named++; !have[m[1]] {
+				t.Errorf("%s: there is no %s", page, m[1])
+			}
+		}
+	}
+	if named < 40 {
+		t.Errorf("only %d names found", named)
+	}
+}
+
+var (
+	testFunc = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	testName = regexp.MustCompile("`(Test[A-Z]\\w+)`")
+)
+
 // The map has every page.
 func TestMapIsComplete(t *testing.T) {
 	text := read(t, "docs/README.md")
