@@ -61,6 +61,9 @@ type KafkaQuotas struct {
 	// The gate whose quota counts new connections by address, Kafka's connection_creation_rate. An IPv6 address stands for
 	// its /64. With a queue they wait in it before TLS, else they are reset.
 	Connections string `json:"connections,omitempty" example:"dial"`
+	// Topics that brokers make because a client has asked for their metadata (auto.create.topics.enable). count charges that client to
+	// mutations. off lets none be made.
+	AutoCreate string `json:"auto_create,omitempty" default:"count" enum:"count,off"`
 	// The longest delay at a time. What a client owes beyond it stays a debt. Clients give a connection up after 30 s
 	// without an answer.
 	MaxThrottle policy.Duration `json:"max_throttle,omitempty" default:"20s" min:"1s" max:"1h"`

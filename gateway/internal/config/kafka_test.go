@@ -170,7 +170,8 @@ func TestKafkaListen(t *testing.T) {
 
 // Gates count for a cluster. No route uses them and no identity says who clients of Kafka are, and that is right.
 func TestKafkaQuotas(t *testing.T) {
-	c, err := Parse("weir.yaml", []byte(listenFile+`    quotas: {mutations: topics, produce: in, fetch: out, connections: dial}
+	c, err := Parse("weir.yaml", []byte(listenFile+`    quotas: {mutations: topics, produce: in, fetch: out, connections: dial, auto_create: off}
+    oauth_claim: client_id
 gates:
   dial: {quota: {rate: 20/s, count: requests, by: [address], queue: {len: 100, max_wait: 20s}, rules: [{address: 10.0.0.0/8, exempt: true}]}}
   topics: {quota: {rate: 10/s, burst: 110, by: [user, client], debt: true}}
@@ -179,6 +180,9 @@ gates:
 `))
 	if err != nil {
 		t.Fatal(err)
+	}
+	if k := c.Kafka["orders"]; k.OAuthClaim != "client_id" || k.Quotas.AutoCreate != Off {
+		t.Errorf("%+v", k)
 	}
 	if q := c.Kafka["orders"].Quotas; q.Mutations != "topics" || q.Produce != "in" || q.Fetch != "out" || time.Duration(q.MaxThrottle) != 20*time.Second {
 		t.Errorf("%+v", q)

@@ -33,6 +33,7 @@ type pending struct {
 
 	question *question // the gateway's own; the answer is not the client's
 	mutation *mutation // that a quota has counted; nil: none
+	makes    bool      // it asks for metadata, and the broker may make topics that are counted
 }
 
 // question is what the gateway asks on a client's connection, and the answer once there is one.

@@ -1,9 +1,8 @@
 package kafka
 
 import (
-	"context"
-	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -57,7 +56,7 @@ func readMutation(req *request, b []byte) (*mutation, error) {
 
 // mutates reports whether a quota counts the mutations of the client that asks now.
 func (r *relay) mutates(g *policy.Gate, req *request) bool {
-	if strictFrom[req.key] == 0 || g == nil || g.Mode() == policy.Off {
+	if g == nil || g.Mode() == policy.Off {
 		return false
 	}
 	matched := g.Quota().Explain(r.work(req, 1))
@@ -129,7 +128,7 @@ func (r *relay) inquire(m *mutation, req *request, b []byte) error {
 			}
 		}
 	}
-	for i, n := range m.count(answers, r.server.partitionsByDefault) {
+	for i, n := range m.count(answers, func() int64 { return r.server.topicDefaults().partitions }) {
 		m.all[i].partitions = n
 	}
 	return nil
@@ -139,7 +138,7 @@ func (r *relay) inquire(m *mutation, req *request, b []byte) error {
 // wait. The connection is not read for that long, and no longer than for any other quota.
 func (r *relay) chargeTopics(g *policy.Gate, req *request, m *mutation) time.Time {
 	mode := quota.Permissive
-	if req.version >= strictFrom[req.key] {
+	if from, ok := strictFrom[req.key]; ok && req.version >= from {
 		mode = quota.Strict
 	}
 	t, longest := &r.server.throttled.mutations, r.server.opts.Quotas().Longest
@@ -163,7 +162,7 @@ func (r *relay) chargeTopics(g *policy.Gate, req *request, m *mutation) time.Tim
 			topic.code, topic.why = kerr.PolicyViolation.Code, refused.Error()
 		case refused.Retryable && mode == quota.Strict:
 			c.Wait = refused.RetryAfter
-			topic.code, topic.why = kerr.ThrottlingQuotaExceeded.Code, fmt.Sprintf("%v; come back in %v", refused, refused.RetryAfter)
+			topic.code, topic.why = kerr.ThrottlingQuotaExceeded.Code, tellOwed(refused, a.Windows)
 		case refused.Retryable:
 			c.Wait = refused.RetryAfter // a store that does not answer
 		} // else the connection ends, or the gate is one that a reload has just replaced
@@ -178,6 +177,16 @@ func (r *relay) chargeTopics(g *policy.Gate, req *request, m *mutation) time.Tim
 		return time.Time{}
 	}
 	return r.note(t, last, longest)
+}
+
+// tellOwed is what a client is told of a refusal: the rate, what is owed, and when to come back.
+func tellOwed(refused *weir.Rejection, windows []quota.Window) string {
+	of := "the quota"
+	if i := max(refused.Window-1, 0); i < len(windows) {
+		of = fmt.Sprintf("the quota of %v", windows[i])
+	}
+	owed := strconv.FormatFloat(math.Ceil(-refused.Remaining*1000)/1000, 'f', -1, 64)
+	return fmt.Sprintf("%s is used up (gate %s, rule %s): %s partitions are owed; come back in %v", of, refused.Gate, refused.Rule, owed, refused.RetryAfter)
 }
 
 // settle is told the broker's answer to what was sent on, and returns the client's. What the broker has refused in the end is given back.
@@ -205,48 +214,4 @@ func (m *mutation) abandon() {
 			m.all[i].charged.Done(weir.OK)
 		}
 	}
-}
-
-// partitionsByDefault is how many partitions a broker gives a topic that is made without a number. Until a broker says so it is 1, as of
-// a broker that nobody has configured.
-func (s *Server) partitionsByDefault() int64 {
-	s.mu.Lock()
-	n, fresh := s.partitions.n, time.Since(s.partitions.asked) < askEvery
-	s.mu.Unlock()
-	if fresh {
-		return n
-	}
-	ctx, cancel := context.WithTimeout(s.stopping, connectWithin)
-	defer cancel()
-	said, err := s.askPartitions(ctx)
-	if err != nil {
-		s.log.Warn("Kafka does not say how many partitions a topic has by default", "assumed", max(n, 1), "error", err)
-		said = max(n, 1)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.partitions.n, s.partitions.asked = said, time.Now()
-	return said
-}
-
-func (s *Server) askPartitions(ctx context.Context) (int64, error) {
-	req, broker := kmsg.NewPtrDescribeConfigsRequest(), kmsg.NewDescribeConfigsRequestResource()
-	broker.ResourceType, broker.ResourceName = kmsg.ConfigResourceTypeBroker, strconv.Itoa(int(s.nodes.one()))
-	broker.ConfigNames = []string{"num.partitions"}
-	req.Resources = append(req.Resources, broker)
-	resp, err := req.RequestWith(ctx, s.asks)
-	if err != nil {
-		return 0, err
-	}
-	for _, r := range resp.Resources {
-		if err := kerr.ErrorForCode(r.ErrorCode); err != nil {
-			return 0, err
-		}
-		for _, c := range r.Configs {
-			if c.Value != nil {
-				return strconv.ParseInt(*c.Value, 10, 32)
-			}
-		}
-	}
-	return 0, errors.New("the answer has no num.partitions")
 }

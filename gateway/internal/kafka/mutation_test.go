@@ -33,7 +33,7 @@ type cluster struct {
 // newCluster is a gateway before a broker with some topics. quota is how many tokens are there, of which half come back in a second.
 func newCluster(t *testing.T, mode policy.Mode, quota int) (c *cluster, client net.Conn) {
 	r := newRigWith(t, policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: fmt.Sprintf("%d/s", quota/2), Burst: float64(quota)}, Debt: true}, mode, time.Hour)
-	r.server.partitions.n, r.server.partitions.asked = 3, time.Now().Add(time.Hour)
+	r.server.defaults.topicDefaults, r.server.defaults.asked = topicDefaults{3, true}, time.Now().Add(time.Hour)
 	c = &cluster{rig: r, topics: map[string]int{"old": 4}, done: make(chan struct{})}
 	client, c.conn = r.pair()
 	go serve(t, c.conn, c.done, c.answer)
@@ -139,6 +139,9 @@ func (c *cluster) answer(req kmsg.Request) kmsg.Response {
 			r.Topic, r.TopicID = &n, idOf(n)
 			if _, ok := c.topics[n]; !ok {
 				r.ErrorCode = kerr.UnknownTopicOrPartition.Code
+				if slices.Contains(c.denied, n) {
+					r.ErrorCode = kerr.TopicAuthorizationFailed.Code
+				}
 			}
 			if !slices.Contains(c.denied, n) {
 				r.AuthorizedOperations = mayDelete
@@ -234,8 +237,12 @@ func TestRefusedMutationIsTold(t *testing.T) {
 		if got := resp.Topics[0].ErrorCode; got != want {
 			t.Errorf("error %d, want %d", got, want)
 		}
-		if want != 0 && (resp.ThrottleMillis == 0 || !strings.Contains(*resp.Topics[0].ErrorMessage, "come back in 400ms")) {
-			t.Errorf("%d ms: %s", resp.ThrottleMillis, *resp.Topics[0].ErrorMessage)
+		if want == 0 {
+			continue
+		}
+		text, begin, end := *resp.Topics[0].ErrorMessage, "the quota of 5/s, burst 10 is used up (gate bytes, rule ", "): 2 partitions are owed; come back in 400ms"
+		if resp.ThrottleMillis == 0 || !strings.HasPrefix(text, begin) || !strings.HasSuffix(text, end) {
+			t.Errorf("%d ms: %s", resp.ThrottleMillis, text)
 		}
 	}
 	b.frame(client)

@@ -22,6 +22,8 @@ type Quotas struct {
 	// Produce counts the bytes of requests to produce, Fetch those of answers to fetch, Mutations the partitions that are created
 	// and deleted. Connections counts new connections by address, before anybody has said anything. nil counts nothing.
 	Produce, Fetch, Mutations, Connections *policy.Gate
+	// NoAutoCreate lets no topic be made because a client has asked for its metadata. Else it counts as a mutation.
+	NoAutoCreate bool
 	// Longest bounds a delay. What is owed beyond it stays a debt.
 	Longest time.Duration
 	// Samples and Window make the burst of a quota that a client sets, as quota.window.num and quota.window.size.seconds of a broker.

@@ -314,6 +314,10 @@ func (r *relay) request(n int) error {
 		charged = r.charge(quotas.Produce, &p, n, &r.server.throttled.produce)
 	case keyFetch, keyShareFetch:
 		r.lower(quotas.Fetch, &req, frame)
+	case keyMetadata:
+		if quotas.NoAutoCreate || r.mutates(quotas.Mutations, &req) {
+			return r.metadata(&quotas, &req, frame, n)
+		}
 	case keyCreateTopics, keyDeleteTopics, keyCreatePartitions:
 		if r.mutates(quotas.Mutations, &req) {
 			return r.mutate(quotas.Mutations, &req, frame, n)
@@ -626,6 +630,9 @@ func (r *relay) oneAnswer(n int) error {
 		defer r.mu.Unlock()
 		p.question.answer = resp // who asks is woken when this answer counts as written
 		return nil
+	}
+	if p.makes {
+		throttle = throttleOf(r.chargeMade(&p.request, resp), time.Now())
 	}
 	if m := p.mutation; m != nil {
 		resp, throttle = m.settle(resp), throttleOf(m.told(p.until), time.Now())

@@ -86,10 +86,11 @@ type Server struct {
 	throttled struct{ produce, fetch, mutations throttles }
 	moved     traffic
 
-	partitions struct { // that a topic has by default
-		n     int64
+	defaults struct {
+		topicDefaults
 		asked time.Time
 	}
+	made made
 
 	overlap overlap
 

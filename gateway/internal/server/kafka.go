@@ -105,7 +105,7 @@ func (st *state) kafkaQuotas() map[string]kafka.Quotas {
 		q := &k.Quotas
 		all[name] = kafka.Quotas{
 			Produce: st.policy.Gate(q.Produce), Fetch: st.policy.Gate(q.Fetch), Mutations: st.policy.Gate(q.Mutations), Connections: st.policy.Gate(q.Connections),
-			Longest: time.Duration(q.MaxThrottle), Samples: q.Samples, Window: time.Duration(q.Window),
+			NoAutoCreate: q.AutoCreate == config.Off, Longest: time.Duration(q.MaxThrottle), Samples: q.Samples, Window: time.Duration(q.Window),
 		}
 	}
 	return all

@@ -1,0 +1,172 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// Topics that a broker makes by itself, because a client has asked for their metadata (auto.create.topics.enable). The broker does not say
+// that it makes one, and what it does cannot be refused any more. So whoever asks is charged for it, once, and delayed.
+
+// saysAutoCreate is the version of Metadata from which on a client says whether topics may be made.
+const saysAutoCreate = 4
+
+// makes reports whether a broker may make topics for a request.
+func makes(m *kmsg.MetadataRequest) bool {
+	return len(m.Topics) > 0 && (m.Version < saysAutoCreate || m.AllowAutoTopicCreation)
+}
+
+// metadata serves a request for metadata of n bytes, whose beginning is frame, where topics that brokers make are counted, or none is to be made.
+func (r *relay) metadata(q *Quotas, req *request, frame []byte, n int) error {
+	frame, err := r.small(frame, n)
+	if err != nil {
+		return err
+	}
+	m := new(kmsg.MetadataRequest)
+	m.SetVersion(req.version)
+	if err := readBody(frame[4:], m); err != nil {
+		return refuse("a request for %s cannot be read: %v", kmsg.NameForKey(req.key), err)
+	}
+	p := pending{request: *req}
+	if !makes(m) || !q.NoAutoCreate {
+		p.makes = makes(m)
+		return r.send(p, frame)
+	}
+	rest := *m
+	rest.AllowAutoTopicCreation = false
+	if m.Version >= saysAutoCreate {
+		return r.send(p, likeRequest(frame[4:], m, &rest))
+	}
+	rest.Version = saysAutoCreate // an older one cannot say so
+	a, err := r.ask(req, frame[4:], m, &rest)
+	if err != nil {
+		return err
+	}
+	a.SetVersion(req.version)
+	replace(a, r.server.nodes.Advertised)
+	return r.reply(req, a)
+}
+
+// chargeMade charges the client for topics that an answer shows to be made by the broker, and returns until when it is to wait.
+func (r *relay) chargeMade(req *request, resp kmsg.Response) time.Time {
+	g := r.server.opts.Quotas().Mutations
+	meta, ok := resp.(*kmsg.MetadataResponse)
+	if !ok || g == nil {
+		return time.Time{} // a reload has taken the quota away
+	}
+	m := new(mutation)
+	for i := range meta.Topics {
+		t := &meta.Topics[i]
+		switch {
+		case t.Topic == nil:
+		case t.ErrorCode == 0:
+			r.server.made.exists(*t.Topic)
+		case len(t.Partitions) == 0 && (t.ErrorCode == kerr.UnknownTopicOrPartition.Code || t.ErrorCode == kerr.LeaderNotAvailable.Code):
+			if d := r.server.topicDefaults(); d.made && r.server.made.first(*t.Topic, time.Now()) {
+				m.all = append(m.all, mutated{partitions: d.partitions})
+			}
+		}
+	}
+	until := r.chargeTopics(g, req, m)
+	m.abandon() // it is made either way
+	return until
+}
+
+// made are the topics that have been charged as made by a broker, so that nobody is charged for one again before it is there. It
+// is safe for concurrent use.
+type made struct {
+	mu sync.Mutex
+	at map[string]time.Time
+}
+
+const (
+	// mostMade bounds how many are remembered.
+	mostMade = 10_000
+	// madeWithin is how long one is remembered that never comes into being.
+	madeWithin = 10 * time.Minute
+)
+
+// first reports whether a topic is to be charged now.
+func (m *made) first(name string, now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if at, ok := m.at[name]; ok && now.Sub(at) < madeWithin {
+		return false
+	}
+	if m.at == nil || len(m.at) >= mostMade {
+		m.at = map[string]time.Time{}
+	}
+	m.at[name] = now
+	return true
+}
+
+// exists is told that a topic is there.
+func (m *made) exists(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.at, name)
+}
+
+// topicDefaults is what brokers do with a topic of which a client does not say enough.
+type topicDefaults struct {
+	partitions int64 // that it gets without a number
+	made       bool  // by a client that asks for its metadata
+}
+
+// topicDefaults returns that. Until a broker says so it is what one does that nobody has configured.
+func (s *Server) topicDefaults() topicDefaults {
+	s.mu.Lock()
+	d, fresh := s.defaults.topicDefaults, time.Since(s.defaults.asked) < askEvery
+	s.mu.Unlock()
+	if fresh {
+		return d
+	}
+	ctx, cancel := context.WithTimeout(s.stopping, connectWithin)
+	defer cancel()
+	said, err := s.askDefaults(ctx)
+	if err != nil {
+		if said = d; said.partitions == 0 {
+			said = topicDefaults{1, true}
+		}
+		s.log.Warn("Kafka does not say what topics are by default", "assumed_partitions", said.partitions, "assumed_auto_create", said.made, "error", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.defaults.topicDefaults, s.defaults.asked = said, time.Now()
+	return said
+}
+
+func (s *Server) askDefaults(ctx context.Context) (d topicDefaults, err error) {
+	const partitions, made = "num.partitions", "auto.create.topics.enable"
+	req, broker := kmsg.NewPtrDescribeConfigsRequest(), kmsg.NewDescribeConfigsRequestResource()
+	broker.ResourceType, broker.ResourceName = kmsg.ConfigResourceTypeBroker, strconv.Itoa(int(s.nodes.one()))
+	broker.ConfigNames = []string{partitions, made}
+	req.Resources = append(req.Resources, broker)
+	resp, err := req.RequestWith(ctx, s.asks)
+	if err != nil {
+		return d, err
+	}
+	said := map[string]string{}
+	for _, r := range resp.Resources {
+		if err := kerr.ErrorForCode(r.ErrorCode); err != nil {
+			return d, err
+		}
+		for _, c := range r.Configs {
+			if c.Value != nil {
+				said[c.Name] = *c.Value
+			}
+		}
+	}
+	d.partitions, err = strconv.ParseInt(said[partitions], 10, 32)
+	if err != nil || d.partitions < 1 || said[made] == "" {
+		return d, errors.New("the answer has no " + partitions + " and " + made)
+	}
+	d.made = said[made] == "true"
+	return d, nil
+}
