@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"strings"
@@ -491,5 +493,59 @@ func TestDeletedRecord(t *testing.T) {
 	}
 	if res, ok, err := st.passed(t.Context(), partition, 1); err != nil || ok {
 		t.Errorf("%+v, %v, %v", res, ok, err)
+	}
+}
+
+// Clients that break off anywhere, in every way that TCP has, leave no permit behind.
+func TestClientsThatBreakOff(t *testing.T) {
+	s := newSystem(t)
+	s.processor(nil)
+	a := s.api(2, func(cfg *apiConfig) { cfg.overdue = 50 * time.Millisecond })
+	random := rand.New(rand.NewPCG(1, 1))
+	var clients sync.WaitGroup
+	next := make(chan struct{}, 20)
+	for i := range 500 {
+		body := fmt.Sprintf(`{"id":"%d","events":[{"type":"x","data":"%s"}]}`, i, strings.Repeat("x", random.IntN(2)*freeBody))
+		request := fmt.Sprintf("POST /v1/databases/db%d/batches HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s", random.IntN(4), len(body), body)
+		cut, end := random.IntN(len(request)+1), random.IntN(4)
+		if random.IntN(3) == 0 {
+			cut = len(request)
+		}
+		next <- struct{}{}
+		clients.Go(func() {
+			defer func() { <-next }()
+			c, err := net.Dial("tcp", a.addr)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			_, _ = io.WriteString(c, request[:cut]) // an error is what this is about
+			tcp := c.(*net.TCPConn)
+			switch end {
+			case 0: // it reads its answer, if there is one to come
+				if cut == len(request) {
+					_, _ = c.Read(make([]byte, 1))
+				}
+			case 1:
+				_ = tcp.CloseWrite()
+				_, _ = c.Read(make([]byte, 1))
+			case 2:
+				_ = tcp.SetLinger(0) // the connection is reset
+			}
+		})
+	}
+	clients.Wait()
+	s.until("all permits are back", func() bool {
+		a.mu.Lock()
+		waiting := len(a.waiting)
+		a.mu.Unlock()
+		return waiting == 0 && a.inFlight() == 0 && a.bodies.Snapshot().InFlight == 0
+	})
+	if n := a.bodies.Snapshot().Admitted; n == 0 {
+		t.Error("no body was large: the test shows little")
+	}
+	if got := s.post(a, "db0", `{"id":"last","events":[{"type":"x"}]}`); got.code != 201 {
+		t.Errorf("afterwards: %d %s", got.code, got.body)
 	}
 }
