@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The demo says what to type, and what it says works. Ctrl-C ends it.
+func TestDemo(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	var printed safeBuffer
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, []string{"-work", "10ms"}, &printed, &safeBuffer{}) }()
+	s := &system{t: t, logged: &printed}
+	s.until("it says what to type", func() bool { return strings.Contains(printed.String(), "Ctrl-C ends it") })
+	try := regexp.MustCompile(`curl -d '(.*)' (http://\S+)\n`).FindStringSubmatch(printed.String())
+	if try == nil {
+		t.Fatal(printed.String())
+	}
+	if got := s.ask(http.MethodPost, try[2], try[1]); got.code != 201 {
+		t.Errorf("%s: %d %s", try[0], got.code, got.body)
+	}
+	s.until("it prints a second", func() bool { return regexp.MustCompile(`(?m)^ +\d+ +\d+ +\d+ .*\d$`).MatchString(printed.String()) })
+	interrupt()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("it goes on after Ctrl-C")
+	}
+}
+
+// What is wrong with a command line is said before anything is started.
+func TestCommandLine(t *testing.T) {
+	for _, tt := range []struct {
+		args, want string
+	}{
+		{"serve", `there is no command "serve"; there are api, process, live and kills`},
+		{"api more", `"more" is too much`},
+		{"process -patience 3s", "not defined: -patience"},
+		{"-plot x.svg -kafka 127.0.0.1:1", "leave -kafka out"},
+		{"live -work 1us", "-work 1µs: three times the capacity"},
+	} {
+		if err := run(t.Context(), strings.Fields(tt.args), &safeBuffer{}, &safeBuffer{}); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v", tt.args, err)
+		}
+	}
+}
+
+// The plot is drawn of what was seen, however short.
+func TestPlot(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes seconds")
+	}
+	file := filepath.Join(t.TempDir(), "new", "plot.svg")
+	var printed safeBuffer
+	if err := run(t.Context(), []string{"-plot", file, "-for", "3s", "-work", "20ms"}, &printed, &safeBuffer{}); err != nil {
+		t.Fatal(err)
+	}
+	drawn, err := os.ReadFile(file)
+	for _, want := range []string{"<svg", "slots by the lag", "no admission control", "p99 of the admitted"} {
+		if err != nil || !strings.Contains(string(drawn), want) {
+			t.Errorf("no %q in the plot: %v", want, err)
+		}
+	}
+	if out := printed.String(); !strings.Contains(out, "\nline ") || !strings.Contains(out, "\noff ") {
+		t.Error(out)
+	}
+}
