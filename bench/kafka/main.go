@@ -6,6 +6,8 @@
 //
 // Its parts:
 //
+//   - quota: what a principal gets that produces and fetches at full speed, through two gateways with one Redis before three brokers, and
+//     from the brokers with that quota of their own.
 //   - shared: throughput of a producer and of a consumer, and a small round trip. Relay, broker and client share all cores.
 //   - plain: the same, where the gateway, or nginx, has a core of its own. Broker and client share the other one, with nothing between
 //     them too. tls is that with TLS.
@@ -40,9 +42,11 @@ func main() {
 	b := &bench{out: os.Stdout}
 	flag.StringVar(&b.weir, "weir", "bin/weir", "the gateway's `program`; make build builds it")
 	flag.StringVar(&b.nginx, "nginx", ".cache/bin/nginx", "nginx's `program`, with ngx_stream_module.so beside it; make parts fetches both")
-	flag.Var(&b.parts, "parts", "only these, with commas between: shared, plain, tls, idle, slow")
+	flag.Var(&b.parts, "parts", "only these, with commas between: quota, shared, plain, tls, idle, slow")
 	flag.IntVar(&b.rounds, "rounds", 15, "rounds of shared, plain and tls")
 	flag.DurationVar(&b.turn, "turn", time.Second, "how long each way is used in each round, 100ms to 1m; connections rest for three of it, and clients read slowly for ten")
+	flag.DurationVar(&b.window, "window", 30*time.Second, "in any such time a quota holds, 1s to 5m")
+	flag.StringVar(&b.redis, "redis", ".cache/bin/redis-server", "Redis' `program`")
 	flag.IntVar(&b.idle, "idle", 5000, "connections that rest, at most 9000")
 	flag.IntVar(&b.slow, "slow", 200, "clients that read slowly, at most 1000")
 	flag.Parse()
@@ -54,33 +58,41 @@ func main() {
 
 // bench is what the command is told.
 type bench struct {
-	weir, nginx string
-	parts       kit.Names
-	rounds      int
-	turn        time.Duration
-	idle, slow  int
-	out         io.Writer
+	weir, nginx, redis string
+	parts              kit.Names
+	rounds             int
+	turn, window       time.Duration
+	idle, slow         int
+	out                io.Writer
 }
 
-// part is something to be measured.
+// part is something to be measured on a site.
 type part struct {
 	name    string
 	shared  bool // by all processes: the cores
 	measure func(context.Context, *site) error
 }
 
+// quotaPart is measured on a cluster.
+const quotaPart = "quota"
+
 func (b *bench) run(ctx context.Context) error {
 	parts := []part{{"shared", true, b.plain}, {"plain", false, b.plain}, {"tls", false, b.tls}, {"idle", false, b.rest}, {"slow", false, b.stall}}
 	for _, name := range b.parts {
-		if !slices.ContainsFunc(parts, func(p part) bool { return p.name == name }) {
+		if name != quotaPart && !slices.ContainsFunc(parts, func(p part) bool { return p.name == name }) {
 			return fmt.Errorf("-parts: there is no %q", name)
 		}
 	}
-	if b.rounds < 1 || b.turn < 100*time.Millisecond || b.turn > time.Minute || b.idle < 1 || b.idle > 9000 || b.slow < 1 || b.slow > 1000 {
-		return errors.New("-rounds is at least 1, -turn from 100ms to 1m, -idle from 1 to 9000, -slow from 1 to 1000")
+	if b.rounds < 1 || b.turn < 100*time.Millisecond || b.turn > time.Minute || b.idle < 1 || b.idle > 9000 || b.slow < 1 || b.slow > 1000 || b.window < time.Second || b.window > 5*time.Minute {
+		return errors.New("-rounds is at least 1, -turn from 100ms to 1m, -window from 1s to 5m, -idle from 1 to 9000, -slow from 1 to 1000")
 	}
 	parts = slices.DeleteFunc(parts, func(p part) bool { return !b.parts.Has(p.name) })
 	fmt.Fprintf(b.out, "%s, %s, %d cores; median (min–max)\n", runtime.Version(), rig.Kernel(), runtime.NumCPU())
+	if b.parts.Has(quotaPart) {
+		if err := b.quota(ctx); err != nil {
+			return fmt.Errorf("%s: %w", quotaPart, err)
+		}
+	}
 	for _, some := range kit.Groups(parts, func(p *part) bool { return p.shared }) { // those that share first: the others pin this process
 		if err := b.measure(ctx, some); err != nil {
 			return err

@@ -27,7 +27,7 @@ import (
 	"github.com/weir-go/weir/internal/kafka"
 )
 
-// Topics. The first is written to, and the broker forgets soon. The second is read.
+// Topics.
 const (
 	written, read = "written", "read"
 	partitions    = 3
@@ -126,16 +126,25 @@ func (s *site) fill(ctx context.Context) error {
 		return err
 	}
 	defer client.Close()
-	make := kmsg.NewPtrCreateTopicsRequest()
+	if err := makeTopics(ctx, client); err != nil {
+		return err
+	}
+	_, err = produce(ctx, client, func(sent int64) bool { return sent < stored })
+	return err
+}
+
+// makeTopics makes the topic that is written, which is soon forgotten, and the one that is read.
+func makeTopics(ctx context.Context, client *kgo.Client) error {
+	req := kmsg.NewPtrCreateTopicsRequest()
 	for _, name := range []string{written, read} {
 		topic := kmsg.NewCreateTopicsRequestTopic()
 		topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, partitions, 1
 		if name == written {
 			topic.Configs = []kmsg.CreateTopicsRequestTopicConfig{{Name: "segment.bytes", Value: kmsg.StringPtr("33554432")}, {Name: "retention.bytes", Value: kmsg.StringPtr("67108864")}}
 		}
-		make.Topics = append(make.Topics, topic)
+		req.Topics = append(req.Topics, topic)
 	}
-	made, err := make.RequestWith(ctx, client)
+	made, err := req.RequestWith(ctx, client)
 	if err != nil {
 		return err
 	}
@@ -144,8 +153,7 @@ func (s *site) fill(ctx context.Context) error {
 			return fmt.Errorf("topic %s: %w", t.Topic, err)
 		}
 	}
-	_, err = produce(ctx, client, func(sent int64) bool { return sent < stored })
-	return err
+	return nil
 }
 
 // client returns a client of Kafka that goes this way.
@@ -176,8 +184,8 @@ func (s *site) start(w *way, begin func() (*rig.Process, error)) (err error) {
 
 // throughWeir starts the gateway.
 func (s *site) throughWeir(ctx context.Context, withTLS bool) (w way, err error) {
-	node, err1 := rig.Ports.Addr()
-	bootstrap, err2 := rig.Ports.Addr() // above it, so outside of the nodes' range
+	first, err1 := nodePorts(1)
+	bootstrap, err2 := rig.Ports.Addr()
 	if err := errors.Join(err1, err2); err != nil {
 		return w, err
 	}
@@ -187,10 +195,8 @@ func (s *site) throughWeir(ctx context.Context, withTLS bool) (w way, err error)
 		w.tls = s.roots
 		listen += fmt.Sprintf(", tls: {cert: %q, key: %q}", s.cert, s.key)
 	}
-	const id = 1 // of the broker
-	first := port(node) - id
 	file := fmt.Sprintf("admin: {address: off}\nkafka:\n  bench:\n    bootstrap: [%q]\n    listen: {%s, max_connections: 10000}\n    nodes: {ports: %d-%d, advertise: 127.0.0.1}\n",
-		s.broker.Addr, listen, first, first+id)
+		s.broker.Addr, listen, first-1, first)
 	return w, s.start(&w, func() (*rig.Process, error) { return rig.StartWeir(ctx, s.weir, bootstrap, file) })
 }
 
@@ -257,6 +263,21 @@ func (s *site) certify() ([]byte, error) {
 	s.roots = &tls.Config{RootCAs: x509.NewCertPool()}
 	s.roots.RootCAs.AppendCertsFromPEM(cert)
 	return append(key, cert...), errors.Join(os.WriteFile(s.cert, cert, 0o600), os.WriteFile(s.key, key, 0o600))
+}
+
+// nodePorts finds free ports, one after the other, for the nodes from 1 on.
+func nodePorts(nodes int) (first int, err error) {
+	for found := 0; found < nodes; {
+		addr, err := rig.Ports.Addr()
+		if err != nil {
+			return 0, err
+		}
+		if found == 0 || port(addr) != first+found {
+			first, found = port(addr), 0
+		}
+		found++
+	}
+	return first, nil
 }
 
 func port(addr string) int {
