@@ -457,6 +457,12 @@ func (c *conn) ReadFrom(r io.Reader) (int64, error) {
 	return io.Copy(struct{ io.Writer }{c.stream}, r)
 }
 
+// TCP returns the connection's socket for reading, nil if it is one of Unix. The kernel can splice from nothing else.
+func (c *conn) TCP() *net.TCPConn {
+	socket, _ := c.stream.(*net.TCPConn)
+	return socket
+}
+
 // unbind removes a deadline that has been taken back.
 func (c *conn) unbind() {
 	if c.unbound.Load() && c.writeBy.Swap(0) != 0 {

@@ -54,6 +54,12 @@ const (
 	mostAnswerHeader = 64
 )
 
+// leastSpliced is the least that is moved by the kernel: below that, what it takes to begin is more than what is saved.
+const leastSpliced = 64 << 10
+
+// splices bounds the requests that are moved by the kernel at a time. Each has a pipe: two descriptors, and up to 1 MiB of the kernel's memory.
+var splices = make(chan struct{}, 64)
+
 // buffers are what bytes are copied through. An idle connection has none.
 var buffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
@@ -350,7 +356,50 @@ func (r *relay) forward(frame []byte, n int, buf []byte) error {
 	if _, err := r.broker.Write(frame); err != nil {
 		return err
 	}
-	return copyN(r.broker, r, 4+n-len(frame), buf)
+	left, err := r.splice(4 + n - len(frame))
+	if err != nil {
+		return err
+	}
+	return copyN(r.broker, r, left, buf)
+}
+
+// splice lets the kernel move the rest of a large request from socket to socket, n bytes. It returns how many are left to be copied: all, with TLS on either
+// side, or while it does so for too many.
+func (r *relay) splice(n int) (left int, err error) {
+	from, to := socketOf(r.client), socketOf(r.broker)
+	if n < leastSpliced || from == nil || to == nil {
+		return n, nil
+	}
+	select {
+	case splices <- struct{}{}:
+		defer func() { <-splices }()
+	default:
+		return n, nil
+	}
+	rest := io.LimitedReader{R: from, N: int64(n)}
+	for rest.N > 0 {
+		_, err := to.ReadFrom(&rest)
+		if errors.Is(err, os.ErrDeadlineExceeded) && r.stop.Load() {
+			err = r.whole() // being let go ends no request
+		} else if err == nil && rest.N > 0 {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	return 0, nil
+}
+
+// socketOf is the socket of a connection, nil if it is not one of TCP with nothing over it.
+func socketOf(c net.Conn) *net.TCPConn {
+	switch c := c.(type) {
+	case *net.TCPConn:
+		return c
+	case interface{ TCP() *net.TCPConn }:
+		return c.TCP()
+	}
+	return nil
 }
 
 // send sends a whole request.
