@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -49,7 +50,7 @@ type api struct {
 	addr    string         // of HTTP
 	origin  string         // of gRPC, as records say it
 	run     string         // what tokens of this process begin with
-	bodies  *limit.Limiter // bytes of large bodies that are being read
+	bodies  *limit.Limiter // bytes of large bodies of requests without a slot
 	stop    context.CancelFunc
 	stopped sync.WaitGroup
 
@@ -130,8 +131,9 @@ func (a *api) post(w http.ResponseWriter, r *http.Request) {
 		answerProblem(w, http.StatusBadRequest, "not a preference", err.Error())
 		return
 	}
-	// Before the slot, so that whoever sends slowly holds none.
-	b, err := a.readBatch(w, r, database)
+	// Before the slot, so that whoever sends slowly holds none. It is decoded afterwards: what is refused costs little.
+	body, room, err := a.readBody(w, r, database)
+	defer room.Done(weir.NoSample)
 	if err != nil {
 		answerBadBatch(w, r, err)
 		return
@@ -140,8 +142,15 @@ func (a *api) post(w http.ResponseWriter, r *http.Request) {
 	// client had gone.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	permit, err := a.cfg.gate.Admit(r.Context(), weir.Work{Op: "POST batches", Tenant: database, Write: true})
+	room.Done(weir.NoSample)
 	if err != nil {
 		weirhttp.WriteRejection(w, r, weir.AsRejection(err))
+		return
+	}
+	b, err := parseBatch(bytes.NewReader(body))
+	if err != nil {
+		permit.Cancel()
+		answerBadBatch(w, r, err)
 		return
 	}
 	req := &request{database: database, id: b.ID, digest: b.digest(), permit: permit, done: make(chan result, 1), offset: -1}
@@ -152,26 +161,25 @@ func (a *api) post(w http.ResponseWriter, r *http.Request) {
 	a.await(w, r, req, patience)
 }
 
-// Of the bodies that are being read: those up to freeBody bytes count nothing, all others together are bounded.
+// Of the bodies of requests without a slot: those up to freeBody bytes count nothing, all others together are bounded.
 const (
 	freeBody  = 16 << 10
 	allBodies = 64 << 20
 )
 
-// readBatch reads and checks the body of a request.
-func (a *api) readBatch(w http.ResponseWriter, r *http.Request, database string) (batch, error) {
-	if r.ContentLength < 0 || r.ContentLength > freeBody {
-		size := min(r.ContentLength, maxBatch) // what is longer is refused after so much
-		if size < 0 {
-			size = maxBatch
-		}
-		permit, err := a.bodies.Admit(r.Context(), weir.Work{Op: "read a body", Tenant: database, Cost: size})
-		if err != nil {
-			return batch{}, err
-		}
-		defer permit.Done(weir.NoSample)
+// readBody reads the body of a request. The permit is for the memory that it takes.
+func (a *api) readBody(w http.ResponseWriter, r *http.Request, database string) (body []byte, room weir.Permit, err error) {
+	size := min(r.ContentLength, maxBatch) // what is longer is refused after so much
+	if size < 0 {
+		size = maxBatch
 	}
-	return parseBatch(http.MaxBytesReader(w, r.Body, maxBatch))
+	if size > freeBody {
+		if room, err = a.bodies.Admit(r.Context(), weir.Work{Op: "read a body", Tenant: database, Cost: size}); err != nil {
+			return nil, room, err
+		}
+	}
+	body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, maxBatch))
+	return body, room, err
 }
 
 // await answers with the result, or with where to ask for it. The request goes on when the client does not.
