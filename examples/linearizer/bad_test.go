@@ -480,6 +480,12 @@ func TestDeletedRecord(t *testing.T) {
 	if got := s.post(a, "orders", `{"id":"1","expect":0,"events":[{"type":"x"}]}`); got.code != 201 {
 		t.Errorf("sent again: %d %s", got.code, got.body)
 	}
+	// It is asked for some times, because the processors may have gone back.
+	for asked, want := range map[int]status{askForLost - 1: "", askForLost: lost} {
+		if res, ok, err := a.find(t.Context(), &request{database: "orders", id: "none", partition: partition, offset: 0, asked: asked}); err != nil || ok != (want != "") || res.Status != want {
+			t.Errorf("asked %d times: %+v, %v, %v", asked, res, ok, err)
+		}
+	}
 	// What was no batch at an offset is nothing to a batch that comes there after Kafka has lost it.
 	st := s.store(writers)
 	if _, ok, err := st.passed(t.Context(), partition, 1); err != nil || !ok {

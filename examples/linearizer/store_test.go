@@ -265,6 +265,16 @@ func TestRejectsAreBounded(t *testing.T) {
 	if r, ok, err := s.passed(t.Context(), 0, 5000); err != nil || ok {
 		t.Errorf("%+v, %v, %v", r, ok, err)
 	}
+	// A new batch among them: Kafka has lost what was here, and what stands behind it is not known yet.
+	if err := s.apply(t.Context(), 0, 1, []entry{{offset: 500, record: record{Database: "d", Batch: batchOf("1", nil, "a")}}}); err != nil {
+		t.Fatal(err)
+	}
+	if r, ok, err := s.passed(t.Context(), 0, 600); err != nil || ok {
+		t.Errorf("%+v, %v, %v", r, ok, err)
+	}
+	if r, ok, err := s.passed(t.Context(), 0, 400); err != nil || !ok || r.Status != noBatch {
+		t.Errorf("%+v, %v, %v", r, ok, err)
+	}
 }
 
 // A partition that is taken over in the middle of a transaction is taken over behind it: what it wrote counts, and
