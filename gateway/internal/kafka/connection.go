@@ -13,6 +13,7 @@ type connection struct {
 	writing bool      // somebody writes answers of the gateway's own
 	login   login
 	muted   mute
+	leaving bool // no further request is read
 }
 
 // mute is why no request is read, and until when. The zero value is none.
@@ -86,5 +87,16 @@ func (c *connection) mute(m mute) {
 	}
 }
 
-// mutedFor returns for how long no request is to be read.
-func (c *connection) mutedFor(now time.Time) time.Duration { return max(c.muted.until.Sub(now), 0) }
+// mutedFor returns for how long no request is to be read. A connection that is let go has no time for that: its request has begun.
+func (c *connection) mutedFor(now time.Time) time.Duration {
+	if c.leaving {
+		return 0
+	}
+	return max(c.muted.until.Sub(now), 0)
+}
+
+// leave lets no further request be read.
+func (c *connection) leave() { c.leaving = true }
+
+// over reports whether the connection is let go, and nothing is in flight.
+func (c *connection) over() bool { return c.leaving && len(c.pending) == 0 }

@@ -1,87 +1,252 @@
 package kafka
 
 import (
+	"fmt"
 	"slices"
 	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// A connection against a model of it: all answers in the order of their requests, each written once and by one goroutine at a time, and
-// nothing taken for an answer that is none. The two goroutines of a relay are two places in the program that take a step in turn.
+// connectionModel is a connection and a naive model of it: lists of all that has happened, from which each answer is found anew. The two
+// goroutines of a relay are two places in the program that take a step in turn.
+type connectionModel struct {
+	*testing.T
+	connection
+	step int
+	now  time.Time
+
+	sent     []int32   // requests, in their order
+	toBroker []pending // those of them that the broker has yet to answer
+	written  []int32   // answers, in their order
+	writers  [2][]byte // what each goroutine writes now: requests, answers
+
+	mutes []mute
+	left  bool // the client is let go
+
+	users     []string // to whom the broker has agreed, in their order
+	handshake bool     // a login has begun, and its end is not known
+	claims    string   // whom it is for; empty until that is said
+	refused   bool     // a login has failed
+	ended     bool     // by a fault of the protocol
+}
+
+func (m *connectionModel) fatal(format string, args ...any) {
+	m.Helper()
+	m.Fatalf("step %d: %s", m.step, fmt.Sprintf(format, args...))
+}
+
+// serves reports whether a request of the client would be read now.
+func (m *connectionModel) serves() bool {
+	return m.writers[0] == nil && !m.full() && !m.leaving && m.mutedFor(m.now) == 0 && m.login.may(keyMetadata, 100) == nil
+}
+
+// request lets a request come, which the gateway answers itself if own.
+func (m *connectionModel) request(p pending, own bool) {
+	if !m.serves() || len(m.sent) > 250 {
+		return
+	}
+	if m.left || m.refused || m.until().After(m.now) {
+		m.fatal("a request is read that must not be: %+v", m)
+	}
+	p.correlation = int32(len(m.sent))
+	m.sent = append(m.sent, p.correlation)
+	if own {
+		p.own = []byte{byte(p.correlation)}
+		m.expect(p)
+		m.writers[0] = m.firstOwn()
+		return
+	}
+	m.toBroker = append(m.toBroker, p)
+	m.expect(p)
+}
+
+// until is when the last of all mutes is over.
+func (m *connectionModel) until() (last time.Time) {
+	for _, one := range m.mutes {
+		if one.until.After(last) {
+			last = one.until
+		}
+	}
+	return last
+}
+
+// logIn lets the next request of a login come: who it is for is one of three.
+func (m *connectionModel) logIn(who int) {
+	if !m.serves() || len(m.sent) > 250 || m.handshake && m.claims != "" {
+		return // clients wait for the end of one
+	}
+	if !m.handshake {
+		m.handshake = true
+		m.request(pending{request: request{key: keySaslHandshake}, step: m.login.handshake(&kmsg.SASLHandshakeRequest{Mechanism: plain})}, false)
+		return
+	}
+	m.claims = []string{"alice", "bob", "eve"}[who%3]
+	m.request(pending{request: request{key: keySaslAuthenticate}, step: m.login.authenticate(&kmsg.SASLAuthenticateRequest{SASLAuthBytes: []byte("\x00" + m.claims + "\x00secret")})}, false)
+}
+
+// answer lets the broker answer the first request that it has. It agrees to a login or not.
+func (m *connectionModel) answer(agrees bool) {
+	if m.writers[1] != nil || m.ended {
+		return
+	}
+	if len(m.pending) > 0 && m.pending[0].own != nil {
+		if _, err := m.answers(m.pending[0].correlation); err == nil {
+			m.fatal("an answer of the broker is taken for one of the gateway's own")
+		}
+	}
+	if len(m.toBroker) == 0 {
+		if _, err := m.answers(int32(len(m.sent)) + 1000); err == nil {
+			m.fatal("an answer to nothing is taken")
+		}
+		return
+	}
+	next := m.toBroker[0]
+	if _, err := m.answers(next.correlation + 1); err == nil {
+		m.fatal("an answer to request %d is taken for one to %d", next.correlation+1, next.correlation)
+	}
+	if m.pending[0].own != nil {
+		return // what is before it has yet to be written, and only then the broker's answer can be read
+	}
+	p, err := m.answers(next.correlation)
+	if err != nil || p.correlation != next.correlation {
+		m.fatal("%+v, %v", p, err)
+	}
+	switch p.key {
+	case keySaslHandshake:
+		m.login.handshaken(p.step, new(kmsg.SASLHandshakeResponse))
+	case keySaslAuthenticate:
+		m.agree(p.step, agrees)
+	}
+	m.toBroker, m.written = m.toBroker[1:], append(m.written, p.correlation)
+	m.answered()
+	m.writers[1] = m.firstOwn()
+}
+
+// agree lets the broker decide about a login.
+func (m *connectionModel) agree(s step, agrees bool) {
+	resp := new(kmsg.SASLAuthenticateResponse)
+	if !agrees {
+		resp.ErrorCode = kerr.SaslAuthenticationFailed.Code
+	}
+	before := m.login.principal()
+	ended, err := m.login.authenticated(s, resp)
+	other := len(m.users) > 0 && m.users[0] != m.claims
+	if ended != (agrees && !other) || (err != nil) != (agrees && other) {
+		m.fatal("%q after %v, agreed %v: ended %v, %v", m.claims, m.users, agrees, ended, err)
+	}
+	switch {
+	case !agrees:
+		m.refused = true
+	case other:
+		m.ended = true // and who it was stays
+	default:
+		m.users = append(m.users, m.claims)
+	}
+	if (!agrees || other) && m.login.principal() != before {
+		m.fatal("%+v, and it was %+v", m.login.principal(), before)
+	}
+	m.handshake, m.claims = false, ""
+}
+
+// wrote lets a goroutine end the writing of an own answer.
+func (m *connectionModel) wrote(writer int) {
+	if own := m.writers[writer]; own != nil {
+		m.written = append(m.written, int32(own[0]))
+		m.writers[writer] = m.nextOwn()
+	}
+}
+
+// check compares all that can be seen with the model.
+func (m *connectionModel) check() {
+	who := anonymous
+	if len(m.users) > 0 {
+		who = m.users[0] // nobody becomes somebody else
+	}
+	if p := m.login.principal(); p.name != who || !p.known {
+		m.fatal("it is %+v, not %q", p, who)
+	}
+	left := max(m.until().Sub(m.now), 0)
+	if m.left {
+		left = 0
+	}
+	if got := m.mutedFor(m.now); got != left {
+		m.fatal("muted for %v, not %v", got, left)
+	}
+	if left > 0 && !slices.ContainsFunc(m.mutes, func(one mute) bool { return one == m.muted && one.until.Equal(m.until()) }) {
+		m.fatal("muted by %+v, of %+v", m.muted, m.mutes)
+	}
+	if m.writers[0] != nil && m.writers[1] != nil {
+		m.fatal("both goroutines write")
+	}
+	if len(m.sent)-len(m.written) != len(m.pending) || !slices.Equal(m.written, m.sent[:len(m.written)]) {
+		m.fatal("answers to %v, of requests %v, %d pending", m.written, m.sent, len(m.pending))
+	}
+	if m.over() != (m.left && len(m.written) == len(m.sent)) {
+		m.fatal("over: %v, with %d of %d answered, let go %v", m.over(), len(m.written), len(m.sent), m.left)
+	}
+}
+
+// A connection against a model of it: all answers in the order of their requests, each written once and by one goroutine at a time, nothing
+// taken for an answer that is none. Who it is follows the broker's word, no request is read while it is muted or let go, and it is over when the last
+// answer is written.
 func FuzzConnection(f *testing.F) {
 	f.Add([]byte{0, 1, 1, 2, 3, 1, 3, 2, 4})
 	f.Add([]byte{1, 3, 1, 0, 1, 2, 4, 1, 3, 3, 4, 4})
+	f.Add([]byte{5, 2, 5, 2, 0, 8, 90, 7, 200, 0, 2, 5, 2, 15, 2})           // a login, a mute, and again as somebody else
+	f.Add([]byte{5, 2, 5, 6, 0, 1, 2})                                       // one that fails
+	f.Add([]byte{0, 0, 1, 7, 5, 9, 2, 0, 2, 4, 1})                           // let go with answers under way
+	f.Add([]byte{8, 250, 8, 10, 7, 9, 0, 7, 240, 0, 8, 3, 9, 0, 2, 2, 2, 2}) // two mutes, of which the longer counts
 	f.Fuzz(func(t *testing.T, program []byte) {
-		var c connection
-		var sent, toBroker, written []int32
-		var writers [2][]byte // what each goroutine writes now: requests, answers
-		wrote := func(own []byte) { written = append(written, int32(own[0])) }
-		for i, op := range program {
-			id := int32(len(sent))
-			switch op % 5 {
-			case 0, 1: // a request comes, for the broker or not, unless an own answer is just being written
-				if writers[0] != nil || c.full() || id > 200 {
-					continue
-				}
-				p := pending{request: request{correlation: id}}
-				if op%5 == 1 {
-					p.own = []byte{byte(id)}
-				} else {
-					toBroker = append(toBroker, id)
-				}
-				sent = append(sent, id)
-				c.expect(p)
-				if p.own != nil {
-					writers[0] = c.firstOwn()
-				}
-			case 2: // the broker answers
-				if writers[1] != nil || len(toBroker) == 0 {
-					if _, err := c.answers(id + 1000); err == nil {
-						t.Fatalf("step %d: an answer to nothing is taken", i)
-					}
-					continue
-				}
-				if _, err := c.answers(toBroker[0] + 1); err == nil {
-					t.Fatalf("step %d: an answer to request %d is taken for one to %d", i, toBroker[0]+1, toBroker[0])
-				}
-				if writers[0] != nil {
-					continue // requests behind an own answer that is being written have not been sent
-				}
-				p, err := c.answers(toBroker[0])
-				if err != nil || p.correlation != toBroker[0] {
-					t.Fatalf("step %d: %+v, %v", i, p, err)
-				}
-				written, toBroker = append(written, toBroker[0]), toBroker[1:]
-				c.answered()
-				writers[1] = c.firstOwn()
-			case 3, 4: // a goroutine has written its own answer
-				if w := op%5 - 3; writers[w] != nil {
-					wrote(writers[w])
-					writers[w] = c.nextOwn()
-				}
-			}
-			if writers[0] != nil && writers[1] != nil {
-				t.Fatalf("step %d: both goroutines write", i)
-			}
+		if len(program) > 2000 {
+			return // the model looks at everything after each step
 		}
-		for len(c.pending) > 0 { // let all end
-			switch {
-			case writers[0] != nil:
-				wrote(writers[0])
-				writers[0] = c.nextOwn()
-			case writers[1] != nil:
-				wrote(writers[1])
-				writers[1] = c.nextOwn()
-			default:
-				if _, err := c.answers(toBroker[0]); err != nil {
-					t.Fatal(err)
-				}
-				written, toBroker = append(written, toBroker[0]), toBroker[1:]
-				c.answered()
-				writers[1] = c.firstOwn()
+		m := &connectionModel{T: t, now: time.Unix(1e9, 0)}
+		at := 0
+		arg := func() int {
+			if at++; at < len(program) {
+				return int(program[at])
 			}
+			return 0
 		}
-		if !slices.Equal(written, sent) {
-			t.Fatalf("answers to %v, of requests %v", written, sent)
+		for ; at < len(program) && !m.ended; at++ {
+			m.step = at
+			switch op := program[at]; op % 10 {
+			case 0:
+				m.request(pending{}, false)
+			case 1:
+				m.request(pending{}, true)
+			case 2:
+				m.answer(true)
+			case 3, 4:
+				m.wrote(int(op%10) - 3)
+			case 5:
+				m.logIn(int(op / 10))
+			case 6:
+				m.answer(false)
+			case 7:
+				m.now = m.now.Add(time.Duration(arg()) * time.Millisecond)
+			case 8:
+				one := mute{m.now.Add(time.Duration(arg()) * time.Millisecond), "produce", fmt.Sprint(len(m.mutes))}
+				m.mutes = append(m.mutes, one)
+				m.mute(one)
+			case 9:
+				m.left = true
+				m.leave()
+			}
+			m.check()
+		}
+		for m.step = -1; len(m.pending) > 0 && !m.ended; { // let all end
+			before := len(m.written)
+			m.wrote(0)
+			m.wrote(1)
+			m.answer(true)
+			m.check()
+			if len(m.written) == before {
+				m.fatal("nobody writes, and %d answers are pending", len(m.pending))
+			}
 		}
 	})
 }

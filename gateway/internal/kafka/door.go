@@ -53,7 +53,7 @@ func (r *relay) awaitTurn(waiter weir.Waiter, turn <-chan error) (err error) {
 	if err == nil {
 		err = r.raw.SetReadDeadline(time.Time{})
 	}
-	if err == nil && r.stop.Load() {
+	if err == nil && r.leaving() {
 		err = net.ErrClosed // or the deadline of drain would be lost
 	}
 	return err

@@ -202,13 +202,12 @@ func raiseFetch(b []byte, version int16, ms int32) error {
 func (r *relay) unmuted() error {
 	for {
 		r.mu.Lock()
-		wait := r.state.mutedFor(time.Now())
-		closed := r.closed
+		wait, leaving, closed := r.state.mutedFor(time.Now()), r.state.leaving, r.closed
 		r.mu.Unlock()
 		switch {
 		case closed:
 			return net.ErrClosed
-		case r.stop.Load():
+		case leaving:
 			return r.whole()
 		case wait <= 0:
 			return nil
@@ -216,7 +215,7 @@ func (r *relay) unmuted() error {
 		if err := r.raw.SetReadDeadline(time.Now().Add(wait)); err != nil {
 			return err
 		}
-		if r.stop.Load() {
+		if r.leaving() {
 			continue // or the deadline of drain would be lost
 		}
 		err := awaitGone(r.raw)

@@ -11,7 +11,6 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -25,9 +24,8 @@ type relay struct {
 	node   *node
 	raw    net.Conn // the client's, below TLS
 
-	ctx  context.Context // ended by close
-	end  context.CancelFunc
-	stop atomic.Bool // it ends when nothing is in flight
+	ctx context.Context // ended by close
+	end context.CancelFunc
 
 	mu     sync.Mutex
 	moved  sync.Cond   // an answer has been written, or the end came
@@ -93,8 +91,17 @@ func (r *relay) close() {
 
 // drain lets the connection end: no further request is read, and the answers that are under way are waited for.
 func (r *relay) drain() {
-	r.stop.Store(true)
+	r.mu.Lock()
+	r.state.leave()
+	r.mu.Unlock()
 	_ = r.raw.SetReadDeadline(time.Unix(1, 0)) // it wakes who waits for a request
+}
+
+// leaving reports whether the connection is let go.
+func (r *relay) leaving() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.state.leaving
 }
 
 // run serves the client until it or the broker goes.
@@ -235,7 +242,7 @@ func (r *relay) requests() error {
 func (r *relay) await(size []byte) (bool, error) {
 	got := 0
 	for {
-		if got == 0 && r.stop.Load() {
+		if got == 0 && r.leaving() {
 			return false, nil
 		}
 		n, err := r.client.Read(size[got:])
@@ -256,7 +263,7 @@ func (r *relay) await(size []byte) (bool, error) {
 
 // whole lets the rest of a request be read on a connection that is let go.
 func (r *relay) whole() error {
-	if !r.stop.Load() {
+	if !r.leaving() {
 		return nil
 	}
 	return r.raw.SetReadDeadline(time.Time{})
@@ -266,7 +273,7 @@ func (r *relay) whole() error {
 func (r *relay) Read(b []byte) (int, error) {
 	for {
 		n, err := r.client.Read(b)
-		if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && r.stop.Load() {
+		if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && r.leaving() {
 			if err := r.whole(); err != nil {
 				return 0, err
 			}
@@ -379,7 +386,7 @@ func (r *relay) splice(n int) (left int, err error) {
 	rest := io.LimitedReader{R: from, N: int64(n)}
 	for rest.N > 0 {
 		_, err := to.ReadFrom(&rest)
-		if errors.Is(err, os.ErrDeadlineExceeded) && r.stop.Load() {
+		if errors.Is(err, os.ErrDeadlineExceeded) && r.leaving() {
 			err = r.whole() // being let go ends no request
 		} else if err == nil && rest.N > 0 {
 			err = io.ErrUnexpectedEOF
@@ -597,7 +604,7 @@ func (r *relay) answered() {
 func (r *relay) awaitAnswers() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for len(r.state.pending) > 0 && !r.closed {
+	for !r.state.over() && !r.closed {
 		r.moved.Wait()
 	}
 }

@@ -59,7 +59,7 @@ func TestLargeRequests(t *testing.T) {
 			go func() { ended <- r.server.Shutdown(context.Background()) }()
 			await.That(t, "the connection is let go", func() bool {
 				all := r.server.all()
-				return len(all) == 0 || all[0].stop.Load()
+				return len(all) == 0 || all[0].leaving()
 			})
 			close(rest)
 			got = append(got, make([]byte, len(second)-part)...)
