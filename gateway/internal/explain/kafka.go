@@ -52,6 +52,13 @@ func (v View) explainKafka(ask Ask) (*Answer, error) {
 		return nil, err
 	}
 	a := &Answer{Kafka: &k.Kafka, Gates: []Gate{}, User: w.User, Client: w.Client, Priority: w.Priority.String(), Cost: w.CostOrOne(), Notes: v.Notes}
+	if k.api.Name == "Metadata" {
+		if k.quotas.AutoCreate == config.Off {
+			a.Notes = append(slices.Clip(a.Notes), "auto_create is off: brokers make no topic for it.")
+			return a, nil
+		}
+		a.Notes = append(slices.Clip(a.Notes), "Only topics that the broker makes for it are counted.")
+	}
 	g := v.Policy.Gate(map[string]string{"produce": k.quotas.Produce, "fetch": k.quotas.Fetch, "mutations": k.quotas.Mutations}[k.api.Quota])
 	if g == nil || g.Quota() == nil {
 		return a, nil
@@ -132,8 +139,10 @@ func (k *kafkaAsk) demand(gate *Gate, g *policy.Gate, w weir.Work) (time.Duratio
 	case rej == nil && d.Free:
 		return 0, nil
 	case rej == nil:
-	case rej.Reason == weir.ReasonBlocked && k.api.Quota == "mutations":
+	case rej.Reason == weir.ReasonBlocked && k.api.Strict > 0:
 		return 0, kerr.PolicyViolation
+	case rej.Reason == weir.ReasonBlocked && k.api.Quota == "mutations":
+		return 0, nil // the broker has made the topic
 	case rej.Reason == weir.ReasonBlocked:
 		return time.Duration(k.quotas.MaxThrottle), nil
 	case rej.Reason == weir.ReasonStore && !strict:

@@ -2,6 +2,7 @@ package explain
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -68,6 +69,8 @@ func TestKafkaSays(t *testing.T) {
 		{"refused, and observed", observed, Ask{API: "CreatePartitions", Cost: 1}, 140, "observes: -30 of 110 left, costs 1", "Goes to the broker. topics would delay or refuse it, and is in observe mode."},
 		{"a blocked one", kafkaGates, Ask{API: "CreateTopics", User: "evil"}, 0, "refuses: the rule blocks it", "Refused by topics: POLICY_VIOLATION (44)."},
 		{"off", strings.ReplaceAll(kafkaGates, "{quota", "{mode: \"off\", quota"), Ask{API: "CreateTopics"}, 0, "off: ", "Goes to the broker."},
+		{"a topic that a broker makes by itself", kafkaGates, Ask{API: "Metadata", Cost: 1}, 140, "delays: -30 of 110 left, costs 1: goes into debt", "Goes to the broker. Delayed by topics: the connection is not read for 3.1s."},
+		{"the same, blocked", kafkaGates, Ask{API: "Metadata", User: "evil", Cost: 1}, 0, "passes: the rule blocks it", "Goes to the broker."},
 		{"no gate for it", kafkaGates, Ask{API: "Fetch"}, 0, "", "Goes to the broker: nothing counts Fetch of orders."},
 		{"nothing to count", kafkaGates, Ask{API: "listgroups"}, 0, "", "Goes to the broker: nothing counts ListGroups of orders."},
 	}
@@ -84,7 +87,7 @@ func TestKafkaSays(t *testing.T) {
 			return a.Wait, err
 		}
 		gate := "in"
-		if strings.HasSuffix(tt.ask.API, "Topics") || tt.ask.API == "CreatePartitions" {
+		if slices.Contains([]string{"CreateTopics", "DeleteTopics", "CreatePartitions", "Metadata"}, tt.ask.API) {
 			gate = "topics"
 		}
 		if tt.spent > 0 {
@@ -117,6 +120,18 @@ func TestKafkaSays(t *testing.T) {
 		if said := max(a.Kafka.DelayMS, a.Kafka.OwedMS, a.Kafka.RetryMS); wait.Milliseconds() != said && gate == "in" || err != nil && wait.Milliseconds() != said {
 			t.Errorf("%s: said to wait %d ms, and is made to wait %v, %v", tt.name, said, wait, err)
 		}
+	}
+}
+
+// Where brokers make no topics by themselves, Metadata is not counted.
+func TestKafkaAutoCreateOff(t *testing.T) {
+	v := beforeKafka(t, kafkaGates)
+	k := v.Config.Kafka["orders"]
+	k.Quotas.AutoCreate = config.Off
+	v.Config.Kafka["orders"] = k
+	a, err := v.Explain(Ask{Kafka: "orders", API: "Metadata"})
+	if err != nil || len(a.Gates) != 0 || !strings.Contains(strings.Join(a.Notes, " "), "auto_create is off") {
+		t.Errorf("%+v, %v", a, err)
 	}
 }
 

@@ -36,8 +36,8 @@ func countedBy(key int16) string {
 		return "produce"
 	case keyFetch, keyShareFetch:
 		return "fetch"
-	case keyCreateTopics, keyDeleteTopics, keyCreatePartitions:
-		return "mutations"
+	case keyCreateTopics, keyDeleteTopics, keyCreatePartitions, keyMetadata:
+		return "mutations" // of Metadata topics that the broker makes for it, which cannot be refused any more
 	}
 	return ""
 }
