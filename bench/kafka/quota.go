@@ -47,14 +47,14 @@ const (
 var (
 	kindNames = [kinds]string{"produced", "fetched"}
 	gateNames = [kinds]string{"in", "out"}
-	// batches are the bytes of requests to produce. Answers to fetch have four times as much.
+	// batches are the bytes of requests to produce, and of answers to fetch: small, and as clients make them by default.
 	batches = []int32{16 << 10, 1 << 20}
 )
 
 // quota measures what a principal gets that produces and fetches at full speed through two gateways before three brokers, and from the
 // brokers alone.
 func (b *bench) quota(ctx context.Context) error {
-	table := kit.Table{{"limited by", "batches of", "", "MB/s, any " + b.window.String(), "off by", "decisions/s of a gateway", "goals"}}
+	table := kit.Table{{"limited by", "requests of", "", "MB/s, any " + b.window.String(), "off by", "decisions/s of a gateway", "goals"}}
 	for _, behind := range []bool{true, false} {
 		rows, err := b.limited(ctx, behind)
 		if err != nil {
@@ -112,7 +112,7 @@ func (b *bench) startCluster(ctx context.Context, behind bool) (c *cluster, err 
 		return c, err
 	}
 	first := way{addr: c.brokers[0].Addr}
-	client, err := first.client(kgo.DefaultProduceTopic(read))
+	client, err := first.client(kgo.DefaultProduceTopic(read), kgo.ProducerBatchMaxBytes(batches[0])) // or no answer to fetch could be smaller
 	if err != nil {
 		return c, err
 	}
@@ -214,7 +214,7 @@ func (c *cluster) play(ctx context.Context, batch int32) (kit.Table, error) {
 			_, _ = produce(playing, producer, func(int64) bool { return true }) // what came of it is counted by m
 		})
 		clients.Go(func() {
-			w.readOn(playing, kgo.FetchMaxBytes(4*batch), kgo.FetchMaxPartitionBytes(4*batch), kgo.WithHooks(&m[out]))
+			w.readOn(playing, kgo.FetchMaxBytes(batch), kgo.FetchMaxPartitionBytes(batch), kgo.WithHooks(&m[out]))
 		})
 	}
 	if err := m.awaitDelays(ctx); err != nil {
@@ -308,10 +308,12 @@ func (w *way) readOn(ctx context.Context, opts ...kgo.Opt) {
 // meters have one for each kind.
 type meters [kinds]meter
 
-// meter counts the bytes that clients of a kind move, and knows whether they have been delayed.
+// meter counts the bytes that clients of a kind move, and knows when their first delays end.
 type meter struct {
-	bytes   atomic.Int64
-	delayed atomic.Bool
+	bytes atomic.Int64
+
+	mu          sync.Mutex
+	first, ends time.Time // of the first delay, and of the longest that clients were told of before that; zero: there was none
 }
 
 // OnBrokerE2E implements [kgo.HookBrokerE2E].
@@ -325,16 +327,33 @@ func (m *meter) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, e kgo.BrokerE2E) {
 }
 
 // OnBrokerThrottle implements [kgo.HookBrokerThrottle].
-func (m *meter) OnBrokerThrottle(kgo.BrokerMetadata, time.Duration, bool) { m.delayed.Store(true) }
+func (m *meter) OnBrokerThrottle(_ kgo.BrokerMetadata, wait time.Duration, _ bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	if m.first.IsZero() {
+		m.first = now.Add(wait)
+	}
+	if now.Before(m.first) && now.Add(wait).After(m.ends) {
+		m.ends = now.Add(wait)
+	}
+}
 
-// awaitDelays returns when both kinds have used up their burst.
+// late reports whether the first delays are over.
+func (m *meter) late() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !m.first.IsZero() && time.Now().After(m.first) && time.Now().After(m.ends)
+}
+
+// awaitDelays returns when both kinds have used up their burst, and paid back what they had drawn beyond it before they were told.
 func (m *meters) awaitDelays(ctx context.Context) error {
 	for end := time.Now().Add(usedUpWithin); ; {
-		if m[in].delayed.Load() && m[out].delayed.Load() {
+		if m[in].late() && m[out].late() {
 			return nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("after %v nobody is delayed: %d bytes produced, %d fetched; run it on a machine that does less", usedUpWithin, m[in].bytes.Load(), m[out].bytes.Load())
+			return fmt.Errorf("after %v not all are delayed: %d bytes produced, %d fetched; run it on a machine that does less", usedUpWithin, m[in].bytes.Load(), m[out].bytes.Load())
 		}
 		if err := loadgen.Pause(ctx, step); err != nil {
 			return err
@@ -352,7 +371,7 @@ type count struct {
 func (m *meters) follow(ctx context.Context, length time.Duration) (counts [kinds][]count, err error) {
 	begin := time.Now()
 	for at := time.Duration(0); at <= length; at = time.Since(begin) {
-		for kind := range m {
+		for kind := range kinds {
 			counts[kind] = append(counts[kind], count{at, m[kind].bytes.Load()})
 		}
 		if err := loadgen.Pause(ctx, step); err != nil {
