@@ -10,6 +10,7 @@ import (
 // has no socket, no lock and no clock. A [relay] has them.
 type connection struct {
 	pending []pending // in the order of the requests
+	kept    int       // bytes of others' choice in them
 	writing bool      // somebody writes answers of the gateway's own
 	login   login
 	muted   mute
@@ -40,14 +41,24 @@ type pending struct {
 // question is what the gateway asks on a client's connection, and the answer once there is one.
 type question struct{ answer kmsg.Response }
 
-// mostPending bounds the requests of a connection that have no answer yet. More are read when there is room.
-const mostPending = 4096
+// kept is how many bytes of others' choice are kept until the answer.
+func (p *pending) kept() int { return len(p.client) + len(p.own) }
+
+const (
+	// mostPending bounds the requests of a connection that have no answer yet. More are read when there is room.
+	mostPending = 4096
+	// mostKept bounds the bytes that are kept of them: a client id may have 32 KiB.
+	mostKept = 256 << 10
+)
 
 // full reports whether no further request may be read now.
-func (c *connection) full() bool { return len(c.pending) >= mostPending }
+func (c *connection) full() bool { return len(c.pending) >= mostPending || c.kept >= mostKept }
 
 // expect notes that an answer is to come, behind all others.
-func (c *connection) expect(p pending) { c.pending = append(c.pending, p) }
+func (c *connection) expect(p pending) {
+	c.pending = append(c.pending, p)
+	c.kept += p.kept()
+}
 
 // firstOwn returns the next answer if it is the gateway's own and nobody writes those. Then the caller does, until nextOwn
 // returns nil. The goroutine of requests asks after each own answer, that of answers after each of the broker's; so one of them writes.
@@ -76,6 +87,7 @@ func (c *connection) answers(id int32) (pending, error) {
 
 // answered is told that the first answer has been written.
 func (c *connection) answered() {
+	c.kept -= c.pending[0].kept()
 	c.pending[0] = pending{} // or it would keep its bytes
 	c.pending = c.pending[1:]
 }

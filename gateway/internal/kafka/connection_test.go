@@ -3,6 +3,7 @@ package kafka
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ type connectionModel struct {
 	step int
 	now  time.Time
 
+	clients  string    // the longest client id
 	sent     []int32   // requests, in their order
 	toBroker []pending // those of them that the broker has yet to answer
 	written  []int32   // answers, in their order
@@ -52,6 +54,7 @@ func (m *connectionModel) request(p pending, own bool) {
 		m.fatal("a request is read that must not be: %+v", m)
 	}
 	p.correlation = int32(len(m.sent))
+	p.client = m.clients[:len(m.clients)*(len(m.sent)%3)/2]
 	m.sent = append(m.sent, p.correlation)
 	if own {
 		p.own = []byte{byte(p.correlation)}
@@ -184,6 +187,13 @@ func (m *connectionModel) check() {
 	if len(m.sent)-len(m.written) != len(m.pending) || !slices.Equal(m.written, m.sent[:len(m.written)]) {
 		m.fatal("answers to %v, of requests %v, %d pending", m.written, m.sent, len(m.pending))
 	}
+	kept := 0
+	for i := range m.pending {
+		kept += len(m.pending[i].client) + len(m.pending[i].own)
+	}
+	if m.connection.kept != kept || m.full() != (kept >= mostKept) {
+		m.fatal("%d bytes are kept of %d pending, not %d; full: %v", m.connection.kept, len(m.pending), kept, m.full())
+	}
 	if m.over() != (m.left && len(m.written) == len(m.sent)) {
 		m.fatal("over: %v, with %d of %d answered, let go %v", m.over(), len(m.written), len(m.sent), m.left)
 	}
@@ -199,11 +209,12 @@ func FuzzConnection(f *testing.F) {
 	f.Add([]byte{5, 2, 5, 6, 0, 1, 2})                                       // one that fails
 	f.Add([]byte{0, 0, 1, 7, 5, 9, 2, 0, 2, 4, 1})                           // let go with answers under way
 	f.Add([]byte{8, 250, 8, 10, 7, 9, 0, 7, 240, 0, 8, 3, 9, 0, 2, 2, 2, 2}) // two mutes, of which the longer counts
+	f.Add(slices.Concat(slices.Repeat([]byte{0}, 40), slices.Repeat([]byte{2}, 40), []byte{0, 1, 3})) // more than is kept
 	f.Fuzz(func(t *testing.T, program []byte) {
 		if len(program) > 2000 {
 			return // the model looks at everything after each step
 		}
-		m := &connectionModel{T: t, now: time.Unix(1e9, 0)}
+		m := &connectionModel{T: t, now: time.Unix(1e9, 0), clients: strings.Repeat("c", 32<<10)}
 		at := 0
 		arg := func() int {
 			if at++; at < len(program) {
