@@ -57,6 +57,7 @@ type modelQueue struct {
 	came, served   int
 	cameOf         [4]int  // of those that came, by class
 	cut            [4]bool // classes that come, with those above, faster than anything is served
+	down           [2]int  // the lowest class that was served in turn, in this interval and in the one before; 4: none
 	firsts         int     // those that came of whom nobody waited
 	many           bool    // these alone come faster
 	stands, newest bool
@@ -107,7 +108,7 @@ func (m *model) wait(now time.Duration, w modelWaiter, rate float64, median time
 		q.keep = 64
 	}
 	if len(m.waiting) == 0 && !(q.stands && now < q.from+2*q.interval) {
-		*q = modelQueue{interval: q.interval, service: q.service, keep: q.keep, from: now, deserted: q.deserted, left: q.left}
+		*q = modelQueue{interval: q.interval, service: q.service, keep: q.keep, from: now, down: [2]int{4, 4}, deserted: q.deserted, left: q.left}
 	}
 	m.look(now)
 	q.came++
@@ -246,9 +247,10 @@ func (m *model) look(now time.Duration) {
 	above := 0
 	for class := 3; class >= 0; class-- {
 		above += q.cameOf[class]
-		q.cut[class] = q.intervals > 0 && !(float64(q.served-above) > 2*math.Sqrt(float64(q.served)))
+		q.cut[class] = q.intervals > 0 && !(float64(q.served-above) > 2*math.Sqrt(float64(q.served))) && class <= min(q.down[0], q.down[1])
 		q.cameOf[class] = 0
 	}
+	q.down = [2]int{4, q.down[0]}
 	q.many = q.intervals > 0 && !(float64(q.served-q.firsts) > 2*math.Sqrt(float64(q.served)))
 	q.firsts = 0
 	q.recent[0], q.recent[1] = .7*q.recent[0]+float64(q.came), .7*q.recent[1]+float64(q.served)
@@ -297,6 +299,13 @@ func (m *model) settle(now time.Duration) {
 		cost := min(w.cost, m.limit)
 		if m.inFlight()+cost > m.limit {
 			return
+		}
+		highest := 0
+		for _, o := range m.waiting {
+			highest = max(highest, o.class)
+		}
+		if w.class == highest && m.shares[w.class] == 0 {
+			m.queue.down[0] = min(m.queue.down[0], w.class)
 		}
 		m.charge(&w)
 		m.leave(i)

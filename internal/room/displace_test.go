@@ -193,6 +193,46 @@ func inundate(r *Room, user, tenant func(i int) string) {
 	}
 }
 
+// A priority is cut while it stands, and not if lower work had its turn a short while ago: few that
+// are long may leave many that are short waiting, and yet all of these are served in the end.
+func TestLowerWorkHadItsTurn(t *testing.T) {
+	r := newRoom(50, Adaptive)
+	r.SetPace(Pace{Interval: 100 * ms, Keep: 8})
+	at := 0 * ms
+	push := func(class int8) {
+		w := &Waiter{Class: class, Units: 1, Expires: Never}
+		r.CountArrival(at, w)
+		r.Push(at, w)
+	}
+	high := &Waiter{Class: 2}
+	cut := func() bool { return r.placesFor(high) < 50 }
+	for i := range 10 { // low work is served once in each interval, and all of the high that comes
+		for range 5 {
+			push(2)
+		}
+		push(0)
+		if i > 2 && cut() {
+			t.Fatalf("cut at %v, though lower work is served", at)
+		}
+		for range 6 {
+			r.Serve(r.Next(at))
+		}
+		push(0) // or it is another queue
+		at += 110 * ms
+	}
+	for range 3 { // high work alone comes as fast as it is served, and never leaves
+		for range 9 {
+			push(2)
+		}
+		at += 110 * ms
+		r.Serve(r.Next(at))
+	}
+	if !cut() {
+		t.Error("not cut in a flood of its own")
+	}
+	r.check(t)
+}
+
 // A standing queue is cut for those whose flood it is: one tenant's, one user's
 // however many tenants it invents, or everybody's if they are many with little each;
 // and for no higher priority.

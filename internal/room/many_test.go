@@ -245,6 +245,9 @@ func (m *many) next(now time.Duration) *one {
 }
 
 func (m *many) serve(o *one) {
+	if o.class == m.highest() && m.shares[o.class] == 0 {
+		m.standing.flood.hadItsTurn(int(o.class))
+	}
 	for c := range m.highest() {
 		if m.count(c) > 0 && m.shares[c] > 0 {
 			m.arrears[c] += m.shares[c] * m.cost(o)

@@ -250,6 +250,9 @@ func (r *Room) Oldest() *Waiter {
 // Serve takes out w, whose turn it is.
 func (r *Room) Serve(w *Waiter) {
 	r.countServed(w)
+	if class := int(w.Class); class == r.highest() && r.classes[class].share == 0 {
+		r.standing.flood.hadItsTurn(class)
+	}
 	r.Remove(w)
 	r.standing.served++
 }

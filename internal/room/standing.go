@@ -130,13 +130,17 @@ func promising(arrived, served float64) int {
 // cutting it too would leave slots empty.
 //
 // So the cut applies to a priority unless clearly more is served than arrives in it and
-// all above it. Users with hardly anybody waiting are spared, unless there are too many
+// all above it. It does not apply either if lower work had its turn in this interval or
+// the one before: then nobody of this priority waited. What is served is counted, and one
+// that is low and long may take the time of a thousand that are high and short. Users with hardly anybody waiting are spared, unless there are too many
 // such first waiters by the same measure. In that case the flood is many users with
 // little each. A user without a name counts by tenant. Users with a name do not, because
 // anybody can invent tenants.
 type flood struct {
 	came   [Classes]int  // in this interval, by class
 	firsts int           // newcomers whose user had nobody waiting
+	turned int           // classes from the lowest that had its turn in this interval up; 0: none
+	before int           // the same in the interval before
 	class  [Classes]bool // is cut
 	many   bool          // the flood is many users with little each
 }
@@ -174,11 +178,15 @@ func (c *flood) judge(judged bool, served int) {
 	above := 0
 	for i := Classes - 1; i >= 0; i-- {
 		above += c.came[i]
-		c.class[i] = judged && !draining(above, served)
+		c.class[i] = judged && !draining(above, served) && Classes-i >= max(c.turned, c.before)
 	}
 	c.many = judged && !draining(c.firsts, served)
-	c.came, c.firsts = [Classes]int{}, 0
+	c.came, c.firsts, c.turned, c.before = [Classes]int{}, 0, 0, c.turned
 }
+
+// hadItsTurn notes that one of a class is served because nobody above it waits. With a guarantee
+// that is no sign: its places may keep those above it out.
+func (c *flood) hadItsTurn(class int) { c.turned = max(c.turned, Classes-class) }
 
 // Pace is what the room has to know of the gate's speed to tell a standing queue
 // from a burst.
