@@ -215,3 +215,89 @@ runtime_quotas: {file: "%s"}
 		t.Errorf("%+v", s)
 	}
 }
+
+// weir kafka import takes the quotas of real brokers over. As long as there are both, the gateway says so.
+func TestKafkaImport(t *testing.T) {
+	t.Parallel()
+	jars, err := kafka.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster, err := kafka.Start(t.Context(), kafka.Config{Jars: jars, Ports: &ports})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cluster.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	client, name := kafkaClient(t, kgo.SeedBrokers(cluster.Addr)), "alice"
+	req, entry, is := kmsg.NewPtrAlterClientQuotasRequest(), kmsg.NewAlterClientQuotasRequestEntry(), kmsg.NewAlterClientQuotasRequestEntryEntity()
+	is.Type, is.Name = "user", &name
+	entry.Entity = append(entry.Entity, is)
+	for key, value := range map[string]float64{"producer_byte_rate": 1000, "controller_mutation_rate": 0.5, "request_percentage": 50} {
+		op := kmsg.NewAlterClientQuotasRequestEntryOp()
+		op.Key, op.Value = key, value
+		entry.Ops = append(entry.Ops, op)
+	}
+	req.Entries = append(req.Entries, entry)
+	if resp, err := req.RequestWith(t.Context(), client); err != nil || resp.Entries[0].ErrorCode != 0 {
+		t.Fatalf("%+v, %v", resp, err)
+	}
+	own := func() string {
+		resp, err := kmsg.NewPtrDescribeClientQuotasRequest().RequestWith(t.Context(), client)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var keys []string
+		for _, e := range resp.Entries {
+			for _, v := range e.Values {
+				keys = append(keys, v.Key)
+			}
+		}
+		slices.Sort(keys)
+		return strings.Join(keys, " ")
+	}
+	const all = "controller_mutation_rate producer_byte_rate request_percentage"
+	eventually(t, "the broker knows its quotas", func() bool { return own() == all }) // it learns of them from the controller
+
+	addr, admin, dir := freeAddr(t), freeAddr(t), t.TempDir()
+	g := &gateway{addr: addr, admin: "http://" + admin, config: filepath.Join(dir, "weir.yaml")}
+	token := filepath.Join(dir, "token")
+	writeFile(t, token, []byte("0123456789abcdef\n"))
+	writeFile(t, g.config, fmt.Appendf(nil, `
+admin: {address: "%s", token_file: token}
+kafka:
+  orders:
+    bootstrap: ["%s"]
+    listen: {address: "%s"}
+    nodes: {ports: %s, advertise: 127.0.0.1}
+    quotas: {mutations: topics, produce: in}
+gates: {topics: {quota: {debt: true}}, in: {quota: {}}}
+runtime_quotas: {file: quotas.json}
+`, admin, cluster.Addr, addr, nodePorts(t)))
+	g.process = start(t, addr, dir, binary, "run", "--config", g.config)
+	g.accepts(t, admin)
+	eventually(t, "the gateway says that both hold", func() bool { return strings.Contains(g.out.String(), "both hold") })
+	if metrics := string(get(t, g.admin+"/metrics")); !strings.Contains(metrics, `weir_kafka_broker_quotas{cluster="orders",key="producer_byte_rate"} 1`) {
+		t.Error("the metric does not say so")
+	}
+	imports := func(want string, args ...string) {
+		t.Helper()
+		out, ok := weirCommand(t, append([]string{"kafka", "import", g.config, "--factor", "3", "--admin", admin, "--token-file", token}, args...)...)
+		if !ok || !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
+			t.Errorf("%v: no %q in\n%s", args, want, out)
+		}
+	}
+	imports(`user "alice" producer_byte_rate 1000 in 3000/s burst 30000 nothing is changed`)
+	if now := own(); now != all {
+		t.Errorf("only shown, and the broker has %s", now)
+	}
+	imports("deleted at the brokers: 2", "--apply", "--remove")
+	eventually(t, "the broker has what is not counted here", func() bool { return own() == "request_percentage" })
+	out, ok := weirCommand(t, "quota", "list", "--admin", admin)
+	if text := strings.Join(strings.Fields(out), " "); !ok || !strings.Contains(text, "topics user=alice 0.5/s burst 5.5") || !strings.Contains(text, "in user=alice 3000/s burst 30000") {
+		t.Errorf("weir quota list: %s", out)
+	}
+}

@@ -148,6 +148,14 @@ func TestRunKafka(t *testing.T) {
 	if k.Listen.Address != "127.0.0.1:19092" || first != 19100 || last != 19199 || len(k.Bootstrap) != 2 || cfg.Admin.Enabled() || cfg.ServesHTTP() {
 		t.Errorf("%+v", cfg)
 	}
+	if q := k.Quotas; !cfg.Quotas.InMemory || len(cfg.Gates) != 4 || cfg.Gates[q.Mutations].Quota == nil || !cfg.Gates[q.Mutations].Quota.Debt || cfg.Gates[q.Connections].Quota.Queue.Len == 0 {
+		t.Errorf("quotas that clients set: %+v, gates %+v", q, cfg.Gates)
+	}
+	p, err := policy.Compile(cfg.Policy(), policy.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Close()
 }
 
 // Who is asking is the same with flags as with a file.

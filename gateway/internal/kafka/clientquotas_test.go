@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -557,8 +558,9 @@ func TestQuotasCannotBeKept(t *testing.T) {
 		"UNKNOWN_SERVER_ERROR: nothing is changed: disk full": &broken{}, "INVALID_REQUEST: " + quotas.ErrNowhere.Error(): nil,
 	} {
 		b, client := newClerk(t, store)
-		got := b.altered(client, alter("user=a", set(produceRate, 10), set("request_percentage", 5), "user=b", set("request_percentage", 5)))
-		if got[0] != want || got[1] != "" || len(b.own) != 1 || b.own["user=b"] == nil {
+		b.own["user=c"] = map[string]float64{produceRate: 1}
+		got := b.altered(client, alter("user=a", set(produceRate, 10), set("request_percentage", 5), "user=b", set("request_percentage", 5), "user=c", unset(produceRate)))
+		if got[0] != want || got[1] != "" || got[2] != "" || len(b.own) != 1 || b.own["user=b"] == nil {
 			t.Errorf("%q, and the broker has %v; want %s for the first only", got, b.own, want)
 		}
 	}
@@ -600,6 +602,65 @@ func TestBadQuotaRequests(t *testing.T) {
 			t.Errorf("%s: the broker is asked %q", name, b.seen)
 		}
 	}
+}
+
+// Whatever an entity is called, and whatever its quota, it is kept, read again after a restart, and described as it was set.
+func FuzzKeptQuota(f *testing.F) {
+	f.Add("alice", "app", false, false, 10.0)
+	f.Add("*", "\x00", true, false, 1e300)
+	f.Add("a,client=b", "'", false, true, 1e-300)
+	f.Add("\u00e4\U0001f600", "\\", false, false, 0.1)
+	f.Fuzz(func(t *testing.T, user, client string, noUser, noClient bool, value float64) {
+		if !utf8.ValidString(user) || !utf8.ValidString(client) || noUser && noClient {
+			return
+		}
+		var entity []kmsg.AlterClientQuotasRequestEntryEntity
+		if !noUser {
+			entity = append(entity, kmsg.AlterClientQuotasRequestEntryEntity{Type: ofUser, Name: &user})
+		}
+		if !noClient {
+			entity = append(entity, kmsg.AlterClientQuotasRequestEntryEntity{Type: ofClient, Name: &client})
+		}
+		whose, err := whoseRule(entity)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := Quotas{Samples: 11, Window: time.Second}
+		rule, asked, err := q.RuleOf(whose, mutationRate, value)
+		if bad := !(value > 0) || math.IsInf(value, 0); bad != (err != nil) {
+			t.Fatalf("%v: %v", value, err)
+		} else if bad {
+			return
+		}
+		spec := policy.Spec{RuntimeRules: true, OtherWork: map[string]string{"topics": ""}, Gates: map[string]policy.GateSpec{"topics": {Quota: &policy.QuotaSpec{Debt: true}}}}
+		store := new(quotas.Memory)
+		for i := range 2 { // the second reads what the first has kept
+			book, err := quotas.Open(t.Context(), quotas.Options{Store: store, Logger: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			plan := book.Plan(spec, func(string, string) string { return "" }, nil)
+			p, err := policy.Compile(spec, policy.Options{QuotaRules: plan.Rules})
+			if err != nil {
+				t.Fatal(err)
+			}
+			book.Adopt(plan, p)
+			if i == 0 {
+				if _, err := book.Change(t.Context(), quotas.Change{Ops: []quotas.Op{{Gate: "topics", Set: rule, Asked: asked}}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			views := book.List("topics").Rules
+			if len(views) != 1 {
+				t.Fatalf("%+v", views)
+			}
+			got, was, ok := described(&views[0])
+			if !ok || was != value || entityOf(got) != entityOf(entity) {
+				t.Errorf("%v of %s is described as %v of %s, %v", value, entityOf(entity), was, entityOf(got), ok)
+			}
+			p.Close()
+		}
+	})
 }
 
 // The burst of a rule is that of a broker, and within what a rule may have.

@@ -176,7 +176,7 @@ func (b *Book) each(ctx context.Context, all []Change, answers []Answer) {
 	open := make([]int, 0, len(all)) // the changes that have no answer yet
 	for i := range all {
 		if b.saved.store == nil {
-			answers[i].Err = ErrNowhere
+			answers[i].Err = b.nowhere(&all[i])
 		} else if answers[i].Err = b.fillGates(&all[i]); answers[i].Err == nil {
 			open = append(open, i)
 		}
@@ -231,6 +231,20 @@ func (b *Book) fillGates(c *Change) error {
 	return nil
 }
 
+// nowhere is what comes of a change where nothing is kept: what need not be there can be deleted, if it is not the file's.
+func (b *Book) nowhere(c *Change) error {
+	b.mu.Lock()
+	plan := b.plan
+	b.mu.Unlock()
+	if !c.MayMiss || plan == nil || len(c.Ops) == 0 || slices.ContainsFunc(c.Ops, func(op Op) bool { return op.Delete == nil }) {
+		return ErrNowhere
+	}
+	if _, _, faults := c.judge(plan, plan.doc); len(faults) > 0 {
+		return faults
+	}
+	return nil
+}
+
 // attempt makes the open changes to the known rules. It returns true if others were faster, and nothing has come of it.
 func (b *Book) attempt(ctx context.Context, all []Change, open []int, answers []Answer) (again bool) {
 	b.mu.Lock()
@@ -277,9 +291,10 @@ func (b *Book) attempt(ctx context.Context, all []Change, open []int, answers []
 		}
 	}
 	for _, i := range made {
-		if err != nil {
+		idle := all[i].MayMiss && len(answers[i].Steps) == 0 // there is nothing to write
+		if err != nil && !idle {
 			answers[i] = Answer{Result{ETag: saved.tag}, err}
-		} else if write {
+		} else if err == nil && write {
 			answers[i].ETag = tag(data)
 		}
 	}

@@ -205,6 +205,13 @@ func TestEachFails(t *testing.T) {
 	if got := none.Each(t.Context(), []Change{set("api", "carol", "3/h")})[0].Err; !errors.Is(got, ErrNowhere) {
 		t.Errorf("without a store: %v", got)
 	}
+	gone := func(name string) Change {
+		return Change{MayMiss: true, Ops: []Op{{Gate: "api", Delete: &quota.Rule{User: quota.Match(name)}}}}
+	}
+	a = none.Each(t.Context(), []Change{gone("carol"), gone("alice"), {Ops: gone("carol").Ops}, {MayMiss: true}})
+	if a[0].Err != nil || !strings.Contains(fmt.Sprint(a[1].Err), "is that of weir.yaml:api.rules[0]") || !errors.Is(a[2].Err, ErrNowhere) || a[3].Err == nil {
+		t.Errorf("deleted without a store: %v, %v, %v, %v", a[0].Err, a[1].Err, a[2].Err, a[3].Err)
+	}
 }
 
 // A limit that a rule cannot have is kept as it was asked for, beside what the rule gives in its place.
