@@ -89,11 +89,11 @@ func TestConnectionsWait(t *testing.T) {
 	q := policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "5/s", Burst: 1}}
 	q.Queue.Len, q.Queue.MaxWait = 1, policy.Duration(time.Minute)
 	r, brokers := newDoor(t, q, policy.Enforce)
-	r.come()
 	begin := time.Now()
+	r.come()
+	<-brokers
 	second := r.come()
 	r.write(second, framed("app", 0, kmsg.NewPtrListGroupsRequest()))
-	<-brokers
 	b := <-brokers
 	if passed := time.Since(begin); passed < 150*time.Millisecond {
 		t.Errorf("served after %v", passed)

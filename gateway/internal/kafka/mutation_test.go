@@ -224,8 +224,8 @@ func TestRefusedMutationIsTold(t *testing.T) {
 	b, client := newCluster(t, policy.Enforce, 10)
 	b.write(client, framed("app", 0, kmsg.NewPtrListGroupsRequest()))
 	b.write(client, framed("app", 7, create(7, "a", 12)))
-	b.write(client, framed("app", 7, create(7, "b", 1)))
 	begin := time.Now()
+	b.write(client, framed("app", 7, create(7, "b", 1)))
 	b.write(client, framed("app", 0, kmsg.NewPtrListGroupsRequest()))
 	b.frame(client)
 	for _, want := range []int16{0, kerr.ThrottlingQuotaExceeded.Code} {
