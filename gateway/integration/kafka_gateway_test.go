@@ -191,6 +191,23 @@ func isDelayed(t *testing.T, g *gateway, addr string, tool func(class string, ar
 			t.Errorf("delays: %+v", one)
 		}
 	}
+	metrics := string(get(t, g.admin+"/metrics"))
+	for _, want := range []string{
+		`weir_kafka_delays_total{bucket="in/user=ANONYMOUS/client=java",gate="in"} `, `weir_kafka_charged_total{bucket="out/user=ANONYMOUS/client=go",gate="out"} `,
+		`weir_kafka_requests_total{api="Produce",cluster="limited"} `, `weir_kafka_node_answer_bytes_total{cluster="limited",node="1"} `,
+	} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("no metric %s", want)
+		}
+	}
+	var would struct {
+		Kafka struct {
+			Delay int `json:"delay_ms"`
+		}
+	}
+	if err := json.Unmarshal(get(t, g.admin+"/explain?kafka=limited&api=Fetch&client=go&cost=21000000"), &would); err != nil || would.Kafka.Delay != 20_000 {
+		t.Errorf("a fetch of 21 MB would be delayed by %d ms, want 20 s; %v", would.Kafka.Delay, err)
+	}
 }
 
 // isRefused shows that a quota of mutations holds before a real broker: the vectors K20 and K23 of KIP-599, with a client in Go and with

@@ -167,11 +167,16 @@ func readConfig(file string, in io.Reader) (*config.Config, error) {
 // summary describes a configuration in one line. It shows at a glance whether it is the
 // right one.
 func summary(c *config.Config) string {
-	parts := []string{
-		count(len(c.Listeners), "listener"),
-		count(len(c.Gates), "gate"),
-		count(len(c.Routes), "route"),
-		count(len(c.Upstreams), "upstream") + " with " + count(c.TargetCount(), "target"),
+	var parts []string
+	clusters := c.KafkaListeners()
+	if n := len(clusters); n > 0 {
+		parts = append(parts, count(n, "cluster")+" of Kafka")
+	}
+	if c.ServesHTTP() || len(clusters) == 0 {
+		parts = append(parts, count(len(c.Listeners), "listener"), count(len(c.Gates), "gate"), count(len(c.Routes), "route"),
+			count(len(c.Upstreams), "upstream")+" with "+count(c.TargetCount(), "target"))
+	} else {
+		parts = append(parts, count(len(c.Gates), "gate"))
 	}
 	text := strings.Join(parts, ", ")
 	if c.Admin.Enabled() {

@@ -59,6 +59,15 @@ func TestCheck(t *testing.T) {
 		t.Errorf("one bad file: out %q, err %q", out, errs)
 	}
 
+	kafka := "kafka: {orders: {bootstrap: [10.0.0.1:9092], listen: {address: 127.0.0.1:19092}, nodes: {ports: 9100-9199, advertise: localhost}}}\n"
+	for text, want := range map[string]string{
+		kafka: "-: ok: 1 cluster of Kafka, 0 gates, admin on 127.0.0.1:8090\n",
+		kafka + "upstreams: {app: {targets: [\"http://127.0.0.1:3000\"]}}\nroutes: [{match: [/], upstream: app}]\n": "-: ok: 1 cluster of Kafka, 1 listener, 0 gates, 1 route, 1 upstream with 1 target, admin on 127.0.0.1:8090\n",
+	} {
+		if out, _, err := run(NewCheckCommand(), text, "-"); err != nil || !strings.HasPrefix(out, want) {
+			t.Errorf("%s\n%q, %v; want %q", text, out, err, want)
+		}
+	}
 	out, _, err = run(NewCheckCommand(), config.Minimum+"  admin: {address: off}\n", "-")
 	if err != nil || !strings.Contains(out, "no admin listener") || !strings.Contains(out, "stdin:5:7: warning: routes[0] (/) passes no gate") {
 		t.Errorf("standard input: %q, %v", out, err)

@@ -205,10 +205,10 @@ func (m *connectionModel) check() {
 func FuzzConnection(f *testing.F) {
 	f.Add([]byte{0, 1, 1, 2, 3, 1, 3, 2, 4})
 	f.Add([]byte{1, 3, 1, 0, 1, 2, 4, 1, 3, 3, 4, 4})
-	f.Add([]byte{5, 2, 5, 2, 0, 8, 90, 7, 200, 0, 2, 5, 2, 15, 2})           // a login, a mute, and again as somebody else
-	f.Add([]byte{5, 2, 5, 6, 0, 1, 2})                                       // one that fails
-	f.Add([]byte{0, 0, 1, 7, 5, 9, 2, 0, 2, 4, 1})                           // let go with answers under way
-	f.Add([]byte{8, 250, 8, 10, 7, 9, 0, 7, 240, 0, 8, 3, 9, 0, 2, 2, 2, 2}) // two mutes, of which the longer counts
+	f.Add([]byte{5, 2, 5, 2, 0, 8, 90, 7, 200, 0, 2, 5, 2, 15, 2})                                    // a login, a mute, and again as somebody else
+	f.Add([]byte{5, 2, 5, 6, 0, 1, 2})                                                                // one that fails
+	f.Add([]byte{0, 0, 1, 7, 5, 9, 2, 0, 2, 4, 1})                                                    // let go with answers under way
+	f.Add([]byte{8, 250, 8, 10, 7, 9, 0, 7, 240, 0, 8, 3, 9, 0, 2, 2, 2, 2})                          // two mutes, of which the longer counts
 	f.Add(slices.Concat(slices.Repeat([]byte{0}, 40), slices.Repeat([]byte{2}, 40), []byte{0, 1, 3})) // more than is kept
 	f.Fuzz(func(t *testing.T, program []byte) {
 		if len(program) > 2000 {

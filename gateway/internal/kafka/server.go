@@ -413,7 +413,7 @@ func (s *Server) muted(now time.Time) (n int, longest []MutedStatus) {
 			continue
 		}
 		n++
-		longest = append(longest, MutedStatus{r.raw.RemoteAddr().String(), r.node.id, who.name, m.client, m.quota, m.until, left.Seconds()})
+		longest = append(longest, MutedStatus{r.raw.RemoteAddr().String(), r.node.id, clipped(who.name), m.client, m.quota, m.until, left.Seconds()})
 		if len(longest) >= 2*mostMuted {
 			longest = last(longest)
 		}
