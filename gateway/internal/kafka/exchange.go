@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -201,8 +202,19 @@ func (r *request) login(b []byte) (kmsg.Request, error) {
 	return req, nil
 }
 
+// largeBodies lets one large request be read at a time. What it claims to hold may take eighty times its size in memory, until it turns
+// out not to be there; the requests of a thousand clients together must not.
+var largeBodies sync.Mutex
+
+// largeBody is from how many bytes on a request is large. Those of real clients are smaller.
+const largeBody = 64 << 10
+
 // readBody reads the fields of a request of a known version, of which b is everything behind the size of its frame.
 func readBody(b []byte, to kmsg.Request) error {
+	if len(b) > largeBody {
+		largeBodies.Lock()
+		defer largeBodies.Unlock()
+	}
 	in := reader{b: b, at: leastRequest}
 	in.nullable()
 	if to.IsFlexible() {

@@ -28,7 +28,6 @@ type bench struct {
 	mu       sync.Mutex
 	now      time.Duration
 	throttle int32 // that the broker demands by itself
-	all      sync.WaitGroup
 }
 
 func newBench(t *testing.T, rules ...policy.QuotaRuleSpec) *bench {
