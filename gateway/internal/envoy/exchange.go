@@ -307,7 +307,9 @@ func (x *exchange) follow() (End, error) {
 			if x.seen&(1<<m.request.phase) != 0 {
 				return Invalid, status.Errorf(codes.InvalidArgument, "the %s came twice", m.request.phase)
 			}
-			if err := x.reply(m.request); err != nil {
+			if err := x.reply(m.request); status.Code(err) == codes.Canceled {
+				return x.over(), nil // the client has left at this moment
+			} else if err != nil {
 				return Invalid, err
 			}
 		case <-x.service.draining:

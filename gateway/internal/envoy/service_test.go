@@ -654,6 +654,56 @@ func TestCertificates(t *testing.T) {
 	}
 }
 
+// leaving is a stream that brings some messages, and ends while the last of them is answered.
+type leaving struct {
+	grpc.ServerStream
+	ctx                context.Context
+	messages           []*extproc.ProcessingRequest
+	received, answered int
+}
+
+func (s *leaving) Context() context.Context { return s.ctx }
+
+func (s *leaving) RecvMsg(m any) error {
+	if s.received == len(s.messages) {
+		<-s.ctx.Done()
+		return status.FromContextError(s.ctx.Err()).Err()
+	}
+	wire, err := proto.Marshal(s.messages[s.received])
+	if err != nil {
+		return err
+	}
+	s.received++
+	return m.(*request).ReadWire(wire)
+}
+
+func (s *leaving) SendMsg(any) error {
+	if s.answered++; s.answered < len(s.messages) {
+		return nil
+	}
+	return status.Error(codes.Canceled, "context canceled")
+}
+
+// A client that leaves while a message is answered has left, and made no mistake: before the answer
+// its slot is held.
+func TestLeavesMeanwhile(t *testing.T) {
+	trailers := &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestTrailers{RequestTrailers: new(extproc.HttpTrailers)}}
+	for _, tt := range []struct {
+		last *extproc.ProcessingRequest
+		end  End
+		held int64
+	}{{trailers, Early, 1}, {says(false, ":status", "200"), Complete, 0}} {
+		b := newBench(t, limited(1, -1))
+		ctx, cancel := context.WithCancel(t.Context())
+		s := &leaving{ctx: ctx, messages: []*extproc.ProcessingRequest{asks(), tt.last}}
+		err := b.process(s, Bounds{MaxStreams: func() int64 { return 1 }, FirstMessage: time.Minute})
+		cancel()
+		if n := b.Snapshot(); err != nil || n.Ended[tt.end] != 1 || n.Held != tt.held || b.gate(t).InFlight != tt.held {
+			t.Errorf("%v: %+v, %d in flight; want %v and %d held", err, n, b.gate(t).InFlight, tt.end, tt.held)
+		}
+	}
+}
+
 // A stream that ends without an error lets its request in. A request that waits must not come in so,
 // by sending more before the answer.
 func TestMoreWhileItWaits(t *testing.T) {
