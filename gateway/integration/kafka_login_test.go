@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -80,12 +79,12 @@ gates:
 		t.Fatalf("%+v, %v", token, err)
 	}
 	byToken := scram.Auth{User: token.TokenID, Pass: base64.StdEncoding.EncodeToString(token.HMAC), IsToken: true}
-	before := left(t, g, "alice")
+	before := leftOf(t, g, "Produce", "alice")
 	owner := kafkaClient(t, kgo.SeedBrokers(addr), kgo.SASL(byToken.AsSha256Mechanism()), kgo.ProducerBatchCompression(kgo.NoCompression()))
 	if err := owner.ProduceSync(t.Context(), &kgo.Record{Topic: "orders", Value: make([]byte, 50_000)}).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
-	if after := left(t, g, "alice"); after > before-40_000 {
+	if after := leftOf(t, g, "Produce", "alice"); after > before-40_000 {
 		t.Errorf("by a token 50,000 bytes are produced, and of alice's %v are left of %v", after, before)
 	}
 	if n := loginsOf(t, g, "orders"); n.LoginsUnnamed != 0 {
@@ -155,19 +154,6 @@ func loginsOf(t *testing.T, g *gateway, cluster string) kafkaLogins {
 	}
 	t.Fatalf("no cluster is called %s", cluster)
 	return kafkaLogins{}
-}
-
-// left is how many bytes of its producer_byte_rate a user has.
-func left(t *testing.T, g *gateway, user string) float64 {
-	t.Helper()
-	out, ok := weirCommand(t, "explain", "--admin", strings.TrimPrefix(g.admin, "http://"), "--kafka", "orders", "--api", "Produce", "--user", user, "--client", "app", "--json")
-	var said struct {
-		Gates []struct{ Left float64 }
-	}
-	if err := json.Unmarshal([]byte(out), &said); !ok || err != nil || len(said.Gates) == 0 {
-		t.Fatalf("weir explain: %v\n%s", err, out)
-	}
-	return said.Gates[0].Left
 }
 
 // allow gives a user a right.

@@ -1,0 +1,132 @@
+//go:build integration
+
+package integration
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+
+	"github.com/weir-go/weir/gateway/internal/await"
+	"github.com/weir-go/weir/internal/kafka"
+)
+
+// Vectors of KIP-599 before a real broker, for users who log in: K7, K8, K10 and K24, and that who comes back when told is served. The others
+// run before a broker of the tests' own (gateway/internal/kafka). A topic that the broker makes by itself is charged to who has asked for it.
+func TestKafkaVectors(t *testing.T) {
+	t.Parallel()
+	jars, err := kafka.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	users := map[string]string{"weir": "gateway", "strict": "secret", "older": "secret", "curious": "secret", "nobody": "secret"}
+	cluster, err := kafka.Start(t.Context(), kafka.Config{Jars: jars, Ports: &ports, Users: users, Settings: []string{"auto.create.topics.enable=true", "num.partitions=3"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cluster.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	admin := kafkaClient(t, kgo.SeedBrokers(cluster.Addr))
+	for user := range users {
+		allow(t, admin, user, kmsg.ACLResourceTypeTopic, "*", kmsg.ACLOperationAll)
+	}
+	allow(t, admin, "weir", kmsg.ACLResourceTypeCluster, "kafka-cluster", kmsg.ACLOperationDescribeConfigs)
+	secret, addr := filepath.Join(t.TempDir(), "secret"), freeAddr(t)
+	if err := os.WriteFile(secret, []byte("gateway\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g := startKafkaGateway(t, addr, fmt.Sprintf(`
+kafka:
+  orders:
+    bootstrap: ["%s"]
+    sasl: {mechanism: plain, user: weir, password_file: "%s"}
+    listen: {address: "%s"}
+    nodes: {ports: %s, advertise: 127.0.0.1}
+    quotas: {mutations: topics}
+gates:
+  topics:
+    quota:
+      debt: true
+      rules: [{user: strict, rate: 10/s, burst: 100}, {user: older, rate: 10/s, burst: 100}, {user: curious, rate: 1/h, burst: 100}]
+`, cluster.SASL, secret, addr, nodePorts(t)))
+	as := func(user string, more ...kgo.Opt) *kgo.Client { // on a connection of its own, which nobody has muted
+		return kafkaClient(t, append(more, kgo.SeedBrokers(addr), kgo.SASL(plain.Auth{User: user, Pass: "secret"}.AsMechanism()))...)
+	}
+
+	begin := time.Now()
+	for i, want := range []struct {
+		code     int16
+		throttle time.Duration
+	}{{}, {}, {89, 8 * time.Second}} {
+		resp := createTopic(t, as("strict"), fmt.Sprintf("strict-%d", i), 90)
+		isToldToWait(t, fmt.Sprintf("K8, %d", i), resp.Topics[0].ErrorCode, resp.ThrottleMillis, want.code, want.throttle, begin)
+		if want.code == 0 {
+			continue
+		}
+		if text := *resp.Topics[0].ErrorMessage; !strings.Contains(text, "10/s, burst 100") || !strings.Contains(text, "come back in") {
+			t.Errorf("K8: %s", text)
+		}
+		await.Moment(time.Now().Add(time.Duration(resp.ThrottleMillis) * time.Millisecond))
+		if resp := createTopic(t, as("strict"), "strict-again", 1); resp.Topics[0].ErrorCode != 0 {
+			t.Errorf("K8: who comes back when told gets %+v", resp.Topics[0])
+		}
+	}
+	begin = time.Now()
+	for i, throttle := range []time.Duration{0, 8 * time.Second, 17 * time.Second} {
+		resp := createTopic(t, as("older", kgo.MaxVersions(kversion.V2_4_0())), fmt.Sprintf("older-%d", i), 90)
+		isToldToWait(t, fmt.Sprintf("K10, %d", i), resp.Topics[0].ErrorCode, resp.ThrottleMillis, 0, throttle, begin)
+	}
+	for i := range 2 {
+		resp := createTopic(t, as("nobody"), fmt.Sprintf("nobody-%d", i), 30)
+		isToldToWait(t, "K24", resp.Topics[0].ErrorCode, resp.ThrottleMillis, 0, 0, begin)
+	}
+
+	ask := kmsg.NewPtrMetadataRequest()
+	ask.AllowAutoTopicCreation = true
+	topic := kmsg.NewMetadataRequestTopic()
+	topic.Topic = kmsg.StringPtr("by-itself")
+	ask.Topics = append(ask.Topics, topic)
+	curious := as("curious")
+	await.That(t, "the topic is there", func() bool {
+		resp, err := ask.RequestWith(t.Context(), curious)
+		return err == nil && resp.Topics[0].ErrorCode == 0 && len(resp.Topics[0].Partitions) == 3
+	})
+	if got := leftOf(t, g, "CreateTopics", "curious"); got < 97 || got > 97.1 {
+		t.Errorf("%v left of 100 partitions, of which the broker has made 3", got)
+	}
+}
+
+// isToldToWait checks an answer against a vector: the error, and a wait that is no shorter than the vector's less the time passed, and at most 50 ms
+// longer.
+func isToldToWait(t *testing.T, name string, code int16, ms int32, wantCode int16, want time.Duration, begin time.Time) {
+	t.Helper()
+	told, passed := time.Duration(ms)*time.Millisecond, time.Since(begin)
+	if passed < want && (code != wantCode || told > want+50*time.Millisecond || told < want-passed) || want == 0 && (code != wantCode || told != 0) {
+		t.Errorf("%s: error %d, %v to wait, after %v; want %d, %v", name, code, told, passed, wantCode, want)
+	}
+}
+
+// leftOf is how much of a quota a user has.
+func leftOf(t *testing.T, g *gateway, api, user string) float64 {
+	t.Helper()
+	out, ok := weirCommand(t, "explain", "--admin", strings.TrimPrefix(g.admin, "http://"), "--kafka", "orders", "--api", api, "--user", user, "--client", "app", "--json")
+	var said struct {
+		Gates []struct{ Left float64 }
+	}
+	if err := json.Unmarshal([]byte(out), &said); !ok || err != nil || len(said.Gates) == 0 {
+		t.Fatalf("weir explain: %v\n%s", err, out)
+	}
+	return said.Gates[0].Left
+}
