@@ -217,7 +217,7 @@ func (c *cluster) play(ctx context.Context, batch int32) (kit.Table, error) {
 			w.readOn(playing, kgo.FetchMaxBytes(batch), kgo.FetchMaxPartitionBytes(batch), kgo.WithHooks(&m[out]))
 		})
 	}
-	if err := m.awaitDelays(ctx); err != nil {
+	if err := m.awaitDelays(ctx); err != nil && (len(c.admins) > 0 || ctx.Err() != nil) { // brokers alone may allow more than this machine can move
 		return nil, err
 	}
 	before, err := c.decisions(ctx)
