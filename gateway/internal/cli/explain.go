@@ -43,7 +43,7 @@ unless --user, --client, --tenant or --priority set it.
 With --kafka and --api it is about a client of Kafka that stands before that cluster: which
 quota counts what it asks, and whether it would be served, delayed or refused. --cost is
 bytes, or the partitions of one topic. --version tells clients that know the error of a quota
-from those that are only delayed.
+from those that are only delayed. --api connect is about a new connection, by --from.
 
 The exit code is 0 if the request would go to the upstream, also after a wait, and 1 if
 it would be refused.`,
@@ -73,7 +73,7 @@ it would be refused.`,
 	flags.StringVar(&a.Descriptor, "descriptor", "", "ask about a descriptor of Envoy's rate limit service in place of a request, as in database=users,plan=free")
 	flags.StringVar(&a.Domain, "domain", "", "domain of the descriptor, which is a gate (default: all gates with rules about descriptors)")
 	flags.StringVar(&a.Kafka, "kafka", "", "cluster of Kafka whose client asks, in place of a request of HTTP")
-	flags.StringVar(&a.API, "api", "", "what it asks, as in Produce, Fetch or CreateTopics")
+	flags.StringVar(&a.API, "api", "", "what it asks, as in Produce, Fetch or CreateTopics; connect for a new connection")
 	flags.StringVar(&a.Version, "version", "", "version of the API (default: the newest that clients are offered)")
 	flags.Int64Var(&a.Cost, "cost", 0, "cost of the request (default: the route's, else 1)")
 	return cmd

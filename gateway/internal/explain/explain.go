@@ -59,7 +59,9 @@ type Answer struct {
 }
 
 // Refused reports whether the gateway itself would answer, with a refusal.
-func (a *Answer) Refused() bool { return a.Status != 0 || a.Kafka != nil && a.Kafka.Code != 0 }
+func (a *Answer) Refused() bool {
+	return a.Status != 0 || a.Kafka != nil && (a.Kafka.Code != 0 || a.Kafka.Reset)
+}
 
 // Gate is what one gate would do.
 type Gate struct {

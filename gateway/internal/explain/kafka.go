@@ -3,6 +3,7 @@ package explain
 import (
 	"cmp"
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,7 +30,12 @@ type Kafka struct {
 	Code    int16  `json:"error_code,omitempty"`
 	Error   string `json:"error,omitempty"`
 	RetryMS int64  `json:"retry_after_ms,omitempty"`
+	// Reset is true for a new connection that would be.
+	Reset bool `json:"reset,omitempty"`
 }
+
+// connect stands for an API where a new connection is asked about, by its address.
+const connect = "Connect"
 
 // anonymous is who clients of Kafka are that do not log in.
 const anonymous = "ANONYMOUS"
@@ -43,6 +49,9 @@ type kafkaAsk struct {
 
 // explainKafka says what would happen to a request of a client of Kafka.
 func (v View) explainKafka(ask Ask) (*Answer, error) {
+	if strings.EqualFold(ask.API, connect) {
+		return v.explainConnect(ask)
+	}
 	k, err := v.kafkaAsk(ask)
 	if err != nil {
 		return nil, err
@@ -74,19 +83,53 @@ func (v View) explainKafka(ask Ask) (*Answer, error) {
 	return a, nil
 }
 
+// explainConnect says what would happen to a new connection.
+func (v View) explainConnect(ask Ask) (*Answer, error) {
+	quotas, err := v.cluster(ask.Kafka)
+	if err != nil {
+		return nil, err
+	}
+	r, err := (&Ask{From: ask.From}).request()
+	if err != nil {
+		return nil, err
+	}
+	host, _, _ := net.SplitHostPort(r.RemoteAddr)
+	w := weir.Work{User: policy.PeerName(host)}
+	a := &Answer{Kafka: &Kafka{Cluster: ask.Kafka, API: connect}, Gates: []Gate{}, User: w.User, Priority: w.Priority.String(), Cost: w.CostOrOne(), Notes: v.Notes}
+	g := v.Policy.Gate(quotas.Connections)
+	if g == nil || g.Quota() == nil {
+		return a, nil
+	}
+	one := &Answer{} // whose status is of HTTP
+	one.addGate(g, v.Config.Gates[g.Name()].Quota, w, true)
+	if g.Mode() != policy.Off {
+		one.Gates[0].Rules = v.rules(g.Quota(), w)
+	}
+	a.Gates, a.Kafka.Reset, a.Kafka.RetryMS = one.Gates, one.Status != 0, one.AfterMS
+	return a, nil
+}
+
+// cluster returns the quotas of a cluster that clients reach.
+func (v *View) cluster(name string) (q config.KafkaQuotas, err error) {
+	known := v.Config.KafkaListeners()
+	switch {
+	case name == "":
+		return q, fmt.Errorf("kafka names no cluster; write one of those in the file: %s", list(known))
+	case !slices.Contains(known, name):
+		return q, fmt.Errorf("kafka %q is no cluster that clients reach through this gateway; those are: %s", name, list(known))
+	}
+	return v.Config.Kafka[name].Quotas, nil
+}
+
 // kafkaAsk understands what is asked. The errors begin with the setting that is wrong.
 func (v *View) kafkaAsk(ask Ask) (k *kafkaAsk, err error) {
-	known := v.Config.KafkaListeners()
-	c := v.Config.Kafka[ask.Kafka]
-	switch {
-	case ask.Kafka == "":
-		return nil, fmt.Errorf("kafka names no cluster; write one of those in the file: %s", list(known))
-	case !slices.Contains(known, ask.Kafka):
-		return nil, fmt.Errorf("kafka %q is no cluster that clients reach through this gateway; those are: %s", ask.Kafka, list(known))
-	case ask.API == "":
-		return nil, fmt.Errorf("api names none; write what the client asks, such as Produce, Fetch or CreateTopics")
+	k = new(kafkaAsk)
+	if k.quotas, err = v.cluster(ask.Kafka); err != nil {
+		return nil, err
 	}
-	k = &kafkaAsk{quotas: c.Quotas}
+	if ask.API == "" {
+		return nil, fmt.Errorf("api names none; write what the client asks, such as Produce, Fetch or CreateTopics, or connect for a new connection")
+	}
 	ok := false
 	if k.api, ok = kafka.APIOf(ask.API); !ok {
 		return nil, fmt.Errorf("api %q is none that clients are offered; write it as Kafka does, such as Produce, Fetch or CreateTopics", ask.API)
@@ -168,6 +211,8 @@ func (k *kafkaAsk) demand(gate *Gate, g *policy.Gate, w weir.Work) (time.Duratio
 func (k *Kafka) verdict(gates []Gate) string {
 	delay := time.Duration(k.DelayMS) * time.Millisecond
 	switch {
+	case k.API == connect:
+		return k.connects(gates)
 	case len(gates) == 0:
 		return fmt.Sprintf("Goes to the broker: nothing counts %s of %s.", k.API, k.Cluster)
 	case k.Code != 0 && k.RetryMS > 0:
@@ -182,4 +227,19 @@ func (k *Kafka) verdict(gates []Gate) string {
 		return fmt.Sprintf("Goes to the broker. %s would delay or refuse it, and is in observe mode.", gates[0].Name)
 	}
 	return "Goes to the broker."
+}
+
+// connects is what becomes of a new connection.
+func (k *Kafka) connects(gates []Gate) string {
+	switch {
+	case len(gates) == 0:
+		return fmt.Sprintf("Goes to a broker: nothing counts new connections of %s.", k.Cluster)
+	case k.Reset && k.RetryMS > 0:
+		return fmt.Sprintf("Reset by %s; there would be room in %v.", gates[0].Name, time.Duration(k.RetryMS)*time.Millisecond)
+	case k.Reset:
+		return fmt.Sprintf("Reset by %s.", gates[0].Name)
+	case gates[0].Says == Waits:
+		return fmt.Sprintf("Waits at %s until its turn comes.", gates[0].Name)
+	}
+	return "Goes to a broker."
 }

@@ -2,6 +2,7 @@ package explain
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -16,16 +17,20 @@ import (
 // beforeKafka is a gateway whose clock stands still, with quotas for clients of Kafka.
 func beforeKafka(t *testing.T, gates string) View {
 	t.Helper()
-	cfg, err := config.Parse("weir.yaml", []byte(`
+	dial := ""
+	if strings.Contains(gates, "dial:") {
+		dial = ", connections: dial"
+	}
+	cfg, err := config.Parse("weir.yaml", fmt.Appendf(nil, `
 kafka:
   orders:
     bootstrap: [127.0.0.1:9092]
     listen: {address: "127.0.0.1:19092"}
     nodes: {ports: 9100-9199, advertise: localhost}
-    quotas: {produce: in, mutations: topics, max_throttle: 20s}
+    quotas: {produce: in, mutations: topics, max_throttle: 20s%s}
   read: {bootstrap: [127.0.0.1:9092]}
 gates:
-`+gates))
+%s`, dial, gates))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,12 +140,43 @@ func TestKafkaAutoCreateOff(t *testing.T) {
 	}
 }
 
+// A new connection waits for its turn, is reset, or goes to a broker.
+func TestKafkaConnects(t *testing.T) {
+	const dial = "dial: {%s quota: {rate: 1/s, by: [address]%s, rules: [{address: 10.0.0.0/8, exempt: true}]}}"
+	for _, tt := range []struct {
+		mode, queue, from, says, verdict string
+	}{
+		{"", "", "192.0.2.1", "passes: 1 of 1 left", "Goes to a broker."},
+		{"", "", "192.0.2.7", "refuses: 0 of 1 left, costs 1", "Reset by dial; there would be room in 1s."},
+		{"", ", queue: {len: 5}", "192.0.2.7", "waits: 0 of 1 left, costs 1, there in 1s", "Waits at dial until its turn comes."},
+		{"mode: observe,", "", "192.0.2.7", "observes: 0 of 1 left, costs 1", "Goes to a broker."},
+		{`mode: "off",`, "", "192.0.2.7", "off: ", "Goes to a broker."},
+		{"", "", "10.1.2.3", "passes: the rule exempts it", "Goes to a broker."},
+	} {
+		v := beforeKafka(t, kafkaGates+"  "+fmt.Sprintf(dial, tt.mode, tt.queue))
+		w := weir.Work{User: "192.0.2.7"}
+		if _, err := v.Policy.Gate("dial").TryAdmit(w); err != nil {
+			t.Fatal(err)
+		}
+		a, err := v.Explain(Ask{Kafka: "orders", API: "connect", From: tt.from})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if says := string(a.Gates[0].Says) + ": " + a.Gates[0].Why; says != tt.says || a.verdict() != tt.verdict || a.Refused() != strings.HasPrefix(tt.verdict, "Reset") || a.Status != 0 {
+			t.Errorf("%+v: %q, %q", tt, says, a.verdict())
+		}
+	}
+	if _, err := beforeKafka(t, kafkaGates+"  dial: {quota: {rate: 1/s}}").Explain(Ask{Kafka: "orders", API: "connect", From: "me"}); err == nil || !strings.HasPrefix(err.Error(), `from "me" is no address`) {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestKafkaAskFaults(t *testing.T) {
 	v := beforeKafka(t, kafkaGates)
 	for want, ask := range map[string]Ask{
 		`kafka names no cluster; write one of those in the file: orders`:                                                            {API: "Produce"},
 		`kafka "read" is no cluster that clients reach through this gateway; those are: orders`:                                     {Kafka: "read", API: "Produce"},
-		`api names none; write what the client asks, such as Produce, Fetch or CreateTopics`:                                        {Kafka: "orders"},
+		`api names none; write what the client asks, such as Produce, Fetch or CreateTopics, or connect for a new connection`:       {Kafka: "orders"},
 		`api "Create" is none that clients are offered; write it as Kafka does, such as Produce, Fetch or CreateTopics`:             {Kafka: "orders", API: "Create"},
 		`api "ControlledShutdown" is none that clients are offered; write it as Kafka does, such as Produce, Fetch or CreateTopics`: {Kafka: "orders", API: "ControlledShutdown"},
 		`version "1" of CreateTopics is not offered; write one from 2 to 7`:                                                         {Kafka: "orders", API: "CreateTopics", Version: "1"},

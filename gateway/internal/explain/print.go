@@ -20,6 +20,10 @@ func (a *Answer) Print(out io.Writer, word func(string) string) error {
 	if k := a.Kafka; k != nil {
 		what = fmt.Sprintf("%s version %d at %s", k.API, k.Version, word(k.Cluster))
 	}
+	connects := a.Kafka != nil && a.Kafka.API == connect
+	if connects {
+		what = "new connection to " + word(a.Kafka.Cluster)
+	}
 	fmt.Fprintln(out, what)
 	p := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	line := func(cells ...string) {
@@ -33,8 +37,12 @@ func (a *Answer) Print(out io.Writer, word func(string) string) error {
 	if a.Route != "" {
 		line("route", word(a.Route)+a.where())
 	}
-	line("user", named(a.User, word))
-	line("client", named(a.Client, word))
+	if connects {
+		line("address", named(a.User, word))
+	} else {
+		line("user", named(a.User, word))
+		line("client", named(a.Client, word))
+	}
 	if a.Kafka == nil {
 		line("tenant", named(a.Tenant, word))
 		line("priority", a.Priority)
