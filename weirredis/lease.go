@@ -13,7 +13,8 @@ import (
 // process decides without asking the server. It also remembers a refusal, and repeats it
 // without asking until its wait is over.
 //
-// Only strict decisions without debts use leases; all others ask the server. A bucket lends
+// Only strict decisions without debts use leases; all others ask the server. For permissive charges, which leave
+// debts, [quota.Quota.AdmitAhead] asks it less often. A bucket lends
 // at most half of what it can spare: the fewer tokens it has, the smaller the leases. When it
 // is empty there are none, and every decision is exact.
 //
