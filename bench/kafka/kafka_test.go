@@ -26,7 +26,7 @@ func TestCommand(t *testing.T) {
 		t.Fatal("there is no nginx or no redis-server in .cache/bin: make parts fetches them")
 	}
 	var out bytes.Buffer
-	b := &bench{weir: weir, nginx: nginx, redis: redis, rounds: 1, turn: 100 * time.Millisecond, window: time.Second, idle: 50, slow: 4, out: &out}
+	b := &bench{weir: weir, nginx: nginx, redis: redis, rounds: 1, turn: 100 * time.Millisecond, rate: 2_000_000, window: time.Second, idle: 50, slow: 4, out: &out}
 	if err := b.run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -52,11 +52,12 @@ func TestCommand(t *testing.T) {
 // What cannot be measured is refused before anything is started.
 func TestArguments(t *testing.T) {
 	for _, b := range []bench{
-		{rounds: 1, turn: time.Second, window: time.Second, idle: 1, slow: 1, parts: []string{"fast"}},
-		{rounds: 0, turn: time.Second, window: time.Second, idle: 1, slow: 1},
-		{rounds: 1, turn: time.Millisecond, window: time.Second, idle: 1, slow: 1},
-		{rounds: 1, turn: time.Second, window: time.Millisecond, idle: 1, slow: 1},
-		{rounds: 1, turn: time.Second, window: time.Second, idle: 9001, slow: 1},
+		{rounds: 1, rate: 1e6, turn: time.Second, window: time.Second, idle: 1, slow: 1, parts: []string{"fast"}},
+		{rounds: 0, rate: 1e6, turn: time.Second, window: time.Second, idle: 1, slow: 1},
+		{rounds: 1, rate: 1e6, turn: time.Millisecond, window: time.Second, idle: 1, slow: 1},
+		{rounds: 1, rate: 1e6, turn: time.Second, window: time.Millisecond, idle: 1, slow: 1},
+		{rounds: 1, rate: 1e6, turn: time.Second, window: time.Second, idle: 9001, slow: 1},
+		{rounds: 1, rate: 1e3, turn: time.Second, window: time.Second, idle: 1, slow: 1},
 	} {
 		if err := b.run(t.Context()); err == nil || !strings.Contains(err.Error(), "-") {
 			t.Errorf("%+v: %v", b, err)

@@ -45,6 +45,7 @@ func main() {
 	flag.Var(&b.parts, "parts", "only these, with commas between: quota, shared, plain, tls, idle, slow")
 	flag.IntVar(&b.rounds, "rounds", 15, "rounds of shared, plain and tls")
 	flag.DurationVar(&b.turn, "turn", time.Second, "how long each way is used in each round, 100ms to 1m; connections rest for three of it, and clients read slowly for ten")
+	flag.IntVar(&b.rate, "rate", 10_000_000, "bytes a second of a principal with a quota, from 100000 on")
 	flag.DurationVar(&b.window, "window", 30*time.Second, "in any such time a quota holds, 1s to 5m")
 	flag.StringVar(&b.redis, "redis", ".cache/bin/redis-server", "Redis' `program`")
 	flag.IntVar(&b.idle, "idle", 5000, "connections that rest, at most 9000")
@@ -60,7 +61,7 @@ func main() {
 type bench struct {
 	weir, nginx, redis string
 	parts              kit.Names
-	rounds             int
+	rounds, rate       int
 	turn, window       time.Duration
 	idle, slow         int
 	out                io.Writer
@@ -83,8 +84,8 @@ func (b *bench) run(ctx context.Context) error {
 			return fmt.Errorf("-parts: there is no %q", name)
 		}
 	}
-	if b.rounds < 1 || b.turn < 100*time.Millisecond || b.turn > time.Minute || b.idle < 1 || b.idle > 9000 || b.slow < 1 || b.slow > 1000 || b.window < time.Second || b.window > 5*time.Minute {
-		return errors.New("-rounds is at least 1, -turn from 100ms to 1m, -window from 1s to 5m, -idle from 1 to 9000, -slow from 1 to 1000")
+	if b.rounds < 1 || b.turn < 100*time.Millisecond || b.turn > time.Minute || b.idle < 1 || b.idle > 9000 || b.slow < 1 || b.slow > 1000 || b.window < time.Second || b.window > 5*time.Minute || b.rate < 100_000 {
+		return errors.New("-rounds is at least 1, -rate at least 100000, -turn from 100ms to 1m, -window from 1s to 5m, -idle from 1 to 9000, -slow from 1 to 1000")
 	}
 	parts = slices.DeleteFunc(parts, func(p part) bool { return !b.parts.Has(p.name) })
 	fmt.Fprintf(b.out, "%s, %s, %d cores; median (min–max)\n", runtime.Version(), rig.Kernel(), runtime.NumCPU())

@@ -28,11 +28,11 @@ const (
 	brokers  = 3
 	gateways = 2
 
-	allowed  = 10_000_000   // bytes a second of each kind
-	burst    = 10 * allowed // as with brokers, by default
-	offGoal  = 2            // percent, in any window
-	asksGoal = 50           // decisions a second for a key, of each gateway
+	burst    = 10 // seconds' worth, as with brokers by default
+	offGoal  = 2  // percent, in any window
+	asksGoal = 50 // decisions a second for a key, of each gateway
 
+	readAgain    = stored / 4 // bytes of records in read
 	usedUpWithin = time.Minute
 	step         = time.Second / 10
 )
@@ -62,7 +62,7 @@ func (b *bench) quota(ctx context.Context) error {
 		}
 		table = append(table, rows...)
 	}
-	b.print(fmt.Sprintf("What a principal with %d MB/s gets from %d brokers, after its burst", allowed/1_000_000, brokers), table)
+	b.print(fmt.Sprintf("What a principal with %g MB/s gets from %d brokers, after its burst", float64(b.rate)/1e6, brokers), table)
 	return nil
 }
 
@@ -120,24 +120,24 @@ func (b *bench) startCluster(ctx context.Context, behind bool) (c *cluster, err 
 	if err := makeTopics(ctx, client); err != nil {
 		return c, err
 	}
-	if _, err := produce(ctx, client, func(sent int64) bool { return sent < stored }); err != nil {
+	if _, err := produce(ctx, client, func(sent int64) bool { return sent < readAgain }); err != nil {
 		return c, err
 	}
 	if behind {
 		return c, c.startGateways(ctx)
 	}
 	c.ways = []string{first.addr}
-	return c, limitAtBrokers(ctx, client)
+	return c, b.limitAtBrokers(ctx, client)
 }
 
 // limitAtBrokers gives the principal its rates at the brokers.
-func limitAtBrokers(ctx context.Context, client *kgo.Client) error {
+func (b *bench) limitAtBrokers(ctx context.Context, client *kgo.Client) error {
 	entry, user := kmsg.NewAlterClientQuotasRequestEntry(), kmsg.NewAlterClientQuotasRequestEntryEntity()
 	user.Type, user.Name = "user", kmsg.StringPtr("ANONYMOUS")
 	entry.Entity = append(entry.Entity, user)
 	for _, key := range []string{"producer_byte_rate", "consumer_byte_rate"} {
 		op := kmsg.NewAlterClientQuotasRequestEntryOp()
-		op.Key, op.Value = key, allowed
+		op.Key, op.Value = key, float64(b.rate)
 		entry.Ops = append(entry.Ops, op)
 	}
 	alter := kmsg.NewPtrAlterClientQuotasRequest()
@@ -187,7 +187,7 @@ stores:
 gates:
   in: {quota: {rate: %[7]d/s, burst: %[8]d, by: [user], store: in}}
   out: {quota: {rate: %[7]d/s, burst: %[8]d, by: [user], store: out}}
-`, admin, strings.Join(bootstrap, ", "), listen, first-1, first+brokers-1, redis, allowed, burst)
+`, admin, strings.Join(bootstrap, ", "), listen, first-1, first+brokers-1, redis, c.rate, burst*c.rate)
 		if p, err = rig.StartWeir(ctx, c.weir, listen, file); err != nil {
 			return err
 		}
@@ -238,16 +238,16 @@ func (c *cluster) play(ctx context.Context, batch int32) (kit.Table, error) {
 		for g := range asks {
 			asks[g] = (after[g][kind] - before[g][kind]) / (2 * c.window).Seconds()
 		}
-		rows = append(rows, row(batch, name, windows(counts[kind], c.window), asks))
+		rows = append(rows, c.row(batch, name, windows(counts[kind], c.window), asks))
 	}
 	return rows, nil
 }
 
 // row judges the bytes a second of all windows, and the decisions a second of each gateway, if there are any.
-func row(batch int32, kind string, rates, asks []float64) []string {
+func (b *bench) row(batch int32, kind string, rates, asks []float64) []string {
 	var mega, off []float64
 	for _, r := range rates {
-		mega, off = append(mega, r/1e6), append(off, 100*math.Abs(r/allowed-1))
+		mega, off = append(mega, r/1e6), append(off, 100*math.Abs(r/float64(b.rate)-1))
 	}
 	near := (&kit.Goal{What: "off by, %", Bound: offGoal, AtMost: true, Every: true}).Judge(kit.SpreadOf(off))
 	line := []string{"brokers alone", fmt.Sprintf("%d KiB", batch>>10), kind, text("%.2f", mega), fmt.Sprintf("%.3g %%", near.Max), "", ""}
@@ -298,7 +298,7 @@ func (w *way) readOn(ctx context.Context, opts ...kgo.Opt) {
 		if err != nil {
 			return // opts are at fault; nothing is counted then
 		}
-		for n := 0; n < stored/recordLen && ctx.Err() == nil; {
+		for n := 0; n < readAgain/recordLen && ctx.Err() == nil; {
 			n += client.PollFetches(ctx).NumRecords()
 		}
 		client.Close()
