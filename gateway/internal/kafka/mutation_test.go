@@ -133,12 +133,19 @@ func (c *cluster) answer(req kmsg.Request) kmsg.Response {
 		return resp
 	case *kmsg.MetadataRequest:
 		resp := kmsg.NewPtrMetadataResponse()
+		byID := slices.ContainsFunc(req.Topics, func(t kmsg.MetadataRequestTopic) bool { return t.TopicID != [16]byte{} })
 		for _, t := range req.Topics {
+			if byID && t.TopicID == [16]byte{} {
+				continue // brokers answer either ids or names
+			}
 			n := c.nameOf(t.Topic, t.TopicID)
 			r := kmsg.NewMetadataResponseTopic()
 			r.Topic, r.TopicID = &n, idOf(n)
 			if _, ok := c.topics[n]; !ok {
 				r.ErrorCode = kerr.UnknownTopicOrPartition.Code
+				if byID {
+					r.Topic, r.ErrorCode = nil, kerr.UnknownTopicID.Code
+				}
 				if slices.Contains(c.denied, n) {
 					r.ErrorCode = kerr.TopicAuthorizationFailed.Code
 				}
@@ -417,8 +424,10 @@ func TestMutationsAreCharged(t *testing.T) {
 		{"fewer partitions", grow(3, 2, "old"), 10, []int16{0}, 0, "CreatePartitions old only validated; Metadata; CreatePartitions old"},
 		{"many more", grow(3, 100, "old", "large"), -86, []int16{0, quota}, 17200, "CreatePartitions old large only validated; Metadata; CreatePartitions old"},
 		{"many more, as an older client", grow(1, 100, "old", "large"), -177, []int16{0, 0}, 35400, "CreatePartitions old large only validated; Metadata; CreatePartitions old large"},
-		{"deletion by name and by id", remove(6, "old", "large", "none", "secret"), -3, []int16{0, 0, unknown, denied}, 0, "Metadata; DeleteTopics old large none secret"},
-		{"a deletion named twice", remove(6, "large", "old", "old"), -3, []int16{0, 0, 0}, 0, "Metadata; DeleteTopics large old old"},
+		{"deletion by name and by id", remove(6, "old", "large", "none", "secret"), -3, []int16{0, 0, unknown, denied}, 0, "Metadata; Metadata; DeleteTopics old large none secret"},
+		{"a deletion by name beside an id that is none", remove(6, "huge", "none"), -40, []int16{0, unknown}, 0, "Metadata; Metadata; DeleteTopics huge none"},
+		{"a deletion by name beside the id of nothing", remove(6, "huge", ""), -40, []int16{0, unknown}, 0, "Metadata; DeleteTopics huge "},
+		{"a deletion named twice", remove(6, "large", "old", "old"), -3, []int16{0, 0, 0}, 0, "Metadata; Metadata; DeleteTopics large old old"},
 		{"two deletions refused", remove(5, "huge", "large", "old"), -40, []int16{0, quota, quota}, 8000, "Metadata; DeleteTopics huge"},
 		{"a deletion by an older client", remove(1, "huge", "old"), -44, []int16{0, 0}, 8800, "Metadata; DeleteTopics huge old"},
 	} {

@@ -241,28 +241,40 @@ func nameOf(name *string, id [16]byte) string {
 	return "/" + string(id[:]) // which no name is
 }
 
-func (d *deletion) questions() []kmsg.Request {
+// questions asks for names and for ids apart: of a request that has both, brokers answer the ids alone.
+func (d *deletion) questions() (all []kmsg.Request) {
 	names := d.names()
-	m := metadataOf(metadataRights, len(names))
-	m.IncludeTopicAuthorizedOperations = true
+	byName, byIDs := metadataOf(metadataRights, 0), metadataOf(metadataByID, 0)
 	for i := range names {
-		if d.Version >= byID && d.Topics[i].Topic == nil {
-			m.Topics[i].TopicID = d.Topics[i].TopicID
-			m.Version = metadataByID
-		} else {
-			m.Topics[i].Topic = &names[i]
+		t := kmsg.NewMetadataRequestTopic()
+		switch {
+		case d.Version < byID || d.Topics[i].Topic != nil:
+			t.Topic = &names[i]
+			byName.Topics = append(byName.Topics, t)
+		case d.Topics[i].TopicID != [16]byte{}: // else it is the id of nothing
+			t.TopicID = d.Topics[i].TopicID
+			byIDs.Topics = append(byIDs.Topics, t)
 		}
 	}
-	return []kmsg.Request{m}
+	for _, m := range []*kmsg.MetadataRequest{byName, byIDs} {
+		if m.IncludeTopicAuthorizedOperations = true; len(m.Topics) > 0 {
+			all = append(all, m)
+		}
+	}
+	return all
 }
 
 func (d *deletion) count(answers []kmsg.Response, _ func() int64) []int64 {
 	has, one := map[string]int64{}, map[string]string{} // one name for each: a request may have it by its id, too
-	for _, t := range answers[0].(*kmsg.MetadataResponse).Topics {
-		name, id := nameOf(t.Topic, t.TopicID), nameOf(nil, t.TopicID)
-		one[name], one[id] = name, name
-		if t.ErrorCode == 0 && t.AuthorizedOperations&mayDelete != 0 {
-			has[name] = int64(len(t.Partitions))
+	for _, a := range answers {
+		for _, t := range a.(*kmsg.MetadataResponse).Topics {
+			name, id := nameOf(t.Topic, t.TopicID), nameOf(nil, t.TopicID)
+			if one[name] = name; t.TopicID != [16]byte{} {
+				one[id] = name
+			}
+			if t.ErrorCode == 0 && t.AuthorizedOperations&mayDelete != 0 {
+				has[name] = int64(len(t.Partitions))
+			}
 		}
 	}
 	names := slices.Clone(d.names())
