@@ -135,7 +135,8 @@ func (r *relay) inquire(m *mutation, req *request, b []byte) error {
 }
 
 // chargeTopics charges a mutation, topic by topic, and returns until when its client is to wait. Who is refused is told the whole
-// wait. The connection is not read for that long, and no longer than for any other quota.
+// wait. The connection is not read for that long, and no longer than for any other quota. What refuses a topic refuses those behind it,
+// too: the quota is not asked again, and neither is its store.
 func (r *relay) chargeTopics(g *policy.Gate, req *request, m *mutation) time.Time {
 	mode := quota.Permissive
 	if from, ok := strictFrom[req.key]; ok && req.version >= from {
@@ -143,32 +144,31 @@ func (r *relay) chargeTopics(g *policy.Gate, req *request, m *mutation) time.Tim
 	}
 	t, longest := &r.server.throttled.mutations, r.server.opts.Quotas().Longest
 	last := Charge{Gate: g.Name()} // whose wait counts, not the sum
+	var refused *weir.Rejection
+	var code int16
+	var why string
 	for i := range m.all {
 		topic := &m.all[i]
 		if topic.partitions == 0 {
 			continue
 		}
-		w := r.work(req, topic.partitions)
-		p, a, err := g.AdmitIn(r.ctx, mode, w)
-		topic.charged = p
-		c := Charge{Gate: g.Name(), Rule: a.Rule, Bucket: a.Key, User: w.User, Client: w.Client, Cost: a.Cost}
-		if err == nil {
-			r.note(t, c, longest)
+		if refused == nil {
+			w := r.work(req, topic.partitions)
+			p, a, err := g.AdmitIn(r.ctx, mode, w)
+			topic.charged = p
+			c := Charge{Gate: g.Name(), Rule: a.Rule, Bucket: a.Key, User: w.User, Client: w.Client, Cost: a.Cost}
+			if err == nil {
+				r.note(t, c, longest)
+			}
+			c.Cost, c.Wait = 0, a.Wait
+			if refused = weir.AsRejection(err); refused != nil {
+				code, why, c.Wait = answerTo(refused, mode, a.Windows)
+			}
+			if c.Wait > 0 {
+				last = c
+			}
 		}
-		c.Cost, c.Wait = 0, a.Wait
-		switch refused := weir.AsRejection(err); {
-		case refused == nil:
-		case refused.Reason == weir.ReasonBlocked:
-			topic.code, topic.why = kerr.PolicyViolation.Code, refused.Error()
-		case refused.Retryable && mode == quota.Strict:
-			c.Wait = refused.RetryAfter
-			topic.code, topic.why = kerr.ThrottlingQuotaExceeded.Code, tellOwed(refused, a.Windows)
-		case refused.Retryable:
-			c.Wait = refused.RetryAfter // a store that does not answer
-		} // else the connection ends, or the gate is one that a reload has just replaced
-		if c.Wait > 0 {
-			last = c
-		}
+		topic.code, topic.why = code, why
 	}
 	if mode == quota.Permissive {
 		last.Wait = min(last.Wait, longest)
@@ -179,14 +179,40 @@ func (r *relay) chargeTopics(g *policy.Gate, req *request, m *mutation) time.Tim
 	return r.note(t, last, longest)
 }
 
+// answerTo is what a client is told of a refusal: an error, why, and how long it is to wait. A code of 0 is none, and the topic goes to the
+// broker: the client does not know the error, or the connection ends, or the gate is closed, by a reload or because the gateway stops.
+func answerTo(refused *weir.Rejection, mode quota.Mode, windows []quota.Window) (code int16, why string, wait time.Duration) {
+	switch refused.Reason {
+	case weir.ReasonBlocked:
+		return kerr.PolicyViolation.Code, refused.Error(), 0
+	case weir.ReasonQuota, weir.ReasonTooLarge, weir.ReasonStore:
+	default:
+		return 0, "", 0
+	}
+	if wait = mostTold; refused.Retryable {
+		wait = min(refused.RetryAfter, mostTold)
+	}
+	if mode == quota.Strict {
+		code, why = kerr.ThrottlingQuotaExceeded.Code, tellOwed(refused, windows)
+	}
+	return code, why, wait
+}
+
 // tellOwed is what a client is told of a refusal: the rate, what is owed, and when to come back.
 func tellOwed(refused *weir.Rejection, windows []quota.Window) string {
+	if refused.Reason == weir.ReasonStore {
+		return fmt.Sprintf("gate %s cannot tell what is left, because its store does not answer; come back in %v", refused.Gate, refused.RetryAfter)
+	}
 	of := "the quota"
 	if i := max(refused.Window-1, 0); i < len(windows) {
 		of = fmt.Sprintf("the quota of %v", windows[i])
 	}
-	owed := strconv.FormatFloat(math.Ceil(-refused.Remaining*1000)/1000, 'f', -1, 64)
-	return fmt.Sprintf("%s is used up (gate %s, rule %s): %s partitions are owed; come back in %v", of, refused.Gate, refused.Rule, owed, refused.RetryAfter)
+	then := "; come back in " + refused.RetryAfter.String()
+	if !refused.Retryable {
+		then = ", and that takes more than 146 years to pay back"
+	}
+	owed := strconv.FormatFloat(math.Ceil(max(-refused.Remaining, 0)*1000)/1000, 'f', -1, 64)
+	return fmt.Sprintf("%s is used up (gate %s, rule %s): %s partitions are owed%s", of, refused.Gate, refused.Rule, owed, then)
 }
 
 // settle is told the broker's answer to what was sent on, and returns the client's. What the broker has refused in the end is given back.

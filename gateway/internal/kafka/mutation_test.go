@@ -1,13 +1,16 @@
 package kafka
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +19,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
 )
 
 // cluster is the broker of a rig that knows topics. It serves one connection.
@@ -32,12 +36,16 @@ type cluster struct {
 
 // newCluster is a gateway before a broker with some topics. quota is how many tokens are there, of which half come back in a second.
 func newCluster(t *testing.T, mode policy.Mode, quota int) (c *cluster, client net.Conn) {
-	r := newRigWith(t, policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: fmt.Sprintf("%d/s", quota/2), Burst: float64(quota)}, Debt: true}, mode, time.Hour)
+	q := policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: fmt.Sprintf("%d/s", quota/2), Burst: float64(quota)}, Debt: true}
+	return newClusterOf(newRigWith(t, q, mode, time.Hour))
+}
+
+func newClusterOf(r *rig) (c *cluster, client net.Conn) {
 	r.server.defaults.topicDefaults, r.server.defaults.asked = topicDefaults{3, true}, time.Now().Add(time.Hour)
 	c = &cluster{rig: r, topics: map[string]int{"old": 4}, done: make(chan struct{})}
 	client, c.conn = r.pair()
-	go serve(t, c.conn, c.done, c.answer)
-	t.Cleanup(func() { _ = client.Close(); <-c.done })
+	go serve(r.T, c.conn, c.done, c.answer)
+	r.Cleanup(func() { _ = client.Close(); <-c.done })
 	return c, client
 }
 
@@ -290,8 +298,75 @@ func TestPartitionsByDefault(t *testing.T) {
 	}
 }
 
-// A gateway that stops serves a request that it has begun to its end, with all that it asks for it, and no further one.
+// However long a debt takes to be paid back, what comes behind it is refused, and told the longest wait that an answer can say.
+func TestDebtThatLastsForEver(t *testing.T) {
+	for burst, want := range map[float64]string{
+		1.1e-8: "5 partitions are owed, and that takes more than 146 years to pay back",
+		3:      "2 partitions are owed; come back in 555555h33m",
+	} {
+		q := policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "0.000000001/s", Burst: burst}, Debt: true}
+		b, client := newClusterOf(newRigWith(t, q, policy.Enforce, time.Second))
+		resp := b.ask(client, create(7, "a", 5, "b", 1)).(*kmsg.CreateTopicsResponse)
+		if got, throttle := codes(resp); !slices.Equal(got, []int16{0, kerr.ThrottlingQuotaExceeded.Code}) || throttle < math.MaxInt32-60_000 {
+			t.Errorf("burst %v: errors %v, %d ms", burst, got, throttle)
+		} else if text := *resp.Topics[1].ErrorMessage; !strings.Contains(text, want) {
+			t.Errorf("burst %v: %s", burst, text)
+		}
+		if left := b.left(); math.Abs(burst-5-left) > 1e-6 {
+			t.Errorf("burst %v: %v left", burst, left)
+		}
+		if s := b.server.Snapshot(); s.ThrottledMutations.Times != 1 || s.ThrottledMutations.Seconds < math.MaxInt32/1000-60 || s.ThrottledMutations.Seconds > math.MaxInt32/1000+1 {
+			t.Errorf("burst %v: %+v", burst, s.ThrottledMutations)
+		}
+	}
+}
+
+// brokenStore is a store elsewhere that does not answer.
+type brokenStore struct {
+	quota.Store
+	asked atomic.Int64
+}
+
+func (s *brokenStore) Decide(context.Context, *quota.Request) (quota.Decision, error) {
+	s.asked.Add(1)
+	return quota.Decision{}, io.ErrUnexpectedEOF
+}
+
+// A store that does not answer is no quota that is used up. It is asked once for a request, however many topics that has.
+func TestStoreOfMutationsIsDown(t *testing.T) {
+	for version, want := range map[int16]int16{7: kerr.ThrottlingQuotaExceeded.Code, 5: 0} {
+		s := new(brokenStore)
+		q := policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "10/s"}, Debt: true, Store: "shared", OnStoreError: "closed"}
+		b, client := newClusterOf(newRigOn(t, q, policy.Enforce, time.Hour, policy.Options{Stores: map[string]quota.Store{"shared": s}}))
+		resp := b.ask(client, create(version, "a", 5, "b", 1, "c", 1)).(*kmsg.CreateTopicsResponse)
+		got, throttle := codes(resp)
+		if !slices.Equal(got, []int16{want, want, want}) || throttle == 0 || throttle > 1000 {
+			t.Errorf("version %d: errors %v, %d ms", version, got, throttle)
+		}
+		if n := s.asked.Load(); n != 1 {
+			t.Errorf("version %d: the store is asked %d times", version, n)
+		}
+		const told = "gate bytes cannot tell what is left, because its store does not answer; come back in 1s"
+		if want == 0 {
+			continue
+		}
+		for _, topic := range resp.Topics {
+			if *topic.ErrorMessage != told {
+				t.Errorf("version %d: %s", version, *topic.ErrorMessage)
+			}
+		}
+	}
+}
+
+// A gateway that stops serves a request that it has begun to its end, with all that it asks for it, and no further one. Its quotas have
+// been closed before, and refuse nothing.
 func TestShutdownServesWhatHasBegun(t *testing.T) {
+	for _, closed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("quotas closed %v", closed), func(t *testing.T) { shutdownServes(t, closed) })
+	}
+}
+
+func shutdownServes(t *testing.T, closed bool) {
 	r := newRigWith(t, policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "10/s"}, Debt: true}, policy.Enforce, time.Hour)
 	client, broker := r.pair()
 	r.write(client, framed("app", 7, create(7, "a", 1)))
@@ -300,6 +375,9 @@ func TestShutdownServesWhatHasBegun(t *testing.T) {
 	go func() { ended <- r.server.Shutdown(t.Context()) }()
 	for !r.server.draining.Load() {
 		runtime.Gosched()
+	}
+	if closed {
+		r.gate.Quota().Close()
 	}
 	for _, want := range []bool{true, false} { // validated, then made
 		req := requestOf(t, asked).(*kmsg.CreateTopicsRequest)
@@ -328,7 +406,7 @@ func TestShutdownServesWhatHasBegun(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if r.left() != 9 {
+	if !closed && r.left() != 9 {
 		t.Errorf("%v left", r.left())
 	}
 }

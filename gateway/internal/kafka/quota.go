@@ -3,6 +3,7 @@ package kafka
 import (
 	"encoding/binary"
 	"errors"
+	"math"
 	"net"
 	"os"
 	"strings"
@@ -44,8 +45,8 @@ type Charge struct {
 
 // throttles counts delays by a quota.
 type throttles struct {
-	quota              string // produce, fetch or mutations
-	times, nanoseconds atomic.Uint64
+	quota               string // produce, fetch or mutations
+	times, milliseconds atomic.Uint64
 }
 
 // Throttled is how often, and for how long in all, clients have been told to wait by a quota.
@@ -55,7 +56,7 @@ type Throttled struct {
 }
 
 func (t *throttles) snapshot() Throttled {
-	return Throttled{t.times.Load(), time.Duration(t.nanoseconds.Load()).Seconds()}
+	return Throttled{t.times.Load(), float64(t.milliseconds.Load()) / 1000}
 }
 
 // note takes note of a charge, and mutes the connection for its wait, for longest at most. It returns when the wait is over.
@@ -63,7 +64,7 @@ func (r *relay) note(t *throttles, c Charge, longest time.Duration) (until time.
 	c.Quota = t.quota
 	if c.Wait > 0 {
 		t.times.Add(1)
-		t.nanoseconds.Add(uint64(c.Wait))
+		t.milliseconds.Add(uint64(inMillis(c.Wait)))
 		until = r.mute(t, c.Client, min(c.Wait, longest)).Add(max(c.Wait-longest, 0))
 	}
 	if hook := r.server.opts.Charged; hook != nil && (c.Cost > 0 || c.Wait > 0) {
@@ -165,9 +166,16 @@ func (r *relay) lower(g *policy.Gate, req *request, frame []byte) {
 	binary.BigEndian.PutUint32(field, uint32(int32(most)))
 }
 
+// mostTold is the longest wait that an answer can say, some 24.8 days.
+const mostTold = math.MaxInt32 * time.Millisecond
+
 // throttleOf is what an answer says at a time, in milliseconds, of a wait that ends at another.
-func throttleOf(until, now time.Time) int32 {
-	return int32(max(until.Sub(now)+time.Millisecond-1, 0) / time.Millisecond)
+func throttleOf(until, now time.Time) int32 { return inMillis(until.Sub(now)) }
+
+// inMillis rounds a wait up to milliseconds, as an answer says it.
+func inMillis(wait time.Duration) int32 {
+	wait = min(max(wait, 0), mostTold)
+	return int32((wait + time.Millisecond - 1) / time.Millisecond)
 }
 
 // raise lets a decoded answer say the longer of two waits: the broker's and ours.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"runtime"
 	"slices"
@@ -66,7 +67,7 @@ func TestThrottleOf(t *testing.T) {
 	for _, c := range []struct {
 		in   time.Duration
 		want int32
-	}{{0, 0}, {-time.Hour, 0}, {1, 1}, {time.Millisecond, 1}, {time.Second + 1, 1001}} {
+	}{{0, 0}, {-time.Hour, 0}, {1, 1}, {time.Millisecond, 1}, {time.Second + 1, 1001}, {math.MaxInt32*time.Millisecond + 1, math.MaxInt32}, {quota.Never, math.MaxInt32}} {
 		if got := throttleOf(now.Add(c.in), now); got != c.want {
 			t.Errorf("%v: %d, want %d", c.in, got, c.want)
 		}
