@@ -115,13 +115,11 @@ func (m *mutation) told(until time.Time) time.Time {
 
 // inquire lets the broker say what a mutation comes to, of which b is everything behind the size of its frame.
 func (r *relay) inquire(m *mutation, req *request, b []byte) error {
-	var answers []kmsg.Response
-	for _, q := range m.questions() {
-		a, err := r.ask(req, b, m, q)
-		if err != nil {
-			return err
-		}
-		answers = append(answers, a)
+	answers, err := r.askAll(req, b, m, m.questions())
+	if err != nil {
+		return err
+	}
+	for _, a := range answers {
 		if told, ok := a.(kmsg.ThrottleResponse); ok {
 			if ms, _ := told.Throttle(); ms > 0 {
 				m.broker = m.told(time.Now().Add(time.Duration(ms) * time.Millisecond))

@@ -3,10 +3,16 @@ package kafka
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
+	"log/slog"
 	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -98,4 +104,80 @@ func TestLargeRequestEndsEarly(t *testing.T) {
 	if got, err := io.ReadAll(broker); err != nil || !bytes.Equal(got, request[:1<<19]) {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
+}
+
+// waiting is a connection of which no request is read, and of which the test is the broker. It is not served: the test moves what it needs.
+func waiting(t *testing.T) (r *relay, broker net.Conn, logs *strings.Builder) {
+	logs = new(strings.Builder)
+	s := &Server{log: slog.New(slog.NewTextHandler(logs, nil))}
+	client, _ := net.Pipe()
+	r = newRelay(s, &s.bootstrap, client)
+	r.broker, broker = net.Pipe()
+	t.Cleanup(func() { _, _ = r.broker.Close(), broker.Close() })
+	return r, broker, logs
+}
+
+// All questions about a request are sent before one of them is answered.
+func TestQuestionsGoTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, broker, _ := waiting(t)
+		defer r.close()
+		g := &growth{kmsg.NewPtrCreatePartitionsRequest()}
+		g.Topics = append(g.Topics, kmsg.NewCreatePartitionsRequestTopic())
+		frame := framed("app", 0, g.CreatePartitionsRequest)
+		var answers []kmsg.Response
+		var asked sync.WaitGroup
+		asked.Go(func() { answers, _ = r.askAll(&request{}, frame[4:], g, g.questions()) })
+		for _, key := range []int16{keyCreatePartitions, keyMetadata} {
+			var size [4]byte
+			if _, err := io.ReadFull(broker, size[:]); err != nil {
+				t.Fatal(err)
+			}
+			b := make([]byte, binary.BigEndian.Uint32(size[:]))
+			if _, err := io.ReadFull(broker, b); err != nil {
+				t.Fatal(err)
+			}
+			if got := int16(binary.BigEndian.Uint16(b)); got != key {
+				t.Errorf("%s comes, want %s", kmsg.NameForKey(got), kmsg.NameForKey(key))
+			}
+		}
+		for _, resp := range []kmsg.Response{kmsg.NewPtrCreatePartitionsResponse(), kmsg.NewPtrMetadataResponse()} {
+			r.mu.Lock()
+			r.state.pending[0].question.answer = resp
+			r.mu.Unlock()
+			r.answered()
+		}
+		asked.Wait()
+		if len(answers) != 2 || answers[0].Key() != keyCreatePartitions || answers[1].Key() != keyMetadata {
+			t.Errorf("%+v", answers)
+		}
+	})
+}
+
+// The broker's time for a question begins when all before it is answered, however long that takes.
+func TestQuestionBehindAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, broker, logs := waiting(t)
+		go func() { _, _ = io.Copy(io.Discard, broker) }()
+		r.state.expect(pending{request: request{key: 11}}) // the client joins a group, and others have yet to come
+		m := kmsg.NewPtrMetadataRequest()
+		frame := framed("app", 12, m)
+		ended := make(chan error, 1)
+		go func() {
+			_, err := r.ask(&request{}, frame[4:], m, m)
+			ended <- err
+		}()
+		time.Sleep(10 * saidWithin)
+		synctest.Wait()
+		select {
+		case err := <-ended:
+			t.Fatalf("%v: %s", err, logs)
+		default:
+		}
+		begin := time.Now()
+		r.answered()
+		if err := <-ended; err != net.ErrClosed || time.Since(begin) != saidWithin || !strings.Contains(logs.String(), "the broker has not answered Metadata within 1m0s") {
+			t.Errorf("%v after %v: %s", err, time.Since(begin), logs)
+		}
+	})
 }
