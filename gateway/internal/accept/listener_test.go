@@ -180,3 +180,26 @@ func TestListenersWithOneLimit(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// Whom a gate turns away after it was accepted is reset, and makes room for another.
+func TestResetMakesRoom(t *testing.T) {
+	l := open(t, 1)
+	for range 2 {
+		client, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		accepted, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		Reset(accepted)
+		if _, err := client.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("read %v", err)
+		}
+	}
+	if n := l.count(); n != 0 {
+		t.Errorf("%d connections are open", n)
+	}
+}
