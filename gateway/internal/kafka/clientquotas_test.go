@@ -663,6 +663,69 @@ func FuzzKeptQuota(f *testing.F) {
 	})
 }
 
+// Whatever is in a request for quotas and in the broker's answer, each entry gets one result, and nothing goes on to the broker that it
+// or the gateway has refused, or that is kept here.
+func FuzzQuotaRequest(f *testing.F) {
+	p, err := policy.Compile(policy.Spec{RuntimeRules: true, Gates: map[string]policy.GateSpec{"in": {Quota: &policy.QuotaSpec{}}, "dial": {Quota: &policy.QuotaSpec{}}}}, policy.Options{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	q := Quotas{Produce: p.Gate("in"), Connections: p.Gate("dial"), Samples: 11, Window: time.Second}
+	for version := range int16(2) {
+		req := alter("user=a client-id", set(produceRate, 5), unset("request_percentage"), "ip=10.0.0.7", set(connectionRate, 1), "user=b", set(fetchRate, 1))
+		req.Version = version
+		resp := kmsg.NewPtrAlterClientQuotasResponse()
+		e := kmsg.NewAlterClientQuotasResponseEntry()
+		e.ErrorCode, e.Entity = 42, append(e.Entity, kmsg.AlterClientQuotasResponseEntryEntity(req.Entries[0].Entity[0]))
+		resp.Entries = append(resp.Entries, e)
+		f.Add(sent("client", version, req), resp.AppendTo(nil), sent("client", version, filter(true, "user=a", "ip?")))
+	}
+	f.Fuzz(func(t *testing.T, asked, answered, described []byte) {
+		for version := range int16(2) {
+			a := &alteration{AlterClientQuotasRequest: new(kmsg.AlterClientQuotasRequest), gates: q.gates()}
+			a.Version = version
+			resp := new(kmsg.AlterClientQuotasResponse) // without tags: brokers are believed about their number
+			if readBody(asked, a.AlterClientQuotasRequest) == nil && resp.ReadFrom(answered) == nil {
+				a.results = make([]altered, len(a.Entries))
+				a.judged(resp)
+				for i := range a.Entries {
+					if _, err := a.changes(&a.Entries[i], &q); err != nil {
+						a.fail(i, err)
+					}
+				}
+				if rest := a.rest(); rest != nil {
+					if len(rest.Entries) == 0 || len(rest.Entries) > len(a.Entries) || a.ValidateOnly {
+						t.Fatalf("%d of %d entries go on, validate only: %v", len(rest.Entries), len(a.Entries), a.ValidateOnly)
+					}
+					for _, e := range rest.Entries {
+						for _, op := range e.Ops {
+							if a.gates[op.Key] != nil && !op.Remove {
+								t.Fatalf("%s goes on", op.Key)
+							}
+						}
+					}
+				}
+				if n := len(a.answer().Entries); n != len(a.Entries) {
+					t.Fatalf("%d results for %d entries", n, len(a.Entries))
+				}
+			}
+			by := new(kmsg.DescribeClientQuotasRequest)
+			by.Version = version
+			if readBody(described, by) == nil {
+				for _, id := range []string{"user=a", "user client-id=b", "ip=10.0.0.7"} {
+					var entity []kmsg.DescribeClientQuotasResponseEntryEntity
+					for _, is := range entityIn(id) {
+						entity = append(entity, kmsg.DescribeClientQuotasResponseEntryEntity(is))
+					}
+					if matches(by, entity) && by.Strict && len(by.Components) != len(entity) {
+						t.Fatalf("%s matches %+v", id, by)
+					}
+				}
+			}
+		}
+	})
+}
+
 // The burst of a rule is that of a broker, and within what a rule may have.
 func TestRuleOf(t *testing.T) {
 	for _, c := range []struct {
