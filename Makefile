@@ -84,6 +84,11 @@ test-redis: need-go ## the tests of the store alone; make test-redis WEIR_REDIS_
 test-pgx: need-go parts ## pgx's own tests of pgxpool and stdlib, behind weirpgx and weirsql's connector; two minutes
 	go test -tags 'integration suites' -count=1 -v -timeout 30m -run TestPgxSuites ./weirpgx/
 
+.PHONY: test-kafka-suites
+test-kafka-suites: need-go parts ## franz-go's own tests and Kafka's own, through the gateway and at the brokers; an hour
+	@scripts/parts kafka-suites
+	go test -tags 'integration suites' -count=1 -v -timeout 3h -run 'Suites$$' ./gateway/integration/
+
 .PHONY: soak-envoy
 soak-envoy: need-go parts ## 20 reloads and 5 drains of two gateways behind an Envoy, under load: none lost, none unseen; two minutes
 	WEIR_LONG=1 go test -tags integration -count=1 -v -timeout 30m -run 'TestEnvoyReloadsAndDrains$$' ./gateway/integration/
