@@ -207,7 +207,10 @@ func (g *Gate) charge(w weir.Work, by func(*quota.Quota, weir.Work) (weir.Permit
 		}
 		return p, a, err
 	case err != nil:
-		g.letThrough(w, weir.AsRejection(err))
+		// A caller that has gone, and a gate that closes, would not be refused by the quota.
+		if r := weir.AsRejection(err); r != nil && r.Reason != weir.ReasonCanceled && r.Reason != weir.ReasonDraining {
+			g.letThrough(w, r)
+		}
 		return p, free, nil
 	case a.Wait > 0:
 		g.letThrough(w, &weir.Rejection{Gate: g.name, Rule: a.Rule, Bucket: a.Key, Reason: weir.ReasonQuota, Remaining: a.Remaining, RetryAfter: a.Wait, Retryable: true})

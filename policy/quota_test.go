@@ -527,6 +527,13 @@ func TestAdmitInAMode(t *testing.T) {
 			t.Errorf("%v: %+v, %v, owed for %v; want %v", mode, a, err, g.Owed(w), want)
 		}
 	}
+	closed := compile(t, quotaGate(QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Rate: "2/s", Burst: 10}}), Options{})
+	g := closed.Gate("api")
+	g.level.Store(uint32(Observe.level()))
+	closed.Close()
+	if _, _, err := g.AdmitIn(t.Context(), quota.Strict, weir.Work{}); err != nil || len(g.Observed()) != 0 {
+		t.Errorf("%v; a gate that closes would have refused %v", err, g.Observed())
+	}
 	limit := compile(t, Spec{Gates: map[string]GateSpec{"slots": {Limit: &LimitSpec{}}}}, Options{})
 	if got := limit.Gate("slots").Owed(weir.Work{}); got != 0 {
 		t.Errorf("a gate without a quota is owed for %v", got)

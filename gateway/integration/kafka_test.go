@@ -98,7 +98,7 @@ routes: [{match: ["/"], gates: [app], upstream: app, timeout: 1m}]
 	if err := cluster.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	limit(2) // by safe_value, after hold
+	limit(2)                                                                            // by safe_value, after hold
 	if ready := string(get(t, g.admin+"/readyz")); !strings.HasPrefix(ready, "ready") { // what is away is away for every gateway
 		t.Errorf("/readyz: %q", ready)
 	}

@@ -42,7 +42,9 @@ type pending struct {
 type question struct{ answer kmsg.Response }
 
 // kept is how many bytes of others' choice are kept until the answer.
-func (p *pending) kept() int { return len(p.client) + len(p.own) }
+func (p *pending) kept() int {
+	return len(p.client) + len(p.own) + len(p.step.user.name) + len(p.rule) + len(p.bucket)
+}
 
 const (
 	// mostPending bounds the requests of a connection that have no answer yet. More are read when there is room.

@@ -189,7 +189,8 @@ func (m *connectionModel) check() {
 	}
 	kept := 0
 	for i := range m.pending {
-		kept += len(m.pending[i].client) + len(m.pending[i].own)
+		p := &m.pending[i]
+		kept += len(p.client) + len(p.own) + len(p.step.user.name) + len(p.rule) + len(p.bucket)
 	}
 	if m.connection.kept != kept || m.full() != (kept >= mostKept) {
 		m.fatal("%d bytes are kept of %d pending, not %d; full: %v", m.connection.kept, len(m.pending), kept, m.full())

@@ -68,12 +68,15 @@ func (l *login) principal() principal {
 // mostLogin bounds a request of a login, in bytes, and where a login is required everything before its end. Brokers have the same bound.
 const mostLogin = 512 << 10
 
-// may returns why a request of n bytes is not let through, nil if it is.
+// may returns why a request of n bytes is not let through, nil if it is. As with brokers, a client that has to log in may do nothing else
+// before, or it would be charged in the name of others.
 func (l *login) may(key int16, n int) error {
 	asks := key == keySaslHandshake || key == keySaslAuthenticate
 	switch {
 	case l.failed:
 		return refuse("a request after a login that failed")
+	case l.required && !l.done && !asks && key != keyApiVersions:
+		return refuse("a request for %s before the login that this cluster asks for", kmsg.NameForKey(key))
 	case n > mostLogin && (asks || l.required && !l.done):
 		return refuse("a request of %d bytes before the login has ended; at most %d are read", n, mostLogin)
 	}

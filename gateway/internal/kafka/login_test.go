@@ -1,10 +1,14 @@
 package kafka
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -97,6 +101,14 @@ func TestOwners(t *testing.T) {
 	all.Wait()
 	if name, err := o.of(t.Context(), "b"); name != "bob" || err != nil || asked != 1 {
 		t.Errorf("%q, %v, asked %d times", name, err, asked)
+	}
+	for i := range mostOwners + 1000 {
+		tokens[fmt.Sprint(i)] = "carol"
+	}
+	for i := range 100 { // also those that are not remembered
+		if name, err := o.of(t.Context(), fmt.Sprint(i*100)); name != "carol" || err != nil {
+			t.Fatalf("%q, %v", name, err)
+		}
 	}
 	if name, err := o.of(t.Context(), "c"); name != "" || err == nil || !strings.Contains(err.Error(), "right to describe") {
 		t.Errorf("%q, %v", name, err)
@@ -235,13 +247,45 @@ func TestLoginBounds(t *testing.T) {
 		{"a login that is too large", login{}, keySaslAuthenticate, mostLogin + 1, false},
 		{"a handshake that is too large", login{}, keySaslHandshake, mostLogin + 1, false},
 		{"a request without a login", login{}, keyProduce, 1 << 30, true},
-		{"a request before a login", login{required: true}, keyProduce, mostLogin + 1, false},
-		{"a small one", login{required: true}, keyApiVersions, 30, true},
+		{"a request before a login", login{required: true}, keyProduce, 30, false},
+		{"one for metadata", login{required: true}, keyMetadata, 30, false},
+		{"the versions before a login", login{required: true}, keyApiVersions, 30, true},
+		{"versions that are too large", login{required: true}, keyApiVersions, mostLogin + 1, false},
+		{"the login itself", login{required: true}, keySaslHandshake, 30, true},
 		{"a request after a login", login{required: true, done: true}, keyProduce, 1 << 30, true},
 	} {
 		if err := c.l.may(c.key, c.n); (err == nil) != c.ok {
 			t.Errorf("%s: %v", c.name, err)
 		}
+	}
+}
+
+// Room for a request grows with what has come of it: whoever only announces much is kept cheap.
+func TestRestGrowsWithWhatComes(t *testing.T) {
+	const said = mostLogin
+	client, other := net.Pipe()
+	r := newRelay(&Server{}, nil, client)
+	sent := make([]byte, 100<<10)
+	for i := range sent {
+		sent[i] = byte(i)
+	}
+	go func() {
+		_, _ = other.Write(sent)
+		_ = other.Close()
+	}()
+	frame := binary.BigEndian.AppendUint32(nil, said)
+	if whole, err := r.rest(frame, said); whole != nil || err != io.ErrUnexpectedEOF {
+		t.Errorf("%d bytes, %v", len(whole), err)
+	}
+	if _, err := r.rest(frame, 1<<50); err != io.EOF { // more than any machine has
+		t.Error(err)
+	}
+
+	client, other = net.Pipe()
+	r = newRelay(&Server{}, nil, client)
+	go func() { _, _ = other.Write(sent) }()
+	if whole, err := r.rest(frame, len(sent)); err != nil || !bytes.Equal(whole[4:], sent) {
+		t.Errorf("%d bytes, %v", len(whole), err)
 	}
 }
 

@@ -162,7 +162,7 @@ func (ns *nodes) lost(n *node, err error) {
 	ns.log.Error("the listener for a node of Kafka failed; it is opened again with the next metadata", "node", n.id, "error", err)
 }
 
-// listeners returns those of all nodes, and lets no more be opened.
+// close returns the listeners of all nodes, and lets no more be opened.
 func (ns *nodes) close() (all []*accept.Listener) {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()

@@ -54,8 +54,10 @@ func (o *owners) of(ctx context.Context, token string) (string, error) {
 		return "", err
 	}
 	o.remember(resp.TokenDetails)
-	if name := o.remembered(token); name != "" {
-		return name, nil
+	for _, t := range resp.TokenDetails { // it may be beyond what is remembered
+		if t.TokenID == token && t.PrincipalName != "" {
+			return t.PrincipalName, nil
+		}
 	}
 	return "", refuse("the brokers do not show this token to the gateway's own principal, which needs the right to describe delegation tokens")
 }

@@ -91,7 +91,8 @@ func clipped(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "..."
 }
 
-// work is what a quota counts: n bytes, or partitions, of the client that asks now. Whose name cannot be told has none, so only rules for every user match.
+// work is what a quota counts: n bytes, or partitions, of the client that asks now. Whose name cannot be told has none, so only rules for every user match,
+// and those that look at no user.
 func (r *relay) work(req *request, n int64) weir.Work {
 	r.mu.Lock()
 	defer r.mu.Unlock()

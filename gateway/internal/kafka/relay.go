@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -146,12 +147,13 @@ func (r *relay) tell(err error) {
 
 // connect shakes hands with the client, and connects to the broker.
 func (r *relay) connect() error {
-	ctx, cancel := context.WithTimeout(r.ctx, connectWithin)
-	defer cancel()
 	s := r.server
 	if conf := s.opts.Conns.TLSConfig(); conf != nil {
 		c := tls.Server(r.raw, conf)
-		if err := c.HandshakeContext(ctx); err != nil {
+		ctx, cancel := context.WithTimeout(r.ctx, connectWithin)
+		err := c.HandshakeContext(ctx)
+		cancel()
+		if err != nil {
 			s.opts.Conns.HandshakeFailed(r.raw.RemoteAddr(), err)
 			return err
 		}
@@ -159,7 +161,7 @@ func (r *relay) connect() error {
 		r.client = c
 		r.mu.Unlock()
 	}
-	broker, address, err := s.dial(ctx, r.node)
+	broker, address, err := s.dial(r.ctx, r.node)
 	if err != nil {
 		if r.ctx.Err() == nil {
 			r.node.failed.Add(1)
@@ -194,7 +196,8 @@ func (r *relay) hurry() {
 	}
 }
 
-// dial connects to the broker of a node, or to any of those where the cluster bootstraps.
+// dial connects to the broker of a node, or to any of those where the cluster bootstraps: each of them has its part of the time, or one
+// that is silent would use it all.
 func (s *Server) dial(ctx context.Context, n *node) (c net.Conn, address string, err error) {
 	all := s.opts.Config.Bootstrap
 	first := 0
@@ -205,7 +208,7 @@ func (s *Server) dial(ctx context.Context, n *node) (c net.Conn, address string,
 	}
 	for i := range all {
 		address = all[(first+i)%len(all)]
-		d := net.Dialer{}
+		d := net.Dialer{Timeout: connectWithin / time.Duration(len(all))}
 		if s.opts.TLS == nil {
 			c, err = d.DialContext(ctx, "tcp", address)
 		} else {
@@ -424,9 +427,16 @@ func (r *relay) rest(frame []byte, n int) ([]byte, error) {
 	if got == 4+n {
 		return frame, nil
 	}
-	whole := append(make([]byte, 0, 4+n), frame...)[:4+n]
-	_, err := io.ReadFull(r, whole[got:])
-	return whole, err
+	whole := append([]byte(nil), frame...)
+	for got < 4+n { // no more than twice what has come: whoever only announces bytes is kept cheap
+		more := min(4+n-got, max(got, 4<<10))
+		whole = slices.Grow(whole, more)[:got+more]
+		if _, err := io.ReadFull(r, whole[got:]); err != nil {
+			return nil, err
+		}
+		got = len(whole)
+	}
+	return whole, nil
 }
 
 // small is rest for a request that is decoded.

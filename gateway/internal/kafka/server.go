@@ -58,8 +58,9 @@ type Options struct {
 // concurrent use.
 //
 // Decoded are answers that name nodes (Metadata, FindCoordinator, DescribeCluster, Produce from version 10 on, ShareFetch,
-// ShareAcknowledge), those to Produce while the client owes, those to ApiVersions, the exchange of a login, and mutations that a
-// quota counts. What clients are offered ends where answers would name nodes in a place that is not known here. A request
+// ShareAcknowledge), those to Produce while the client owes, those to ApiVersions, the exchange of a login, mutations that a
+// quota counts, requests that set or read quotas, requests for metadata where topics that brokers make are counted, and of Fetch the wait
+// in its first bytes. What clients are offered ends where answers would name nodes in a place that is not known here. A request
 // beyond that ends its connection, as brokers do it.
 type Server struct {
 	opts  Options

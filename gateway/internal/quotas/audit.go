@@ -90,7 +90,7 @@ func (b *Book) auditReset(r *Reset, res *Refilled, err error) {
 	}
 }
 
-// Refuse logs and counts a change that could not be decoded. by says who asked for it, via how they
+// Refuse logs and counts a change that was refused before it came to the rules: it cannot be decoded, or the broker refuses it. by says who asked for it, via how they
 // are known, and err what is wrong.
 func (b *Book) Refuse(by, via string, err error) {
 	b.count(via, Refused)
@@ -190,7 +190,7 @@ const (
 	FailedWrite  = "write"
 )
 
-// By is how a writer came in, by socket or token, and the outcome of the change.
+// By is how a writer came in, by socket, token or Kafka, and the outcome of the change.
 type By struct{ Via, Outcome string }
 
 // tally counts what becomes of changes, and the failures of the store.
