@@ -119,12 +119,15 @@ type topicDefaults struct {
 	made       bool  // by a client that asks for its metadata
 }
 
-// topicDefaults returns that. Until a broker says so it is what one does that nobody has configured.
+// topicDefaults returns that. Until a broker says so it is what one does that nobody has configured. One connection asks; others take
+// meanwhile what was said before.
 func (s *Server) topicDefaults() topicDefaults {
 	s.mu.Lock()
-	d, fresh := s.defaults.topicDefaults, time.Since(s.defaults.asked) < askEvery
+	d, old := s.defaults.topicDefaults, time.Since(s.defaults.asked) >= askEvery
+	asks := old && (!s.defaults.asking || d.partitions == 0)
+	s.defaults.asking = s.defaults.asking || asks
 	s.mu.Unlock()
-	if fresh {
+	if !asks {
 		return d
 	}
 	ctx, cancel := context.WithTimeout(s.stopping, connectWithin)
@@ -134,11 +137,13 @@ func (s *Server) topicDefaults() topicDefaults {
 		if said = d; said.partitions == 0 {
 			said = topicDefaults{1, true}
 		}
-		s.log.Warn("Kafka does not say what topics are by default", "assumed_partitions", said.partitions, "assumed_auto_create", said.made, "error", err)
+		if s.stopping.Err() == nil {
+			s.log.Warn("Kafka does not say what topics are by default", "assumed_partitions", said.partitions, "assumed_auto_create", said.made, "error", err)
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.defaults.topicDefaults, s.defaults.asked = said, time.Now()
+	s.defaults.topicDefaults, s.defaults.asked, s.defaults.asking = said, time.Now(), false
 	return said
 }
 

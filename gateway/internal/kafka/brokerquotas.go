@@ -16,6 +16,7 @@ import (
 
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/quotas"
+	"github.com/weir-go/weir/quota"
 )
 
 // BrokerQuota is a quota that the brokers of a cluster have themselves, for something that a gate of the gateway counts. Both hold.
@@ -86,7 +87,29 @@ func ReadBrokerQuotas(ctx context.Context, client *kgo.Client, q *config.KafkaQu
 		}
 		return strings.Compare(a.Key, b.Key)
 	})
+	onlyFirst(all)
 	return all, factor, nil
+}
+
+// onlyFirst leaves one of several quotas that would be the same rule here, as those of two addresses of one /64 are.
+func onlyFirst(all []BrokerQuota) {
+	type rule struct {
+		gate  string
+		whose quota.Pattern
+	}
+	taken := map[rule]*BrokerQuota{}
+	for i := range all {
+		b := &all[i]
+		if b.Err != nil {
+			continue
+		}
+		r := rule{b.Op.Gate, b.Op.Set.Rule.Pattern()}
+		if first := taken[r]; first != nil {
+			b.Op, b.Err = quotas.Op{}, fmt.Errorf("the gateway counts %s as one with %s, whose quota is taken", b.Entity(), first.Entity())
+			continue
+		}
+		taken[r] = b
+	}
 }
 
 // imported sets a broker's quota here.

@@ -759,3 +759,26 @@ func TestRuleOf(t *testing.T) {
 		t.Errorf("0: %v", err)
 	}
 }
+
+// Two addresses of one /64 are one rule here. The second is not taken over, and says why.
+func TestOneQuotaOfAPrefix(t *testing.T) {
+	q := Quotas{Samples: 11, Window: time.Second}
+	var all []BrokerQuota
+	for _, address := range []string{"2001:db8::1", "2001:db8::2", "2001:db8:0:1::1", "10.0.0.1", "10.0.0.2"} {
+		is := kmsg.NewDescribeClientQuotasResponseEntryEntity()
+		is.Type, is.Name = "ip", &address
+		b := BrokerQuota{Key: connectionRate, Value: 5, entity: []kmsg.DescribeClientQuotasResponseEntryEntity{is}}
+		b.Op, b.Err = q.imported(&b, "dial", 1)
+		all = append(all, b)
+	}
+	onlyFirst(all)
+	for i := range all {
+		b := &all[i]
+		if refused := i == 1; (b.Err != nil) != refused || (b.Op.Set == nil) != refused {
+			t.Errorf("%s: %+v, %v", b.Entity(), b.Op, b.Err)
+		}
+	}
+	if err := all[1].Err; err == nil || !strings.Contains(err.Error(), `ip "2001:db8::2" as one with ip "2001:db8::1"`) {
+		t.Error(err)
+	}
+}

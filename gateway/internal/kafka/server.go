@@ -89,7 +89,8 @@ type Server struct {
 
 	defaults struct {
 		topicDefaults
-		asked time.Time
+		asked  time.Time
+		asking bool // a connection does
 	}
 	made made
 
