@@ -77,9 +77,16 @@ class Gateway {
 			Password secret = new Password("secret");
 			TestSslUtils.createKeyStore(key.getPath(), secret, secret, "broker", pair.getPrivate(), own);
 			for (Properties broker : CollectionConverters.asJava(brokers)) {
+				for (String inline : List.of("ssl.keystore.key", "ssl.keystore.certificate.chain", "ssl.truststore.certificates")) {
+					broker.remove(inline);
+				}
+				broker.put("ssl.keystore.type", "JKS");
 				broker.put("ssl.keystore.location", key.getPath());
 				broker.put("ssl.keystore.password", secret);
 				broker.put("ssl.key.password", secret);
+				broker.put("ssl.truststore.type", "JKS");
+				broker.put("ssl.truststore.location", trusted.getPath());
+				broker.put("ssl.truststore.password", new Password(TestSslUtils.TRUST_STORE_PASSWORD));
 			}
 			certificate = pem("CERTIFICATE", own.getEncoded());
 			privateKey = pem("PRIVATE KEY", pair.getPrivate().getEncoded());
