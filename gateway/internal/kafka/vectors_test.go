@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/await"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/quota"
 )
@@ -215,6 +216,21 @@ func TestVectorsOfChange(t *testing.T) {
 	q := Quotas{Samples: 4, Window: time.Second}
 	if spec, _, err := q.RuleOf(quota.Rule{User: "alice"}, produceRate, 10); err != nil || spec.Burst != 30 {
 		t.Errorf("K36: %+v, %v", spec, err)
+	}
+}
+
+// K15: a connection is muted for as long as its answer says, and one at a time is let go.
+func TestVectorOfMuting(t *testing.T) {
+	b, client := newCluster(t, policy.Enforce, 10) // of which 5 come back in a second
+	begin := time.Now()
+	resp := b.ask(client, create(7, "a", 15, "b", 1))
+	isTold(t, 0, resp, []int16{0, 89}, 1000, begin)
+	if s := b.server.Snapshot(); s.Muted != 1 {
+		t.Errorf("right away %d connections are muted", s.Muted)
+	}
+	await.That(t, "it is let go", func() bool { return b.server.Snapshot().Muted == 0 })
+	if passed := time.Since(begin); passed < time.Second {
+		t.Errorf("let go after %v", passed)
 	}
 }
 
