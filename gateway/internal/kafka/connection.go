@@ -101,9 +101,10 @@ func (c *connection) mute(m mute) {
 	}
 }
 
-// mutedFor returns for how long no request is to be read. A connection that is let go has no time for that: its request has begun.
+// mutedFor returns for how long no request is to be read. A connection that is let go has no time for that: its request has begun. Neither
+// has a login that is under way: it would not end in time. What comes behind it waits.
 func (c *connection) mutedFor(now time.Time) time.Duration {
-	if c.leaving {
+	if c.leaving || c.login.underway {
 		return 0
 	}
 	return max(c.muted.until.Sub(now), 0)

@@ -50,9 +50,7 @@ func (m *connectionModel) request(p pending, own bool) {
 	if !m.serves() || len(m.sent) > 250 {
 		return
 	}
-	if m.left || m.refused || m.until().After(m.now) {
-		m.fatal("a request is read that must not be: %+v", m)
-	}
+	m.mayRead()
 	p.correlation = int32(len(m.sent))
 	p.client = m.clients[:len(m.clients)*(len(m.sent)%3)/2]
 	m.sent = append(m.sent, p.correlation)
@@ -64,6 +62,14 @@ func (m *connectionModel) request(p pending, own bool) {
 	}
 	m.toBroker = append(m.toBroker, p)
 	m.expect(p)
+}
+
+// mayRead checks that a request may be read now. One of a login under way may, though the connection is muted.
+func (m *connectionModel) mayRead() {
+	m.Helper()
+	if m.left || m.refused || !m.handshake && m.until().After(m.now) {
+		m.fatal("a request is read that must not be: %+v", m)
+	}
 }
 
 // until is when the last of all mutes is over.
@@ -81,6 +87,7 @@ func (m *connectionModel) logIn(who int) {
 	if !m.serves() || len(m.sent) > 250 || m.handshake && m.claims != "" {
 		return // clients wait for the end of one
 	}
+	m.mayRead()
 	if !m.handshake {
 		m.handshake = true
 		m.request(pending{request: request{key: keySaslHandshake}, step: m.login.handshake(&kmsg.SASLHandshakeRequest{Mechanism: plain})}, false)
@@ -172,7 +179,7 @@ func (m *connectionModel) check() {
 		m.fatal("it is %+v, not %q", p, who)
 	}
 	left := max(m.until().Sub(m.now), 0)
-	if m.left {
+	if m.left || m.handshake || m.ended {
 		left = 0
 	}
 	if got := m.mutedFor(m.now); got != left {
@@ -209,6 +216,8 @@ func FuzzConnection(f *testing.F) {
 	f.Add([]byte{5, 2, 5, 2, 0, 8, 90, 7, 200, 0, 2, 5, 2, 15, 2})                                    // a login, a mute, and again as somebody else
 	f.Add([]byte{5, 2, 5, 6, 0, 1, 2})                                                                // one that fails
 	f.Add([]byte{0, 0, 1, 7, 5, 9, 2, 0, 2, 4, 1})                                                    // let go with answers under way
+	f.Add([]byte{5, 8, 250, 2, 15, 2, 0, 7, 251, 0})                                                  // muted while a login is under way, and from its end on
+	f.Add([]byte{5, 2, 5, 2, 5, 15, 8, 48})                                                           // muted, and its login ends it
 	f.Add([]byte{8, 250, 8, 10, 7, 9, 0, 7, 240, 0, 8, 3, 9, 0, 2, 2, 2, 2})                          // two mutes, of which the longer counts
 	f.Add(slices.Concat(slices.Repeat([]byte{0}, 40), slices.Repeat([]byte{2}, 40), []byte{0, 1, 3})) // more than is kept
 	f.Fuzz(func(t *testing.T, program []byte) {

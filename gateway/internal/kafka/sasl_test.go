@@ -165,3 +165,31 @@ func isSilent(r *rig, name string) {
 		}
 	}
 }
+
+// A client that owes may log in again, or its connection would end for want of that. The mute holds for what comes behind the login.
+func TestMuteWaitsForLogin(t *testing.T) {
+	r := newRig(t, policy.Enforce, 20*time.Second)
+	client, broker := r.pair()
+	r.write(client, framed("app", 12, kmsg.NewPtrFetchRequest()))
+	r.frame(broker)
+	shake := kmsg.NewPtrSASLHandshakeRequest()
+	shake.Mechanism = plain
+	r.write(client, framed("app", 1, shake))
+	r.frame(broker) // it has been read: the login is under way
+	fetched := kmsg.NewPtrFetchResponse()
+	topic, part := kmsg.NewFetchResponseTopic(), kmsg.NewFetchResponseTopicPartition()
+	part.RecordBatches = make([]byte, 1<<20)
+	topic.Partitions = append(topic.Partitions, part)
+	fetched.Topics = append(fetched.Topics, topic)
+	r.write(broker, answer(12, fetched))
+	r.frame(client)
+	r.write(broker, answer(1, kmsg.NewPtrSASLHandshakeResponse()))
+	r.frame(client)
+	if s := r.server.Snapshot(); s.ThrottledFetch.Times != 1 || s.Muted != 0 {
+		t.Fatalf("%d delayed, %d muted", s.ThrottledFetch.Times, s.Muted)
+	}
+	r.says(client, broker, "\x00alice\x00"+secret, "", 0)
+	if s := r.server.Snapshot(); s.Muted != 1 || s.MutedLongest[0].User != "alice" {
+		t.Errorf("muted: %+v", s.MutedLongest)
+	}
+}
