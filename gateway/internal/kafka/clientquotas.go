@@ -78,6 +78,7 @@ type alteration struct {
 type altered struct {
 	code int16
 	why  *string
+	kept bool // the gateway's part of it is carried out
 }
 
 // alterQuotas serves a request to set quotas, of n bytes.
@@ -102,14 +103,14 @@ func (r *relay) alterQuotas(req *request, frame []byte, n int) error {
 	if err != nil {
 		return err
 	}
-	throttle := a.judged(resp)
+	throttle := a.judged(&valid, resp)
 	r.logRefused(a)
 	r.keep(a, &q)
 	if rest := a.rest(); rest != nil {
 		if resp, err = r.ask(req, frame[4:], a, rest); err != nil {
 			return err
 		}
-		throttle = max(throttle, a.judged(resp))
+		throttle = max(throttle, a.judged(rest, resp))
 	}
 	out := a.answer()
 	raise(out, throttle)
@@ -127,16 +128,36 @@ func (a *alteration) ops(e *kmsg.AlterClientQuotasRequestEntry) (ops []kmsg.Alte
 }
 
 // judged takes note of what the broker says of the entries that it was asked about, and returns how long the client is to wait for that, in
-// ms.
-func (a *alteration) judged(resp kmsg.Response) (throttle int32) {
-	said := map[string]*kmsg.AlterClientQuotasResponseEntry{}
+// ms. If it was to carry something out and has not, the client is told what holds nevertheless.
+func (a *alteration) judged(asked *kmsg.AlterClientQuotasRequest, resp kmsg.Response) (throttle int32) {
+	wanted, said := map[string]bool{}, map[string]*kmsg.AlterClientQuotasResponseEntry{}
+	for i := range asked.Entries {
+		wanted[entityOf(asked.Entries[i].Entity)] = true
+	}
 	all := resp.(*kmsg.AlterClientQuotasResponse)
 	for i := range all.Entries {
 		said[entityOf(all.Entries[i].Entity)] = &all.Entries[i]
 	}
 	for i := range a.Entries {
-		if e := said[entityOf(a.Entries[i].Entity)]; e != nil && e.ErrorCode != 0 {
-			a.results[i] = altered{e.ErrorCode, e.ErrorMessage}
+		id := entityOf(a.Entries[i].Entity)
+		e := said[id]
+		r := &a.results[i]
+		switch {
+		case r.code != 0 || !wanted[id]:
+			continue
+		case e == nil:
+			why := "the broker says nothing of this entity"
+			r.code, r.why = kerr.UnknownServerError.Code, &why
+		case e.ErrorCode != 0:
+			r.code, r.why = e.ErrorCode, e.ErrorMessage
+		}
+		if r.code != 0 && r.kept {
+			why := kerr.ErrorForCode(r.code).Error()
+			if r.why != nil {
+				why = *r.why
+			}
+			why = "what the gateway counts of it is changed, and the rest is not: " + why
+			r.why = &why
 		}
 	}
 	return all.ThrottleMillis
@@ -207,6 +228,8 @@ func (r *relay) keep(a *alteration, q *Quotas) {
 		for j, answer := range r.server.opts.Rules.Each(r.ctx, changes[:n]) {
 			if answer.Err != nil {
 				a.fail(of[j], answer.Err)
+			} else {
+				a.results[of[j]].kept = !a.ValidateOnly
 			}
 		}
 		changes, of = changes[n:], of[n:]
@@ -243,7 +266,7 @@ func (a *alteration) fail(i int, err error) {
 	if errors.As(err, &wrong) || errors.As(err, &faults) || errors.Is(err, quotas.ErrNowhere) {
 		code = kerr.InvalidRequest.Code
 	}
-	a.results[i] = altered{code, &text}
+	a.results[i].code, a.results[i].why = code, &text
 }
 
 // logRefused logs that the broker has refused to let quotas be set. Who may not is only counted: anybody can ask.

@@ -32,7 +32,8 @@ type clerk struct {
 	policy *policy.Policy
 	log    bytes.Buffer // of the book
 	own    map[string]map[string]float64
-	denied bool // whoever asks may not
+	denied bool   // whoever asks may not
+	mute   string // what a request begins with that is answered for no entity
 	seen   []string
 	done   chan struct{}
 }
@@ -161,6 +162,9 @@ func (c *clerk) alter(req *kmsg.AlterClientQuotasRequest) kmsg.Response {
 		}
 	}
 	slices.Reverse(resp.Entries) // no order is promised
+	if c.mute != "" && strings.HasPrefix(said, c.mute) {
+		resp.Entries = nil
+	}
 	c.seen = append(c.seen, said)
 	return resp
 }
@@ -687,7 +691,7 @@ func FuzzQuotaRequest(f *testing.F) {
 			resp := new(kmsg.AlterClientQuotasResponse) // without tags: brokers are believed about their number
 			if readBody(asked, a.AlterClientQuotasRequest) == nil && resp.ReadFrom(answered) == nil {
 				a.results = make([]altered, len(a.Entries))
-				a.judged(resp)
+				a.judged(a.AlterClientQuotasRequest, resp)
 				for i := range a.Entries {
 					if _, err := a.changes(&a.Entries[i], &q); err != nil {
 						a.fail(i, err)
@@ -780,5 +784,30 @@ func TestOneQuotaOfAPrefix(t *testing.T) {
 	}
 	if err := all[1].Err; err == nil || !strings.Contains(err.Error(), `ip "2001:db8::2" as one with ip "2001:db8::1"`) {
 		t.Error(err)
+	}
+}
+
+// An entity of which the broker says nothing is none that it allows. Where only the gateway's part is carried out, the client is told so.
+func TestBrokerSaysNothingOfAnEntity(t *testing.T) {
+	const nothing = "the broker says nothing of this entity"
+	const validated, altered = "validate user=a producer_byte_rate=10 request_percentage=50", "alter user=a request_percentage=50"
+	for silent, want := range map[string]struct {
+		err, seen string
+		kept      bool
+	}{
+		"validate": {nothing, validated, false},
+		"alter":    {"what the gateway counts of it is changed, and the rest is not: " + nothing, validated + "; " + altered, true},
+	} {
+		c, client := newClerk(t, new(quotas.Memory))
+		c.mute = silent
+		if errs := c.altered(client, alter("user=a", set(produceRate, 10), set("request_percentage", 50))); errs[0] != "UNKNOWN_SERVER_ERROR: "+want.err {
+			t.Errorf("%s: %q", silent, errs)
+		}
+		if got := strings.Join(c.seen, "; "); got != want.seen {
+			t.Errorf("%s: the broker sees %s", silent, got)
+		}
+		if got := c.book.List("in").Rules; (len(got) > len(byFile)) != want.kept {
+			t.Errorf("%s: %+v", silent, got)
+		}
 	}
 }
