@@ -39,7 +39,7 @@ help: ## list the targets
 .PHONY: build
 build: need-go ## build bin/weir, a static binary; needs no C compiler
 	@mkdir -p bin
-	scripts/build $(BIN) -ldflags "-X main.version=$(VERSION)"
+	scripts/build $(BIN) -ldflags "-s -w -X main.version=$(VERSION)"
 
 .PHONY: run
 run: build ## build and run the demo; make run ARGS="run --upstream http://127.0.0.1:3000" runs your own
