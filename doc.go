@@ -47,7 +47,8 @@
 //   - weirhttp is middleware for net/http, and writes refusals as responses.
 //   - weirgrpc, a module of its own, is the same for gRPC, before servers and under clients.
 //   - weirsql puts a gate above database/sql. weirpgx, a module of its own, does so above pgx's pool.
-//   - weirkafka, a module of its own, reads how far a consumer group of Kafka is behind.
+//   - weirkafka, a module of its own, reads how far a consumer group of Kafka is behind, and
+//     has gates before its producers.
 //   - weirredis, a module of its own, keeps quotas on Redis for several processes.
 //   - control has the controllers that move a limit, and signal has what they can heed.
 //   - policy makes gates and routes from data, such as a file.
