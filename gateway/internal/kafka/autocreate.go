@@ -61,6 +61,7 @@ func (r *relay) chargeMade(req *request, resp kmsg.Response) time.Time {
 		return time.Time{} // a reload has taken the quota away
 	}
 	m := new(mutation)
+	defer m.abandon() // it is made either way
 	for i := range meta.Topics {
 		t := &meta.Topics[i]
 		switch {
@@ -73,9 +74,7 @@ func (r *relay) chargeMade(req *request, resp kmsg.Response) time.Time {
 			}
 		}
 	}
-	until := r.chargeTopics(g, req, m)
-	m.abandon() // it is made either way
-	return until
+	return r.chargeTopics(g, req, m)
 }
 
 // made are the topics that have been charged as made by a broker, so that nobody is charged for one again before it is there. It

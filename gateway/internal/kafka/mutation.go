@@ -80,12 +80,18 @@ func (r *relay) mutate(g *policy.Gate, req *request, frame []byte, n int) error 
 	if err := r.inquire(m, req, frame[4:]); err != nil {
 		return err
 	}
-	p.mutation, p.until = m, r.chargeTopics(g, req, m)
-	if err = r.sendMutation(p, frame); err != nil {
+	sent := false
+	defer func() { // after a panic, too
+		if sent {
+			return // the answer settles it
+		}
 		for i := range m.all {
 			m.all[i].charged.Cancel() // no broker has got it as a whole
 		}
-	}
+	}()
+	p.mutation, p.until = m, r.chargeTopics(g, req, m)
+	err = r.sendMutation(p, frame)
+	sent = err == nil
 	return err
 }
 

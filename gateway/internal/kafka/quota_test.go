@@ -84,6 +84,7 @@ type rig struct {
 	logs   *logs
 	gate   *policy.Gate
 	broker *net.TCPListener
+	wrap   func(net.Conn) net.Conn // what the gateway sees of a client; nil: the client
 }
 
 // newRig has a quota of 10,000 bytes, of which 20,000 a second would come back if the clock did not stand still.
@@ -167,6 +168,9 @@ func (r *rig) pair() (client, broker net.Conn) {
 	accepted, err := in.Accept()
 	if err != nil {
 		r.Fatal(err)
+	}
+	if r.wrap != nil {
+		accepted = r.wrap(accepted)
 	}
 	r.server.relay(accepted, &r.server.bootstrap)
 	if broker, err = r.broker.Accept(); err != nil {

@@ -118,15 +118,17 @@ func (r *relay) run() {
 		defer r.recovered()
 		r.tell(r.answers())
 	})
+	defer func() { // after a panic, too
+		r.close()
+		answers.Wait()
+		for _, p := range r.state.pending {
+			p.mutation.abandon()
+		}
+	}()
 	if err := r.requests(); err == nil {
 		r.awaitAnswers()
 	} else {
 		r.tell(err)
-	}
-	r.close()
-	answers.Wait()
-	for _, p := range r.state.pending {
-		p.mutation.abandon()
 	}
 }
 
@@ -325,6 +327,7 @@ func (r *relay) request(n int) error {
 		}
 	}
 	var charged weir.Permit
+	defer func() { charged.Cancel() }() // unless the broker has got it as a whole
 	switch quotas := r.server.opts.Quotas(); req.key {
 	case keyProduce:
 		charged = r.charge(quotas.Produce, &p, n, &r.server.throttled.produce)
@@ -349,12 +352,10 @@ func (r *relay) request(n int) error {
 	}
 	if !req.silent {
 		if err := r.expect(p); err != nil {
-			charged.Cancel()
 			return err
 		}
 	}
 	if err := r.forward(frame, n, pooled[:]); err != nil {
-		charged.Cancel() // no broker has got it as a whole
 		return err
 	}
 	charged.Done(weir.OK)

@@ -11,6 +11,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -180,4 +181,69 @@ func TestQuestionBehindAnother(t *testing.T) {
 			t.Errorf("%v after %v: %s", err, time.Since(begin), logs)
 		}
 	})
+}
+
+// trap is a connection whose next Read panics once it is set.
+type trap struct {
+	net.Conn
+	set atomic.Bool
+}
+
+func (c *trap) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.set.Load() {
+		panic("a trap")
+	}
+	return n, err
+}
+
+// A panic ends its connection, and nothing else: what was charged on it is given back, or settled if the broker has got it.
+func TestPanicEndsPermits(t *testing.T) {
+	large := produce(9, 1, 100_000)
+	mutation := framed("app", 7, create(7, "a", 50))
+	for name, c := range map[string]struct {
+		frame []byte
+		first int // bytes of it that come before the panic
+		left  float64
+	}{
+		"within a request to produce":      {large, 50_000, 10_000},
+		"while a broker creates its topic": {mutation, len(mutation), 10_000 - 50},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRigWith(t, policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "20000/s", Burst: 10_000}, Debt: true}, policy.Enforce, time.Minute)
+			var of *trap
+			r.wrap = func(c net.Conn) net.Conn {
+				of = &trap{Conn: c}
+				return of
+			}
+			client, broker := r.pair()
+			r.write(client, c.frame[:c.first])
+			if c.first < len(c.frame) {
+				if _, err := io.ReadFull(broker, make([]byte, c.first)); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				asked := r.frame(broker)
+				resp, topic := kmsg.NewPtrCreateTopicsResponse(), kmsg.NewCreateTopicsResponseTopic()
+				topic.Topic, topic.NumPartitions = "a", 50
+				resp.Topics = append(resp.Topics, topic)
+				out := answer(7, resp)
+				copy(out[4:8], asked[4:8]) // the correlation id
+				r.write(broker, out)
+				r.frame(broker)
+			}
+			if n := r.gate.Snapshot().InFlight; n != 1 {
+				t.Fatalf("%d permits before", n)
+			}
+			of.set.Store(true)
+			r.write(client, make([]byte, 1))
+			if _, err := io.Copy(io.Discard, broker); err != nil {
+				t.Fatal(err)
+			}
+			await.That(t, "the connection is gone", func() bool { return len(r.server.all()) == 0 })
+			if n := r.gate.Snapshot().InFlight; n != 0 || r.left() != c.left || !strings.Contains(r.logs.String(), "a trap") {
+				t.Errorf("%d permits are left, and %v of the quota; want %v: %s", n, r.left(), c.left, r.logs)
+			}
+		})
+	}
 }
