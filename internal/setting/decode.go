@@ -80,7 +80,7 @@ func (d decoder) value(at fault.Path, n *Node, p fault.Place, v reflect.Value, f
 		case kind == reflect.Struct && n.Kind == List && len(n.Items) > 0 && n.Items[0].Kind == Text:
 			instead = cmp.Or(guess(n.Items[0], v), instead)
 		case kind == reflect.Slice && n.Kind == Text:
-			instead = "write a list: [" + flow(n.Text) + "]"
+			instead = "write a list: [" + flowList(n.Text) + "]"
 		case kind == reflect.Struct && (n.Kind == Text || n.Kind == Number || n.Kind == Bool):
 			instead = cmp.Or(guess(n, v), f.shortMeant(n), meant(at, n, Fields(v.Type())), instead)
 		}
@@ -261,6 +261,9 @@ func (d decoder) unknown(at fault.Path, m *Member, fields []Field, gone []string
 		instead = field
 	case len(below) > 0:
 		instead = "write it below " + strings.Join(below, " or below ")
+		if n := m.Value; len(below) == 1 && (n.Kind == Text || n.Kind == Number || n.Kind == Bool) && !n.FromEnv {
+			instead += ", as " + below[0] + ": {" + m.Key + ": " + flow(n.Text) + "}"
+		}
 	case best != "":
 		instead = "write " + best
 		for _, f := range fields {
@@ -292,6 +295,14 @@ func BadName(name string) string {
 }
 
 func (d decoder) dictionary(at fault.Path, n *Node, v reflect.Value, f Field) {
+	if nameless(n, v.Type().Elem()) {
+		instead := "write a name above them"
+		if f.Example != "" {
+			instead += ", as in " + at.String() + ": " + f.Example
+		}
+		d.fault(at, n.Place, "has fields where a name belongs", instead)
+		return
+	}
 	m := reflect.MakeMapWithSize(v.Type(), len(n.Members))
 	for _, member := range d.members(at, n) {
 		sub := at.At(member.Key)
@@ -304,6 +315,23 @@ func (d decoder) dictionary(at fault.Path, n *Node, v reflect.Value, f Field) {
 		m.SetMapIndex(reflect.ValueOf(member.Key).Convert(v.Type().Key()), item)
 	}
 	v.Set(m)
+}
+
+// nameless reports whether a group that should have names is one of the values that they stand for. All of its keys are
+// fields of that then, and one that is required is no group, as the value of a name is.
+func nameless(n *Node, t reflect.Type) bool {
+	if t.Kind() != reflect.Struct {
+		return false
+	}
+	required := false
+	for _, m := range n.Members {
+		f := find(Fields(t), m.Key)
+		if f == nil {
+			return false
+		}
+		required = required || f.Required && m.Value.Kind != Group
+	}
+	return required
 }
 
 // Plain reports whether the keys of a map have to be plain names.
@@ -439,6 +467,17 @@ func (n *Node) set(v reflect.Value) error {
 }
 
 var plainScalar = regexp.MustCompile(`^[A-Za-z0-9_./-]+$`)
+
+// flowList writes the items of a text with commas so that they can stand inside [ ].
+func flowList(s string) string {
+	var items []string
+	for item := range strings.SplitSeq(s, ",") {
+		if item = strings.TrimSpace(item); item != "" {
+			items = append(items, flow(item))
+		}
+	}
+	return strings.Join(items, ", ")
+}
 
 // flow writes s so that it can stand inside [ ].
 func flow(s string) string {

@@ -80,10 +80,17 @@ func (m *meaning) reportError(path fault.Path, err error) {
 	}
 }
 
-// onlyKafka reports whether a file lets clients of Kafka in and says nothing of HTTP.
+// onlyKafka reports whether a file is about clients of Kafka and says nothing of HTTP. It looks at what is written: that may
+// have faults, and they are no reason to ask for upstreams.
 func (c *Config) onlyKafka() bool {
-	listens := slices.ContainsFunc(slices.Collect(maps.Values(c.Kafka)), func(k Kafka) bool { return k.Listen != nil })
-	return listens && c.root.Get("upstreams") == nil && c.root.Get("routes") == nil
+	clusters := c.root.Get("kafka")
+	if clusters == nil || c.root.Get("listeners") != nil || c.root.Get("upstreams") != nil || c.root.Get("routes") != nil {
+		return false
+	}
+	serves := func(cluster *setting.Node) bool {
+		return slices.ContainsFunc([]string{"listen", "nodes", "quotas"}, func(key string) bool { return cluster.Get(key) != nil })
+	}
+	return serves(clusters) || slices.ContainsFunc(clusters.Members, func(m setting.Member) bool { return serves(m.Value) })
 }
 
 func (m *meaning) listeners() {
@@ -251,7 +258,7 @@ func (m *meaning) resolve(file string) string {
 }
 
 func (m *meaning) upstreams() {
-	if len(m.Upstreams) == 0 && m.ServesHTTP() {
+	if len(m.Upstreams) == 0 && m.ServesHTTP() && !m.onlyKafka() {
 		m.report(fault.Path{"upstreams"}, "write app: {targets: [http://127.0.0.1:3000]} below it", "names no upstream")
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.Upstreams)) {
@@ -306,9 +313,9 @@ func (m *meaning) mixed(path fault.Path, targets []string) {
 }
 
 func (m *meaning) routes() {
-	if m.root.Get("routes") == nil && m.servesRoutes() {
+	if m.root.Get("routes") == nil && m.servesRoutes() && !m.onlyKafka() {
 		m.report(fault.Path{"routes"}, "add routes: [{match: [/], upstream: app}]", "is missing")
-	} else if len(m.Routes) == 0 && m.servesRoutes() {
+	} else if len(m.Routes) == 0 && m.servesRoutes() && !m.onlyKafka() {
 		m.report(fault.Path{"routes"}, "write - {match: [/], upstream: app}", "is an empty list, so nothing would be passed on")
 	}
 	upstreams := slices.Sorted(maps.Keys(m.Upstreams))
@@ -403,7 +410,14 @@ var plainHost = regexp.MustCompile(`^[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+$|^localhost
 func checkAddress(address string) error {
 	i := strings.LastIndexByte(address, ':')
 	if i < 0 {
-		if _, err := strconv.ParseUint(address, 10, 16); err == nil {
+		if words := strings.Fields(address); len(words) > 1 && isPort(words[0]) {
+			instead := fmt.Sprintf("write address: \":%s\"", words[0])
+			if slices.Contains(words, "ssl") {
+				instead += ", and tls: {cert: server.crt, key: server.key}"
+			}
+			return fault.New(fmt.Sprintf("%q has words behind the port", address), instead)
+		}
+		if isPort(address) {
 			return fault.New(fmt.Sprintf("%q has no host", address), fmt.Sprintf("write 127.0.0.1:%s, or :%s for all interfaces", address, address))
 		}
 		if plainHost.MatchString(address) {
@@ -415,8 +429,12 @@ func checkAddress(address string) error {
 	if words := strings.Fields(port); host == "*" && len(words) > 0 {
 		return fault.New(fmt.Sprintf("%q begins with *, which is no host", address), fmt.Sprintf("write :%s for all interfaces", words[0]))
 	}
-	if strings.Contains(address, "://") {
-		return fault.New(fmt.Sprintf("%q is a URL", address), fmt.Sprintf("write only host:port, for instance %s", DefaultListen))
+	if _, rest, ok := strings.Cut(address, "://"); ok {
+		instead := "write only host:port, for instance " + DefaultListen
+		if rest = strings.TrimSuffix(rest, "/"); checkAddress(rest) == nil {
+			instead = "write " + rest
+		}
+		return fault.New(fmt.Sprintf("%q is a URL", address), instead)
 	}
 	if strings.ContainsRune(host, ':') && (!strings.HasPrefix(host, "[") || !strings.HasSuffix(host, "]")) {
 		return fault.New(fmt.Sprintf("%q has an IPv6 host without brackets", address), "write [::1]:8080")
@@ -424,10 +442,15 @@ func checkAddress(address string) error {
 	if strings.ContainsAny(host, " \t/@?#") {
 		return fault.New(fmt.Sprintf("%q begins with %q, which is no host", address, host), fmt.Sprintf("write host:port, for instance %s", DefaultListen))
 	}
-	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+	if !isPort(port) {
 		return fault.New(fmt.Sprintf("%q has the port %q, which is no number from 0 to 65535", address, port), fmt.Sprintf("write host:port, for instance %s", DefaultListen))
 	}
 	return nil
+}
+
+func isPort(text string) bool {
+	_, err := strconv.ParseUint(text, 10, 16)
+	return err == nil
 }
 
 // certificate checks that the files of a certificate are there and belong

@@ -581,8 +581,8 @@ const mostDialing = 1000
 // [DefaultKafka].
 func ForKafka(bootstrap ...string) (*Config, error) {
 	for _, address := range bootstrap {
-		if problem := brokerProblem(address); problem != "" {
-			return nil, fmt.Errorf("broker %s; write host:port, for instance 127.0.0.1:9092", problem)
+		if problem, remedy := brokerProblem(address); problem != "" {
+			return nil, fmt.Errorf("broker %s; %s", problem, remedy)
 		}
 	}
 	c := new(Config)

@@ -53,14 +53,14 @@ func (k *Kafka) SetDefaults() { setting.Fill(k) }
 // that know the error, and connections.
 type KafkaQuotas struct {
 	// The gate whose quota counts partitions that are created and deleted, Kafka's controller_mutation_rate. It needs debt: true.
-	Mutations string `json:"mutations,omitempty" example:"topics"`
+	Mutations string `json:"mutations,omitempty" example:"topics" form:"the name of a gate, such as topics: {quota: {rate: 10/s, burst: 110, by: [user], debt: true}}"`
 	// The gate whose quota counts the bytes of requests to produce, Kafka's producer_byte_rate.
-	Produce string `json:"produce,omitempty" example:"in"`
+	Produce string `json:"produce,omitempty" example:"in" form:"the name of a gate, such as in: {quota: {rate: 1048576/s, burst: 10485760, by: [user]}}"`
 	// The gate whose quota counts the bytes of answers to fetch, Kafka's consumer_byte_rate.
-	Fetch string `json:"fetch,omitempty" example:"out"`
+	Fetch string `json:"fetch,omitempty" example:"out" form:"the name of a gate, such as out: {quota: {rate: 1048576/s, burst: 10485760, by: [user]}}"`
 	// The gate whose quota counts new connections by address, Kafka's connection_creation_rate. An IPv6 address stands for
 	// its /64. With a queue they wait in it before TLS, else they are reset.
-	Connections string `json:"connections,omitempty" example:"dial"`
+	Connections string `json:"connections,omitempty" example:"dial" form:"the name of a gate, such as dial: {quota: {rate: 20/s, burst: 200, by: [address]}}"`
 	// Topics that brokers make because a client has asked for their metadata (auto.create.topics.enable). count charges that client to
 	// mutations. off lets none be made.
 	AutoCreate string `json:"auto_create,omitempty" default:"count" enum:"count,off"`
@@ -228,8 +228,8 @@ func (m *meaning) kafka() {
 	for _, name := range slices.Sorted(maps.Keys(m.Config.Kafka)) {
 		k, path := m.Config.Kafka[name], fault.Path{"kafka", name}
 		for i, addr := range k.Bootstrap {
-			if problem := brokerProblem(addr); problem != "" {
-				m.report(path.At("bootstrap").Index(i), "write host:port, for instance 127.0.0.1:9092", "%s", problem)
+			if problem, remedy := brokerProblem(addr); problem != "" {
+				m.report(path.At("bootstrap").Index(i), remedy, "%s", problem)
 			}
 		}
 		if k.TLS != nil {
@@ -278,13 +278,24 @@ func (m *meaning) kafka() {
 	}
 }
 
-// brokerProblem says what is wrong with the address of a broker, empty for nothing. What checkAddress advises is about listeners.
-func brokerProblem(address string) string {
+// brokerProblem says what is wrong with the address of a broker and what to write, empty for nothing. What checkAddress advises
+// is about listeners.
+func brokerProblem(address string) (problem, remedy string) {
 	var wrong fault.Fault
-	if errors.As(checkAddress(address), &wrong) {
-		return wrong.Problem
+	if !errors.As(checkAddress(address), &wrong) {
+		return "", ""
 	}
-	return ""
+	_, behind, isURL := strings.Cut(address, "://")
+	switch {
+	case strings.Contains(address, ","):
+		all := strings.FieldsFunc(address, func(r rune) bool { return r == ',' || r == ' ' })
+		return fmt.Sprintf("%s is %d brokers in one text", quote(address), len(all)), `write each by itself: ["` + setting.Clip(strings.Join(all, `", "`)) + `"]`
+	case isURL && checkAddress(behind) == nil:
+		return wrong.Problem, "write " + behind
+	case plainHost.MatchString(address):
+		return wrong.Problem, "write " + address + ":9092"
+	}
+	return wrong.Problem, "write host:port, for instance 127.0.0.1:9092"
 }
 
 // kafkaListen checks where clients of a cluster connect.
@@ -341,17 +352,12 @@ func (m *meaning) kafkaQuotas(path fault.Path, k *Kafka) {
 		used[name] = key
 		g, ok := m.Gates[name]
 		switch q := g.Quota; {
+		case !ok && isCount(name):
+			m.report(at, kafkaGate(key, name), "%s is a number, and not the name of a gate", quote(name))
 		case !ok:
 			m.report(at, oneOf(name, slices.Sorted(maps.Keys(m.Gates)), "gates"), "there is no gate %q", name)
 		case q == nil:
-			such := "rate: 10485760/s, by: [user]"
-			switch key {
-			case "mutations":
-				such = "rate: 10/s, burst: 110, by: [user], debt: true"
-			case connections:
-				such = "rate: 20/s, burst: 200, by: [address]"
-			}
-			m.report(at, "name a gate such as "+name+": {quota: {"+such+"}}", "the gate %s has no quota", name)
+			m.report(at, "name a gate such as "+name+": "+kafkaQuota(key, ""), "the gate %s has no quota", name)
 		case q.Count == "requests" && key != connections:
 			m.report(at, "remove count: requests from the gate, or name another", "the gate %s counts requests, and here bytes or partitions are counted", name)
 		case key == "mutations" && !q.Debt:
@@ -361,6 +367,34 @@ func (m *meaning) kafkaQuotas(path fault.Path, k *Kafka) {
 		}
 	}
 }
+
+// kafkaGate is the remedy for a rate in the place of a gate.
+func kafkaGate(key, rate string) string {
+	name := map[string]string{"mutations": "topics", "produce": "in", "fetch": "out", connections: "dial"}[key]
+	return "write " + name + ", and gates: {" + name + ": " + kafkaQuota(key, rate) + "}"
+}
+
+// kafkaQuota is an example of a gate that counts for a cluster, with the burst that brokers allow.
+func kafkaQuota(key, rate string) string {
+	rest, windows, example := "by: [user]", 10, "10485760"
+	switch key {
+	case "mutations":
+		rest, windows, example = "by: [user], debt: true", 11, "10"
+	case connections:
+		rest, example = "by: [address]", "20"
+	}
+	n, err := strconv.Atoi(cmp.Or(rate, example))
+	if err != nil || n > maxExample {
+		n, _ = strconv.Atoi(example)
+	}
+	return fmt.Sprintf("{quota: {rate: %d/s, burst: %d, %s}}", n, n*windows, rest)
+}
+
+// maxExample is the largest rate that an example repeats.
+const maxExample = 1 << 40
+
+// isCount reports whether a text is digits alone.
+func isCount(text string) bool { return text != "" && strings.Trim(text, "0123456789") == "" }
 
 // kafkaParts checks what a gate that counts for a cluster counts by.
 func (m *meaning) kafkaParts(at fault.Path, key, gate string, q *policy.QuotaSpec) {
@@ -377,6 +411,7 @@ func (m *meaning) kafkaParts(at fault.Path, key, gate string, q *policy.QuotaSpe
 		why = "addresses are for connections"
 	}
 	m.report(at, remedy, "the gate %s counts by %s, and %s", gate, strings.Join(others, " and "), why)
+	m.Blame(fault.Path{"gates", gate, "quota"}) // what the compiler advises is about requests of HTTP
 }
 
 // kafkaWork are the gates that count for clients of Kafka, each with the part of its work that is an address.

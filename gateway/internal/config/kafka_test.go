@@ -84,7 +84,7 @@ routes: [{match: [/], gates: [api], upstream: app}]
 		t.Fatal("accepted")
 	}
 	for _, want := range []string{
-		`weir.yaml:5:`, `kafka.main.bootstrap[0]: "localhost" has no port; write host:port, for instance 127.0.0.1:9092`,
+		`weir.yaml:5:`, `kafka.main.bootstrap[0]: "localhost" has no port; write localhost:9092`,
 		`weir.yaml:6:`, `kafka.main.sasl.mechanism: `,
 		`weir.yaml:9:`, `kafka.other.sasl: there is no password; write password_file, or password_env`,
 		`weir.yaml:11:`, `signals.none.cluster: no cluster is named`, `signals.none.group: no consumer group is named`, `signals.none.topics: no topic is named`,
@@ -272,7 +272,7 @@ gates:
 	}
 	for _, want := range []string{
 		`kafka.first.quotas.produce: there is no gate "inn"; write in`,
-		`kafka.first.quotas.fetch: the gate slots has no quota; name a gate such as slots: {quota: {rate: 10485760/s, by: [user]}}`,
+		`kafka.first.quotas.fetch: the gate slots has no quota; name a gate such as slots: {quota: {rate: 10485760/s, burst: 104857600, by: [user]}}`,
 		`kafka.first.quotas.max_throttle: `,
 		`kafka.second.quotas.mutations: the gate in has no debt, so it would refuse a topic with more partitions than its burst for ever; write debt: true`,
 		`kafka.second.quotas.produce: the gate requests counts requests, and here bytes or partitions are counted; remove count: requests`,

@@ -45,8 +45,11 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// completed adds to a part of a file what it needs to be whole.
+// completed adds to a part of a file what it needs to be whole. A file about Kafka needs nothing.
 func completed(text string) string {
+	if strings.HasPrefix(text, "kafka:") {
+		return text
+	}
 	for _, part := range []string{"upstreams: {app: {targets: [http://127.0.0.1:3000]}}", "gates: {api: {limit: auto}}", "routes: [{match: [/], gates: [api], upstream: app}]"} {
 		key, _, _ := strings.Cut(part, ":")
 		if !regexp.MustCompile(`(?m)^` + key + `:`).MatchString(text) {

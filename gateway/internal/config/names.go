@@ -8,27 +8,29 @@ import (
 
 // What has no field here.
 const (
-	noRewrites = "remove it: weir passes requests on as they are"
-	noRetries  = "remove it: weir sends a request to another target only where nothing was sent before"
-	noIssuing  = "remove it: weir gets no certificates; name the PEM files under tls: cert: and key:"
-	healthMade = "write health_check: {path: /healthz}"
-	ejection   = "write passive_health: {failures: 5, for: 10s}"
-	balanced   = "write balance: least_loaded, or balance: round_robin"
-	tooMuch    = "write a gate: limit: 100, or connections: {per_address: 100} in a listener"
-	quotaForm  = "write rate: 10/s, and by: [address] or by: [user] for a quota each"
-	routeForm  = "write routes: [{match: [/], upstream: app}]"
-	upForm     = "write upstreams: {app: {targets: [http://127.0.0.1:3000]}}"
-	listenForm = "write listeners: [{address: \":8080\"}]"
-	gateForm   = "write gates: {api: {limit: auto}}, and gates: [api] in a route"
-	targetForm = "write targets: [http://127.0.0.1:3000]"
-	matchForm  = "write match: [/v1/]"
-	nameForm   = "write upstream: and a name from upstreams"
-	leaving    = "write it in the upstream: upstreams: {app: {on_client_disconnect: release}}"
-	inPatterns = "write it before the path in match: [example.com/]"
+	noRewrites  = "remove it: weir passes requests on as they are"
+	noRetries   = "remove it: weir sends a request to another target only where nothing was sent before"
+	noIssuing   = "remove it: weir gets no certificates; name the PEM files under tls: cert: and key:"
+	healthMade  = "write health_check: {path: /healthz}"
+	ejection    = "write passive_health: {failures: 5, for: 10s}"
+	balanced    = "write balance: least_loaded, or balance: round_robin"
+	tooMuch     = "write a gate: limit: 100, or connections: {per_address: 100} in a listener"
+	quotaForm   = "write rate: 10/s, and by: [address] or by: [user] for a quota each"
+	routeForm   = "write routes: [{match: [/], upstream: app}]"
+	upForm      = "write upstreams: {app: {targets: [http://127.0.0.1:3000]}}"
+	listenForm  = "write listeners: [{address: \":8080\"}]"
+	gateForm    = "write gates: {api: {limit: auto}}, and gates: [api] in a route"
+	targetForm  = "write targets: [http://127.0.0.1:3000]"
+	matchForm   = "write match: [/v1/]"
+	nameForm    = "write upstream: and a name from upstreams"
+	leaving     = "write it in the upstream: upstreams: {app: {on_client_disconnect: release}}"
+	brokersForm = "write bootstrap: [127.0.0.1:9092]"
+	saslForm    = "write sasl: {mechanism: scram-sha-512, user: weir, password_file: kafka.password}"
+	inPatterns  = "write it before the path in match: [example.com/]"
 )
 
 // elsewhere is what to write for the words of nginx, Caddy, Traefik, Envoy and HAProxy: by the group
-// where they stand, and the word in small letters without dashes and underscores.
+// where they stand, and the word in small letters without dashes, dots and underscores.
 var elsewhere = map[string]map[string]string{
 	"": {
 		"http": "remove this level: " + strings.TrimPrefix(listenForm, "write ") + ", upstreams: and routes: stand at the top", "server": listenForm, "servers": listenForm,
@@ -60,13 +62,13 @@ var elsewhere = map[string]map[string]string{
 		"proxyreadtimeout": "write response_timeout: 30s", "readtimeout": "write response_timeout: 30s", "timeoutserver": "write response_timeout: 30s", "timeout": "write response_timeout: 30s, and connect_timeout: 2s",
 		"timeoutconnect": "write connect_timeout: 2s", "proxyconnecttimeout": "write connect_timeout: 2s", "dialtimeout": "write connect_timeout: 2s",
 		"lbpolicy": balanced, "loadbalancing": balanced, "lb": balanced, "strategy": balanced, "retries": noRetries, "passhostheader": "remove it: the host of the request is always passed on",
-		"slowstart": "write limit: auto, which finds what a target carries that has just started", "weight": "remove it: targets are alike; list one twice as two upstreams",
+		"slowstart": "write limit: auto, which finds what a target carries that has just started", "weight": "remove it: targets have no weights; balance: least_loaded gives more to the quicker",
 	},
 	"gate": {
 		"limitreq": quotaForm, "limitreqzone": quotaForm, "ratelimit": quotaForm, "tokenbucket": quotaForm, "httpreqrate": quotaForm, "sticktable": quotaForm, "limitrate": "remove it: weir counts requests, not bytes; rate: 10/s limits requests",
 		"average": quotaForm, "requests": quotaForm, "nodelay": "remove it: nothing waits for a quota without queue:", "delay": "write quota: {queue: 10}",
 		"limitconn": "write limit: 10", "inflightreq": "write limit: 10", "maxconn": "write limit: 10", "concurrency": "write limit: 10", "maxinflight": "write limit: 10", "adaptiveconcurrency": "write limit: auto", "sourcecriterion": "write by: [address]",
-		"key": "write by: [address]", "controller": "write limit: {controller: knee}", "per": "write each: {by: tenant} beside limit:", "onclientdisconnect": leaving,
+		"key": "write by: [address]", "per": "write each: {by: tenant} beside limit:", "onclientdisconnect": leaving,
 	},
 	"limit": {
 		"amount": "write limit: 10", "value": "write limit: 10", "size": "write limit: 10", "fullconn": "write max: 1000", "maxqueue": "write queue: 100", "queuelen": "write queue: 100", "timeoutqueue": "write queue: {max_wait: 2s}", "maxwait": "write queue: {max_wait: 2s}",
@@ -94,6 +96,32 @@ var elsewhere = map[string]map[string]string{
 	"admin": {
 		"accesslogpath": "write access_log: {to: stdout} at the top", "listen": "write address: 127.0.0.1:8090", "port": "write it in the address: 127.0.0.1:8090", "bind": "write address: 127.0.0.1:8090",
 	},
+	"kafka": {
+		"bootstrapservers": brokersForm, "bootstrapserver": brokersForm, "brokers": brokersForm, "brokerlist": brokersForm, "servers": brokersForm, "address": brokersForm, "addresses": brokersForm,
+		"ssl": "write tls: {}", "securityprotocol": "write tls: {}, and sasl: {mechanism: scram-sha-512, user: weir, password_file: kafka.password}", "ssltruststorelocation": "write tls: {ca: ca.pem}, with a PEM file", "sslcafile": "write tls: {ca: ca.pem}",
+		"saslmechanism": saslForm, "saslmechanisms": saslForm, "sasljaasconfig": saslForm, "username": saslForm, "user": saslForm, "password": saslForm,
+		"listeners": "write listen: {address: 127.0.0.1:19092}", "listener": "write listen: {address: 127.0.0.1:19092}", "port": "write listen: {address: 127.0.0.1:19092}",
+		"advertisedlisteners": "write nodes: {ports: 9100-9199, advertise: kafka.example.org}", "advertise": "write nodes: {ports: 9100-9199, advertise: kafka.example.org}", "ports": "write nodes: {ports: 9100-9199, advertise: kafka.example.org}",
+		"producerbyterate": "write quotas: {produce: in}, and the rate in the gate in", "consumerbyterate": "write quotas: {fetch: out}, and the rate in the gate out", "gates": "write quotas: {produce: in, fetch: out}",
+	},
+	"listen": {
+		"maxconnectionsperip": "write connections: {per_address: 10}", "maxconnectionsperipoverrides": "write connections: {exempt: [10.0.0.0/8]}", "maxconnectioncreationrate": "write connections: {rate: 20}", "ssl": "write tls: {cert: kafka.crt, key: kafka.key}",
+		"securityprotocol": "write tls: {cert: kafka.crt, key: kafka.key}, or remove it for none", "host": "write address: 0.0.0.0:9092", "port": "write it in the address: 127.0.0.1:19092", "listeners": "write address: 127.0.0.1:19092",
+		"advertisedlisteners": "write it beside listen: nodes: {ports: 9100-9199, advertise: kafka.example.org}", "advertise": "write it beside listen: nodes: {ports: 9100-9199, advertise: kafka.example.org}", "sasl": "remove it: clients log in at the brokers",
+	},
+	"nodes": {
+		"advertisedlisteners": "write advertise: kafka.example.org, without a port", "advertisedhostname": "write advertise: kafka.example.org", "host": "write advertise: kafka.example.org", "hostname": "write advertise: kafka.example.org", "address": "write advertise: kafka.example.org",
+		"port": "write ports: 9100-9199", "range": "write ports: 9100-9199", "firstport": "write ports: 9100-9199",
+	},
+	"quotas": {
+		"producerbyterate": "write produce: and the name of a gate", "consumerbyterate": "write fetch: and the name of a gate", "controllermutationrate": "write mutations: and the name of a gate with debt: true", "connectioncreationrate": "write connections: and the name of a gate",
+		"producer": "write produce: and the name of a gate", "consumer": "write fetch: and the name of a gate", "consume": "write fetch: and the name of a gate", "requestpercentage": "remove it: that quota stays the brokers' own", "request": "remove it: that quota stays the brokers' own",
+		"quotawindownum": "write samples: 11", "quotawindowsizeseconds": "write window: 1s", "autocreatetopicsenable": "write auto_create: count, or auto_create: off",
+	},
+	"sasl": {
+		"username": "write user: weir", "name": "write user: weir", "principal": "write user: weir, the name alone", "password": "write password_file: kafka.password, a file with nothing but the password", "passwd": "write password_file: kafka.password, a file with nothing but the password",
+		"saslmechanism": "write mechanism: scram-sha-512", "type": "write mechanism: scram-sha-512", "jaasconfig": "write user: weir, and password_file: kafka.password", "sasljaasconfig": "write user: weir, and password_file: kafka.password",
+	},
 	"passive_health": {
 		"consecutive5xx": "write failures: 5", "maxfails": "write failures: 5", "baseejectiontime": "write for: 30s", "failtimeout": "write for: 30s", "duration": "write for: 30s", "interval": "write for: 30s",
 	},
@@ -106,7 +134,7 @@ func translateNames(faults []fault.Fault) {
 		if f.Problem != noField || len(f.Path) == 0 {
 			continue
 		}
-		word := strings.ToLower(strings.NewReplacer("-", "", "_", "", " ", "").Replace(f.Path[len(f.Path)-1]))
+		word := strings.ToLower(strings.NewReplacer("-", "", "_", "", ".", "", " ", "").Replace(f.Path[len(f.Path)-1]))
 		if instead := elsewhere[groupOf(f.Path[:len(f.Path)-1])][word]; instead != "" {
 			f.Instead = instead
 		}
@@ -121,7 +149,7 @@ func groupOf(path fault.Path) string {
 	last := ""
 	for i, step := range path {
 		switch {
-		case i == 0 || i == 1 && strings.HasPrefix(step, "[") || i == 1 && (path[0] == "upstreams" || path[0] == "gates" || path[0] == "stores"):
+		case i == 0 || i == 1 && strings.HasPrefix(step, "[") || i == 1 && (path[0] == "upstreams" || path[0] == "gates" || path[0] == "stores" || path[0] == "kafka"):
 			last = map[string]string{"upstreams": "upstream", "gates": "gate", "routes": "route", "listeners": "listener"}[path[0]]
 			if last == "" {
 				last = path[0]

@@ -18,6 +18,7 @@ func TestElsewhere(t *testing.T) {
 		"": reflect.TypeFor[Config](), "route": reflect.TypeFor[Route](), "upstream": reflect.TypeFor[Upstream](), "listener": reflect.TypeFor[Listener](), "tls": reflect.TypeFor[TLS](),
 		"identity": reflect.TypeFor[policy.IdentitySpec](), "admin": reflect.TypeFor[Admin](), "gate": reflect.TypeFor[policy.GateSpec](), "limit": reflect.TypeFor[policy.LimitSpec](),
 		"quota": reflect.TypeFor[policy.QuotaSpec](), "rule": reflect.TypeFor[policy.QuotaRuleSpec](), "passive_health": reflect.TypeFor[Eject](),
+		"kafka": reflect.TypeFor[Kafka](), "listen": reflect.TypeFor[KafkaListen](), "nodes": reflect.TypeFor[KafkaNodes](), "quotas": reflect.TypeFor[KafkaQuotas](), "sasl": reflect.TypeFor[SASL](),
 	}
 	keys := func(group string) (all []string) {
 		for _, f := range setting.Fields(types[group]) {
@@ -36,7 +37,7 @@ func TestElsewhere(t *testing.T) {
 			continue
 		}
 		for word, instead := range words {
-			if word != strings.ToLower(word) || strings.ContainsAny(word, "-_ ") {
+			if word != strings.ToLower(word) || strings.ContainsAny(word, "-_. ") {
 				t.Errorf("%s: %q is never looked for", group, word)
 			}
 			if slices.ContainsFunc(keys(group), func(key string) bool { return strings.ReplaceAll(key, "_", "") == word }) {
@@ -54,7 +55,7 @@ func TestElsewhere(t *testing.T) {
 func TestGroupOf(t *testing.T) {
 	for path, want := range map[string]string{
 		"": "", "routes [0]": "route", "upstreams app": "upstream", "upstreams app passive_health": "passive_health", "upstreams app limit": "limit", "listeners [3]": "listener",
-		"listeners [3] tls": "tls", "gates api": "gate", "gates api limit": "limit", "gates api quota": "quota", "gates api quota rules [2]": "rule", "identity": "identity", "gates admin": "gate",
+		"listeners [3] tls": "tls", "gates api": "gate", "gates api limit": "limit", "gates api quota": "quota", "gates api quota rules [2]": "rule", "identity": "identity", "gates admin": "gate", "kafka main": "kafka", "kafka main listen": "listen", "kafka main quotas": "quotas",
 	} {
 		if got := groupOf(fault.Path(strings.Fields(path))); got != want {
 			t.Errorf("%s: %s, want %s", path, got, want)
