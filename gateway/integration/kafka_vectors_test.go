@@ -21,14 +21,14 @@ import (
 )
 
 // Vectors of KIP-599 before a real broker, for users who log in: K7, K8, K10 and K24, and that who comes back when told is served. The others
-// run before a broker of the tests' own (gateway/internal/kafka). A topic that the broker makes by itself is charged to who has asked for it.
+// run before a broker of the tests' own (gateway/internal/kafka). A request may delete topics by name and by id, and each counts. A topic that the broker makes by itself is charged to who has asked for it.
 func TestKafkaVectors(t *testing.T) {
 	t.Parallel()
 	jars, err := kafka.Find()
 	if err != nil {
 		t.Fatal(err)
 	}
-	users := map[string]string{"weir": "gateway", "strict": "secret", "older": "secret", "curious": "secret", "nobody": "secret"}
+	users := map[string]string{"weir": "gateway", "strict": "secret", "older": "secret", "curious": "secret", "remover": "secret", "nobody": "secret"}
 	cluster, err := kafka.Start(t.Context(), kafka.Config{Jars: jars, Ports: &ports, Users: users, Settings: []string{"auto.create.topics.enable=true", "num.partitions=3"}})
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +59,7 @@ gates:
   topics:
     quota:
       debt: true
-      rules: [{user: strict, rate: 10/s, burst: 100}, {user: older, rate: 10/s, burst: 100}, {user: curious, rate: 1/h, burst: 100}]
+      rules: [{user: strict, rate: 10/s, burst: 100}, {user: older, rate: 10/s, burst: 100}, {user: curious, rate: 1/h, burst: 100}, {user: remover, rate: 1/h, burst: 100}]
 `, cluster.SASL, secret, addr, nodePorts(t)))
 	as := func(user string, more ...kgo.Opt) *kgo.Client { // on a connection of its own, which nobody has muted
 		return kafkaClient(t, append(more, kgo.SeedBrokers(addr), kgo.SASL(plain.Auth{User: user, Pass: "secret"}.AsMechanism()))...)
@@ -91,6 +91,40 @@ gates:
 	for i := range 2 {
 		resp := createTopic(t, as("nobody"), fmt.Sprintf("nobody-%d", i), 30)
 		isToldToWait(t, "K24", resp.Topics[0].ErrorCode, resp.ThrottleMillis, 0, 0, begin)
+	}
+
+	known := kmsg.NewPtrMetadataRequest()
+	for i := range 2 {
+		known.Topics = append(known.Topics, kmsg.MetadataRequestTopic{Topic: kmsg.StringPtr(fmt.Sprintf("nobody-%d", i))})
+	}
+	ids := map[string][16]byte{}
+	await.That(t, "the broker knows the new topics", func() bool {
+		resp, err := known.RequestWith(t.Context(), admin)
+		if err != nil {
+			return false
+		}
+		for i := range resp.Topics {
+			if topic := &resp.Topics[i]; len(topic.Partitions) == 30 {
+				ids[*topic.Topic] = topic.TopicID
+			}
+		}
+		return len(ids) == 2
+	})
+	removal := kmsg.NewPtrDeleteTopicsRequest()
+	removal.TimeoutMillis = 15_000
+	removal.Topics = []kmsg.DeleteTopicsRequestTopic{{Topic: kmsg.StringPtr("nobody-0")}, {TopicID: ids["nobody-1"]}, {TopicID: [16]byte{7}}}
+	removed, err := removal.RequestWith(t.Context(), as("remover"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := 0
+	for _, topic := range removed.Topics {
+		if topic.ErrorCode == 0 {
+			gone++
+		}
+	}
+	if got := leftOf(t, g, "DeleteTopics", "remover"); gone != 2 || len(removed.Topics) != 3 || got < 40 || got > 40.1 {
+		t.Errorf("%v left of 100 partitions, of which 60 are deleted: %+v", got, removed.Topics)
 	}
 
 	ask := kmsg.NewPtrMetadataRequest()
