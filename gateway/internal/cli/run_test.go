@@ -117,6 +117,7 @@ func TestRunMistakes(t *testing.T) {
 	f(2, "it is not a whole number; see weir run --help", up, "--limit=many")
 	f(2, "write weir run --upstream http://127.0.0.1:1", "http://127.0.0.1:1")
 	f(2, `--kafka: broker "localhost" has no port; write localhost:9092`, "--kafka=localhost")
+	f(2, "--kafka: broker 127.0.0.1:19092 is this gateway itself", "--kafka=127.0.0.1:19092")
 	f(2, "--kafka goes with --admin and --log-level alone", "--kafka=127.0.0.1:9092", up)
 	f(2, "--kafka goes with --admin and --log-level alone", "--kafka=127.0.0.1:9092", "--listen=:9092")
 	f(2, "--kafka is for running without a file", "a.yaml", "--kafka=127.0.0.1:9092")

@@ -592,6 +592,11 @@ func ForKafka(bootstrap ...string) (*Config, error) {
 	l.SetDefaults()
 	l.Address = DefaultKafka
 	k := Kafka{Bootstrap: bootstrap, Listen: &l, Nodes: &KafkaNodes{Ports: DefaultNodes, Advertise: "127.0.0.1"}}
+	for _, address := range bootstrap {
+		if k.itself(address) != "" {
+			return nil, fmt.Errorf("broker %s is this gateway itself, where clients of Kafka reach it; write the address of a broker, for instance 127.0.0.1:9092", address)
+		}
+	}
 	k.SetDefaults()
 	k.Quotas.Mutations, k.Quotas.Produce, k.Quotas.Fetch, k.Quotas.Connections = "mutations", "produce", "fetch", "connections"
 	c.Kafka = map[string]Kafka{"kafka": k}

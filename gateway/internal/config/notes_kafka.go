@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/weir-go/weir/internal/fault"
@@ -28,6 +29,7 @@ func (w *warner) kafkaNotes() {
 				w.warn(path.At(key), "the gate %s counts for the clusters %s and %s: what clients use of one is not there for the other, and a quota set at one holds at both; give each a gate of its own", name, other, cluster)
 			} else {
 				counts[name] = cluster
+				w.kafkaRuleNotes(name, q)
 				if key != connections {
 					w.kafkaGateNotes(name, key, q)
 				}
@@ -39,6 +41,33 @@ func (w *warner) kafkaNotes() {
 		if most := time.Duration(k.Quotas.MaxThrottle); most > clientsWait {
 			w.warn(path.At("max_throttle"), "kafka.%s.quotas.max_throttle is %v, and clients give a connection up after %v without an answer (request.timeout.ms): those that send while they are not read come back on another, and wait for nothing; write less, what is owed stays a debt", cluster, most, clientsWait)
 		}
+	}
+}
+
+// kafkaRuleNotes is about rules with names as Kafka's tools write them.
+func (w *warner) kafkaRuleNotes(gate string, q *policy.QuotaSpec) {
+	for i := range q.Rules {
+		for _, of := range []struct{ part, name string }{{"user", string(q.Rules[i].User)}, {"client", string(q.Rules[i].Client)}} {
+			at := fault.Path{"gates", gate, "quota", "rules"}.Index(i).At(of.part)
+			name, principal := strings.CutPrefix(of.name, "User:")
+			switch {
+			case of.name == "<default>":
+				w.warn(at, "%v: <default> is the name of one %s here; write \"*\" for each that has no rule of its own", at, of.part)
+			case principal && of.part == "user":
+				w.warn(at, "%v: names of users have no User: here, so this rule matches nobody; write %s", at, name)
+			}
+		}
+	}
+}
+
+// kafkaLoginNotes is about passwords that can be read on the way to the brokers.
+func (w *warner) kafkaLoginNotes() {
+	for _, name := range slices.Sorted(maps.Keys(w.Config.Kafka)) {
+		k := w.Config.Kafka[name]
+		if k.SASL == nil || k.SASL.Mechanism != "plain" || k.TLS != nil || !slices.ContainsFunc(k.Bootstrap, func(broker string) bool { return !loopback(broker) }) {
+			continue
+		}
+		w.warn(fault.Path{"kafka", name, "sasl", "mechanism"}, "plain sends the password as it is, and kafka.%s has no tls: whoever sees the connection reads it; write tls: {} beside sasl, or mechanism: scram-sha-512", name)
 	}
 }
 

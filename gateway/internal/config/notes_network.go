@@ -61,6 +61,21 @@ func (w *warner) connectionNotes() {
 // has so many proxies.
 var widest = map[int]int{32: 8, 128: 16}
 
+// secretHeaders are headers that hold what a client proves itself by.
+var secretHeaders = []string{"authorization", "proxy-authorization", "cookie"}
+
+// shownNotes is about identities that are secrets: they are shown in many places.
+func (w *warner) shownNotes() {
+	id := &w.Identity
+	for _, s := range []struct{ part, source string }{{"tenant", id.Tenant}, {"user", id.User}, {"client", id.Client}} {
+		header, ok := strings.CutPrefix(s.source, "header:")
+		if ok && slices.Contains(secretHeaders, strings.ToLower(header)) {
+			w.warn(fault.Path{"identity", s.part}, "identity.%s: the value of %s is a password or token, and names of %[1]ss are shown in status, metrics and the log; let the proxy in front send the %[1]s in a header such as X-%[3]s",
+				s.part, header, strings.ToUpper(s.part[:1])+s.part[1:])
+		}
+	}
+}
+
 // trustNotes is about networks so wide that any client may be in them, and about readers of the admin
 // listener.
 func (w *warner) trustNotes() {
@@ -173,6 +188,35 @@ func (w *warner) ownListenerNotes() {
 	}
 }
 
+// ownBrokerNotes is about clusters whose brokers are this gateway itself.
+func (w *warner) ownBrokerNotes() {
+	for _, name := range w.KafkaListeners() {
+		k := w.Config.Kafka[name]
+		for i, broker := range k.Bootstrap {
+			if field := k.itself(broker); field != "" {
+				w.warn(fault.Path{"kafka", name, "bootstrap"}.Index(i), "kafka.%s.bootstrap[%d] is this gateway itself, by kafka.%[1]s.%[3]s; write the address of a broker", name, i, field)
+			}
+		}
+	}
+}
+
+// itself returns the field by which the gateway listens at the address of a broker, empty if it does not.
+func (k *Kafka) itself(broker string) string {
+	host, port, err := net.SplitHostPort(broker)
+	if err != nil {
+		return ""
+	}
+	if reaches(host, port, k.Listen.Address) {
+		return "listen.address"
+	}
+	at, _, err := net.SplitHostPort(k.Listen.Address)
+	first, last := k.Nodes.Range()
+	if n, errPort := strconv.Atoi(port); err == nil && errPort == nil && n >= first && n <= last && reaches(host, port, net.JoinHostPort(at, port)) {
+		return "nodes.ports"
+	}
+	return ""
+}
+
 // reaches reports whether a host and port lead to a listener of this machine.
 func reaches(host, port, listener string) bool {
 	at, its, err := net.SplitHostPort(listener)
@@ -184,6 +228,28 @@ func reaches(host, port, listener string) bool {
 	}
 	all := at == "" || at == "0.0.0.0" || at == "::"
 	return loopback(net.JoinHostPort(host, port)) && (all || loopback(listener) && (host == "localhost" || at == "localhost"))
+}
+
+// secretNotes is about passwords in variables that are not set. A file is often checked on another machine than it runs on.
+func (w *warner) secretNotes() {
+	note := func(at fault.Path, s *Secret) {
+		if _, ok := os.LookupEnv(s.PasswordEnv); s.PasswordEnv != "" && !ok {
+			at = at.At("password_env")
+			w.remark(at, "%v: the environment has no variable %s here; set it where weir runs", at, quote(s.PasswordEnv))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.Config.Kafka)) {
+		if login := w.Config.Kafka[name].SASL; login != nil {
+			note(fault.Path{"kafka", name, "sasl"}, &login.Secret)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.Stores)) {
+		s := w.Stores[name]
+		note(fault.Path{"stores", name}, &s.Secret)
+		if s.Sentinel != nil {
+			note(fault.Path{"stores", name, "sentinel"}, &s.Sentinel.Secret)
+		}
+	}
 }
 
 // fileNotes is about files and sockets in directories that are not there, or that nobody may write to.

@@ -3,6 +3,7 @@ package config
 import (
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/weir-go/weir/internal/fault"
@@ -29,6 +30,7 @@ func (w *warner) quotaNotes() {
 			}
 		}
 	}
+	w.zeroBursts()
 	w.smallBursts()
 	w.quotaPlaces()
 	w.quotaUnits()
@@ -63,6 +65,31 @@ func (w *warner) anonymousNotes() {
 // onlyKafka reports whether a gate counts for clients of Kafka, and for no route. Who they are, no identity says.
 func (w *warner) onlyKafka(gate string) bool {
 	return w.servesKafka(gate) && !slices.ContainsFunc(w.Routes, func(r Route) bool { return slices.Contains(r.Gates, gate) })
+}
+
+// zeroBursts is about bursts of 0, which mean none elsewhere and are the default here.
+func (w *warner) zeroBursts() {
+	if w.root == nil {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.Gates)) {
+		q := w.Gates[name].Quota
+		if q == nil {
+			continue
+		}
+		for i, limits := range limitsOf(q) {
+			at := fault.Path{"gates", name, "quota"}
+			if i > 0 {
+				at = at.At("rules").Index(i - 1)
+			}
+			at = at.At("burst")
+			if n := w.root.At(at); n != nil && len(limits) > 0 {
+				if zero, err := strconv.ParseFloat(n.Text, 64); err == nil && zero == 0 {
+					w.warn(at, "%v is 0, which is as if it were left out: the bucket holds %s; write burst: 1 if no two may come at once, or leave it out", at, written(limits[0].Burst))
+				}
+			}
+		}
+	}
 }
 
 // smallBursts is about quotas that all clients share, with a burst below what comes back in a second.
