@@ -434,11 +434,17 @@ func (c *compiler) checkSource(at fault.Path, text string) source {
 	return source{}
 }
 
+// foreignSources are sources of other products that only a proxy in front can read.
+var foreignSources = []string{"jwt", "claim", "oidc", "cookie", "session", "token", "bearer", "basic", "query"}
+
 // sourceSuggestion says what to write instead of word, which is no source. That is the nearest
 // source, or header: and the word, if it can only be the name of a header.
 func sourceSuggestion(word string) string {
 	if meant := sourceMeant(strings.TrimSuffix(word, ":")); meant != "" {
 		return "write " + meant
+	}
+	if slices.Contains(foreignSources, strings.ToLower(strings.TrimSuffix(word, ":"))) {
+		return "write header:NAME, such as header:X-User, and let the proxy in front set it"
 	}
 	if n := fault.Nearest(word, sources); n != "" {
 		return "did you mean " + n + "? " + sourceForms

@@ -65,6 +65,8 @@ func partMeant(word string) string {
 	switch kind, of, _ := strings.Cut(word, ":"); {
 	case isForeignAddress(word):
 		return "write address"
+	case word == "principal":
+		return "write user"
 	case strings.HasPrefix(sourceMeant(word), "header:"):
 		return "write user, and identity: {user: " + sourceMeant(word) + "}"
 	case of != "" && slices.Contains([]string{"header", "cert", "path"}, kind):

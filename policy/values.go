@@ -117,8 +117,16 @@ func ParseLimit(text string) (quota.Window, error) {
 // foreignRate is a rate as other products write it: 10r/s, 10 requests per minute, 20(10s), 10rps.
 var foreignRate = regexp.MustCompile(`(?i)^\s*(?:rate=)?([0-9]+(?:\.[0-9]+)?)\s*(?:r|req|reqs|rq|requests?|events?|tokens?)?\s*(?:/|per|an?|every|in|p|\()\s*([0-9]*)\s*(s|sec|m|min|h|hour|second|minute)s?\)?\s*$`)
 
+// byteRate is a rate of bytes with a unit: 10MB/s, 512 KiB/s.
+var byteRate = regexp.MustCompile(`(?i)^\s*([0-9]{1,6}(?:\.[0-9]{1,3})?)\s*([kmg])i?b\s*(?:/|p)\s*(?:s|sec|second)\s*$`)
+
 // rateMeant returns a rate of another product as it is written here, empty if it is none.
 func rateMeant(text string) string {
+	if m := byteRate.FindStringSubmatch(text); m != nil {
+		n, _ := strconv.ParseFloat(m[1], 64) // of digits
+		n *= float64(int64(1) << map[string]int{"k": 10, "m": 20, "g": 30}[strings.ToLower(m[2])])
+		return strconv.FormatFloat(math.Round(n), 'f', -1, 64) + "/s"
+	}
 	m := foreignRate.FindStringSubmatch(text)
 	if m == nil {
 		return ""

@@ -48,7 +48,7 @@ func TestParseLimit(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"": "is no limit; write for instance", "10": "is no limit", "ten/s": "is no number; write", "0/s": "is not above 0", "-1/s": "is not above 0",
+		"": "is no limit; write for instance", "10": "is no limit", "ten/s": "is no number; write", "10MB/s": `"10MB" is no number; write 10485760/s`, "1.5 KiB/s": "write 1536/s", "0/s": "is not above 0", "-1/s": "is not above 0",
 		"NaN/s": "is no number", "Inf/s": "is no number", "1e300/s": "is out of range", "0x10/s": "is no number", "1e-300/s": "is out of range",
 		"10/fortnight": "is no unit of time", "10/0s": "is no unit", "10/day": "write 10/24h", "10/d": "10 a day", "10/month": "write 10/720h",
 		"10/s burst 0": "is not above 0", "10/s burst x": "is no number", "10 a year": "is no period", "10 a day Nowhere/Here": "is no time zone",

@@ -391,6 +391,9 @@ func (d decoder) scalar(at fault.Path, n *Node, v reflect.Value, f Field) {
 				instead = "write it in quotes: " + quote(n.Text)
 			}
 		}
+		if meant := f.Meant[n.Text]; meant != "" {
+			problem, instead = quote(n.Text)+" is not known", "write "+meant
+		}
 		err = fault.New(problem, instead)
 	}
 	if err == nil {

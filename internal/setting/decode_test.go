@@ -66,6 +66,33 @@ func TestDecodeOldNames(t *testing.T) {
 	}
 }
 
+// A value of the wrong kind is told by what it was meant to be.
+func TestDecodeGuesses(t *testing.T) {
+	type item struct {
+		Hosts []string `json:"hosts" required:"true"`
+		Make  string   `json:"make" enum:"count,off" meant:"true=count,false=off"`
+	}
+	type document struct {
+		Items map[string]item `json:"items" example:"{a: {hosts: [x]}}"`
+		One   struct {
+			Name string `json:"name"`
+		} `json:"one"`
+	}
+	for text, want := range map[string]string{
+		`{"items": {"hosts": ["x"], "make": "off"}}`:       "items: has fields where a name belongs; write a name above them, as in items: {a: {hosts: [x]}}",
+		`{"items": {"hosts": {"hosts": ["x"]}}}`:           "",
+		`{"items": {"a": {"hosts": "x, y:1"}}}`:            `items.a.hosts: is the text "x, y:1"; write a list: [x, "y:1"]`,
+		`{"items": {"a": {"hosts": ["x"], "make": true}}}`: `items.a.make: "true" is not known; write count`,
+		`{"name": "b c"}`: `name: there is no such field; write it below one, as one: {name: "b c"}`,
+		`{"name": ["b"]}`: "name: there is no such field; write it below one",
+	} {
+		err := decode(text, new(document))
+		if err == nil && want != "" || err != nil && (want == "" || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
+
 // A JSON document ends with its value, and its names are the program's own affair.
 func TestDecodeJSON(t *testing.T) {
 	var spec policy.Spec

@@ -28,9 +28,10 @@ type checkOptions struct {
 func NewCheckCommand() *cobra.Command {
 	var o checkOptions
 	cmd := &cobra.Command{
-		Use:     "check FILE...",
-		Aliases: []string{"validate"},
-		Short:   "List all faults of a configuration, line by line",
+		Use:        "check FILE...",
+		Aliases:    []string{"validate"},
+		SuggestFor: []string{"test", "configtest", "lint", "verify"},
+		Short:      "List all faults of a configuration, line by line",
 		Long: `Check reads configurations as weir run does, and prints every fault with its
 line and what to write instead. It opens no port and connects to nothing, but it
 reads the files that a configuration names. For a file without faults it prints a

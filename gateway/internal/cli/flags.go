@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -63,6 +64,42 @@ func addDuration(flags *pflag.FlagSet, to *time.Duration, name string, byDefault
 	flags.Var(durationFlag{to}, name, about)
 }
 
+// limitFlag is a number of requests, or auto for one that is found.
+type limitFlag struct {
+	to   *int64
+	auto *bool
+}
+
+// Set implements [pflag.Value].
+func (f limitFlag) Set(text string) (err error) {
+	if *f.auto = text == "auto"; *f.auto {
+		*f.to = 0
+		return nil
+	}
+	*f.to, err = strconv.ParseInt(text, 0, 64)
+	return err
+}
+
+// String implements [pflag.Value].
+func (f limitFlag) String() string {
+	switch {
+	case f.auto != nil && *f.auto:
+		return "auto"
+	case f.to == nil || *f.to == 0:
+		return ""
+	}
+	return strconv.FormatInt(*f.to, 10)
+}
+
+// Type implements [pflag.Value].
+func (f limitFlag) Type() string { return "int" }
+
+// foreignFlags are flags of other products, and what they are here.
+var foreignFlags = map[string]string{
+	"bootstrap-server": "kafka", "bootstrap-servers": "kafka", "broker-list": "kafka", "brokers": "kafka", "broker": "kafka",
+	"target": "upstream", "backend": "upstream", "to": "upstream", "url": "upstream", "from": "listen", "port": "listen", "bind": "listen", "address": "listen",
+}
+
 // flagProblem returns what is wrong with a flag, in plainer words than the packages have that
 // find it.
 func flagProblem(cmd *cobra.Command, err error) string {
@@ -73,10 +110,17 @@ func flagProblem(cmd *cobra.Command, err error) string {
 	case errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "":
 		name := unknown.GetSpecifiedName()
 		text := fmt.Sprintf("there is no flag --%s", name)
-		if near := fault.Nearest(name, flagNames(cmd)); near != "" {
+		known := flagNames(cmd)
+		near := fault.Nearest(name, known)
+		if ours := foreignFlags[name]; slices.Contains(known, ours) {
+			near = ours
+		}
+		if near != "" {
 			text += fmt.Sprintf("; did you mean --%s?", near)
 		}
 		return text
+	case errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "t" && !cmd.HasParent():
+		return "there is no flag -t; write weir check FILE"
 	case errors.As(err, &unknown):
 		return fmt.Sprintf("there is no flag -%s", unknown.GetSpecifiedName())
 	case errors.As(err, &lacking):

@@ -32,6 +32,7 @@ type runOptions struct {
 	Admin      string
 	Limit      int64
 	LimitSet   bool
+	LimitAuto  bool
 	Timeout    time.Duration
 	TimeoutSet bool
 	Rate       rateOptions
@@ -101,13 +102,14 @@ gateway could not start, and 2 if the command line is wrong.`,
 	flags.StringSliceVar(&o.Kafka, "kafka", nil, "brokers of a cluster of Kafka to stand before, for instance 127.0.0.1:9092 (only without a FILE and without --upstream)")
 	flags.StringVar(&o.Listen, "listen", "", "address to accept clients on (only without a FILE; default "+config.DefaultListen+")")
 	flags.StringVar(&o.Admin, "admin", "", "address for metrics and health, or off (only without a FILE; default "+config.DefaultAdmin+")")
-	flags.Int64Var(&o.Limit, "limit", 0, "requests in progress at a time (only without a FILE; default: the gateway finds the number, and follows the server)")
+	flags.Var(limitFlag{&o.Limit, &o.LimitAuto}, "limit", "requests in progress at a time, or auto (only without a FILE; default auto: the gateway finds the number, and follows the server)")
 	addDuration(flags, &o.Timeout, "timeout", 0, "how long clients wait for an answer, for instance 1s; what would come later is not begun (only without a FILE; default: unknown)")
 	o.Rate.flags(cmd)
 	o.identityFlags(cmd)
 	flags.StringVar(&o.AccessLog, "access-log", "", "write a line for each request to stdout, stderr or a file (only without a FILE; default off)")
 	flags.StringVar(&o.LogLevel, "log-level", "", "debug, info, warn or error (default: the file's, else info)")
 	cmd.ValidArgsFunction = completeFiles("yaml", "yml", "json")
+	completeFlag(cmd, "limit", "auto")
 	completeFlag(cmd, "log-level", "debug", "info", "warn", "error")
 	return cmd
 }
@@ -316,7 +318,7 @@ func (o *runOptions) withKafka() (*config.Config, error) {
 func (o *runOptions) withoutFile() (*config.Config, error) {
 	var wrong []error
 	add := func(format string, args ...any) { wrong = append(wrong, fmt.Errorf(format, args...)) }
-	if o.LimitSet && o.Limit < 1 {
+	if o.LimitSet && !o.LimitAuto && o.Limit < 1 {
 		add("--limit %d admits nothing; it is how many requests may be in progress at a time, at least 1; leave it out to let the gateway find it", o.Limit)
 	}
 	if o.TimeoutSet && o.Timeout == 0 {

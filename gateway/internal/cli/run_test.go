@@ -117,6 +117,8 @@ func TestRunMistakes(t *testing.T) {
 	f(2, "it is not a whole number; see weir run --help", up, "--limit=many")
 	f(2, "write weir run --upstream http://127.0.0.1:1", "http://127.0.0.1:1")
 	f(2, `--kafka: broker "localhost" has no port; write localhost:9092`, "--kafka=localhost")
+	f(2, "there is no flag --bootstrap-server; did you mean --kafka? See weir run --help", "--bootstrap-server=127.0.0.1:9092")
+	f(1, "is a directory; name a file in it", t.TempDir())
 	f(2, "--kafka: broker 127.0.0.1:19092 is this gateway itself", "--kafka=127.0.0.1:19092")
 	f(2, "--kafka goes with --admin and --log-level alone", "--kafka=127.0.0.1:9092", up)
 	f(2, "--kafka goes with --admin and --log-level alone", "--kafka=127.0.0.1:9092", "--listen=:9092")
@@ -126,6 +128,28 @@ func TestRunMistakes(t *testing.T) {
 	f(1, "choose another with --admin", up, "--listen=127.0.0.1:0", "--admin="+taken.Addr().String())
 	f(1, "weir init", filepath.Join(t.TempDir(), "none.yaml"))
 	f(1, "bad.yaml:1", bad)
+}
+
+// --limit auto is the default, written out, and --limit takes numbers.
+func TestRunLimit(t *testing.T) {
+	for text, want := range map[string]int64{"auto": 0, "20": 20} {
+		o := runOptions{Upstream: "http://127.0.0.1:1", LimitSet: true}
+		if err := (limitFlag{&o.Limit, &o.LimitAuto}).Set(text); err != nil {
+			t.Fatal(err)
+		}
+		if cfg, err := o.load(); err != nil || cfg.Gates["upstream"].Limit.Limit != want {
+			t.Errorf("%s: %+v, %v", text, cfg, err)
+		}
+	}
+}
+
+// Commands and flags of other products are told ours.
+func TestForeignCommands(t *testing.T) {
+	for args, want := range map[string]string{"-t": "write weir check FILE", "test": "did you mean check?", "run --backend=x": "did you mean --upstream?"} {
+		if _, _, err := run(NewRootCommand("test"), "", strings.Fields(args)...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", args, err, want)
+		}
+	}
 }
 
 // What clients wait is told to the gates as the deadline of each request.

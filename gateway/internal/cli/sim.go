@@ -225,8 +225,12 @@ func noScenario(name string) error {
 	for _, code := range sim.Names() {
 		known = append(known, code, sim.PlainName(code))
 	}
+	near := fault.Nearest(name, known)
+	if i := slices.IndexFunc(known, func(one string) bool { return strings.HasPrefix(one, name+"-") }); near == "" && i >= 0 {
+		near = known[i]
+	}
 	instead := "name a scenario file, or one of those that weir sim --help lists"
-	if near := fault.Nearest(name, known); near != "" {
+	if near != "" {
 		instead = "did you mean the built-in scenario " + near + "?"
 	}
 	return fmt.Errorf("sim: there is no file %s; %s", name, instead)

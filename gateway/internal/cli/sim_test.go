@@ -111,7 +111,7 @@ func TestSimNames(t *testing.T) {
 	if list := builtIn(); !strings.Contains(list, "\n  cold-start                    S7    cold start at") || !strings.Contains(list, "\n  gateways                            three gateways") {
 		t.Errorf("%s", list)
 	}
-	for name, want := range map[string]string{"cold-strat": "did you mean the built-in scenario cold-start?", "S99x": "weir sim --help lists", "./x.yaml": "weir sim --help lists"} {
+	for name, want := range map[string]string{"cold-strat": "did you mean the built-in scenario cold-start?", "retry": "did you mean the built-in scenario retry-storm?", "S99x": "weir sim --help lists", "./x.yaml": "weir sim --help lists"} {
 		if _, err := readScenario(name); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", name, err, want)
 		}

@@ -408,6 +408,9 @@ var plainHost = regexp.MustCompile(`^[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+$|^localhost
 
 // checkAddress says what is wrong with a host:port to listen on.
 func checkAddress(address string) error {
+	if meant := bracedVariable(address); meant != address {
+		return fault.New(fmt.Sprintf("%q has a variable that is not replaced", address), "write "+meant)
+	}
 	i := strings.LastIndexByte(address, ':')
 	if i < 0 {
 		if words := strings.Fields(address); len(words) > 1 && isPort(words[0]) {

@@ -8,10 +8,12 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"unicode/utf8"
 
 	"github.com/weir-go/weir/internal/fault"
@@ -32,6 +34,9 @@ func Load(path string) (*Config, error) {
 	data, err := ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("config %s: no such file; weir init %s writes one to start from", path, path)
+	}
+	if errors.Is(err, syscall.EISDIR) {
+		return nil, fmt.Errorf("config %s: is a directory; name a file in it, such as %s", path, filepath.Join(path, "weir.yaml"))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("config: %w", err)

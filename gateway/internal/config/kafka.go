@@ -63,7 +63,7 @@ type KafkaQuotas struct {
 	Connections string `json:"connections,omitempty" example:"dial" form:"the name of a gate, such as dial: {quota: {rate: 20/s, burst: 200, by: [address]}}"`
 	// Topics that brokers make because a client has asked for their metadata (auto.create.topics.enable). count charges that client to
 	// mutations. off lets none be made.
-	AutoCreate string `json:"auto_create,omitempty" default:"count" enum:"count,off"`
+	AutoCreate string `json:"auto_create,omitempty" default:"count" enum:"count,off" meant:"true=count,false=off,yes=count,no=off,on=count"`
 	// The longest delay at a time. What a client owes beyond it stays a debt. Clients give a connection up after 30 s
 	// without an answer.
 	MaxThrottle policy.Duration `json:"max_throttle,omitempty" default:"20s" min:"1s" max:"1h"`
@@ -98,6 +98,9 @@ type KafkaListen struct {
 
 // SetDefaults fills in what the file may leave out.
 func (l *KafkaListen) SetDefaults() { setting.Fill(l) }
+
+// Guess implements setting.Guesser: an address in the place of the listener is its address.
+func (l *KafkaListen) Guess(scalar string) string { return new(Listener).Guess(scalar) }
 
 // Listener returns the settings of the listener at an address of the cluster.
 func (l *KafkaListen) Listener(address string) Listener {

@@ -11,6 +11,9 @@ const (
 	noRewrites  = "remove it: weir passes requests on as they are"
 	noRetries   = "remove it: weir sends a request to another target only where nothing was sent before"
 	noIssuing   = "remove it: weir gets no certificates; name the PEM files under tls: cert: and key:"
+	noEncoding  = "remove it: weir passes answers on as they are"
+	oneFile     = "remove it: weir reads one file, and again when it changes"
+	refusals    = "remove it: a quota answers 429, a limit 503"
 	healthMade  = "write health_check: {path: /healthz}"
 	ejection    = "write passive_health: {failures: 5, for: 10s}"
 	balanced    = "write balance: least_loaded, or balance: round_robin"
@@ -43,9 +46,11 @@ var elsewhere = map[string]map[string]string{
 		"nbthread": "remove it: weir uses all processors", "errorlog": "write log: {level: info}; the log goes to standard error",
 		"autohttps": noIssuing, "certificatesresolvers": noIssuing, "graceperiod": "write shutdown: {grace: 10s}", "stats": "write admin: {address: 127.0.0.1:8090}; it serves /metrics",
 		"api": "write admin: {address: 127.0.0.1:8090}; weir status shows what it serves", "dashboard": "write admin: {address: 127.0.0.1:8090}; weir status shows what it serves",
-		"trustedproxies": "write it below identity", "providers": "remove it: weir reads one file, and again when it changes",
+		"trustedproxies": "write it below identity", "providers": oneFile, "include": oneFile, "import": oneFile,
+		"keepalivetimeout": "write idle_timeout: 75s in a listener", "encode": noEncoding, "gzip": noEncoding, "ping": "write admin: {address: 127.0.0.1:8090}; it serves /healthz", "httpfilters": gateForm,
 	},
 	"route": {
+		"retry": noRetries, "headerup": noRewrites, "headerdown": noRewrites, "header": noRewrites, "encode": noEncoding, "import": oneFile, "circuitbreaker": "write gates: [api], and the limit in gates: {api: {limit: auto}}",
 		"proxypass": nameForm, "reverseproxy": nameForm, "service": nameForm, "cluster": nameForm, "backend": nameForm, "usebackend": nameForm, "to": nameForm, "route": nameForm, "target": nameForm,
 		"path": matchForm, "paths": matchForm, "prefix": matchForm, "location": matchForm, "rule": matchForm, "handle": matchForm, "handlepath": matchForm, "pattern": matchForm, "uri": matchForm, "matcher": matchForm, "pathprefix": matchForm,
 		"host": inPatterns, "hosts": inPatterns, "domains": inPatterns, "servername": inPatterns, "method": "write it before the path in match: [\"POST /orders\"]", "methods": "write it before the path in match: [\"POST /orders\"]",
@@ -53,6 +58,8 @@ var elsewhere = map[string]map[string]string{
 		"retrypolicy": noRetries, "retries": noRetries, "prefixrewrite": noRewrites, "rewrite": noRewrites, "stripprefix": noRewrites, "headers": noRewrites, "redirect": noRewrites, "onclientdisconnect": leaving,
 	},
 	"upstream": {
+		"keepalive": "write max_idle_connections: 32", "keepalivetimeout": "write idle_timeout: 60s", "leastconn": "write balance: least_loaded", "headerup": noRewrites, "headerdown": noRewrites, "lbretries": noRetries, "lbtryduration": noRetries, "retry": noRetries,
+		"sticky": "remove it: any target may get a request", "iphash": "remove it: any target may get a request", "circuitbreaker": "write limit: 30, and passive_health: {failures: 5, for: 10s}",
 		"server": targetForm, "servers": targetForm, "url": targetForm, "urls": targetForm, "to": targetForm, "dial": targetForm, "address": targetForm, "addresses": targetForm, "host": targetForm, "hosts": targetForm,
 		"target": targetForm, "endpoints": targetForm, "endpoint": targetForm, "loadassignment": targetForm, "loadbalancer": targetForm, "proxypass": targetForm, "upstreams": targetForm, "backend": targetForm,
 		"maxfails": "write passive_health: {failures: 3}", "failtimeout": "write passive_health: {for: 30s}", "failduration": "write passive_health: {for: 30s}", "outlierdetection": ejection,
@@ -65,6 +72,7 @@ var elsewhere = map[string]map[string]string{
 		"slowstart": "write limit: auto, which finds what a target carries that has just started", "weight": "remove it: targets have no weights; balance: least_loaded gives more to the quicker",
 	},
 	"gate": {
+		"status": refusals, "limitreqstatus": refusals, "denystatus": refusals, "circuitbreaker": "write limit: auto, and passive_health: {failures: 5, for: 10s} in the upstream",
 		"limitreq": quotaForm, "limitreqzone": quotaForm, "ratelimit": quotaForm, "tokenbucket": quotaForm, "httpreqrate": quotaForm, "sticktable": quotaForm, "limitrate": "remove it: weir counts requests, not bytes; rate: 10/s limits requests",
 		"average": quotaForm, "requests": quotaForm, "nodelay": "remove it: nothing waits for a quota without queue:", "delay": "write quota: {queue: 10}",
 		"limitconn": "write limit: 10", "inflightreq": "write limit: 10", "maxconn": "write limit: 10", "concurrency": "write limit: 10", "maxinflight": "write limit: 10", "adaptiveconcurrency": "write limit: auto", "sourcecriterion": "write by: [address]",
@@ -82,6 +90,7 @@ var elsewhere = map[string]map[string]string{
 		"requestsperunit": "write rate: 10/s", "unit": "write it in the rate: 10/s", "limit": "write rate: 10/s", "ip": "write address: 10.0.0.0/8", "network": "write address: 10.0.0.0/8",
 	},
 	"listener": {
+		"keepalivetimeout": "write idle_timeout: 75s", "forwardedheaders": "write identity: {trusted_proxies: [10.0.0.0/8]} at the top", "proxyprotocol": "remove it: write identity: {trusted_proxies: [10.0.0.0/8]} at the top, for X-Forwarded-For",
 		"listen": "write address: \":8080\"", "bind": "write address: \":8080\"", "host": "write address: \":8080\"", "port": "write it in the address: 0.0.0.0:8080", "portvalue": "write it in the address: 0.0.0.0:8080",
 		"sslcertificate": "write tls: {cert: server.crt, key: server.key}", "sslcertificatekey": "write tls: {cert: server.crt, key: server.key}", "ssl": "write tls: {cert: server.crt, key: server.key}", "cert": "write it below tls", "key": "write it below tls",
 		"servername": "write it before the path in a route: match: [example.com/]", "clientmaxbodysize": "remove it: weir has no limit on bodies", "filterchains": "remove it: routes name the gates and the upstream", "http2": "remove it: with tls HTTP/2 is on; h2c: true is for HTTP/2 without TLS",
@@ -89,7 +98,11 @@ var elsewhere = map[string]map[string]string{
 	"tls": {
 		"certresolver": noIssuing, "certfile": "write cert: server.crt", "keyfile": "write key: server.key", "certificate": "write cert: server.crt", "ca": "write client_ca: clients.pem", "minversion": "remove it: TLS 1.2 is the lowest",
 	},
+	"metrics": {
+		"prometheus": "remove it: the address of admin serves /metrics", "address": "write admin: {address: 127.0.0.1:8090} at the top; it serves /metrics", "enabled": "remove it: the address of admin serves /metrics",
+	},
 	"identity": {
+		"xffnumtrustedhops": "write trusted_proxies: [10.0.0.0/8]", "useremoteaddress": "write client: address",
 		"setrealipfrom": "write trusted_proxies: [10.0.0.0/8]", "trustedips": "write trusted_proxies: [10.0.0.0/8]", "trust": "write trusted_proxies: [10.0.0.0/8]", "ip": "write client: address", "address": "write client: address", "key": "write user: header:X-User",
 		"realip": "write client: address, and trusted_proxies: [10.0.0.0/8]",
 	},

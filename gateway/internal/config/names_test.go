@@ -18,7 +18,7 @@ func TestElsewhere(t *testing.T) {
 		"": reflect.TypeFor[Config](), "route": reflect.TypeFor[Route](), "upstream": reflect.TypeFor[Upstream](), "listener": reflect.TypeFor[Listener](), "tls": reflect.TypeFor[TLS](),
 		"identity": reflect.TypeFor[policy.IdentitySpec](), "admin": reflect.TypeFor[Admin](), "gate": reflect.TypeFor[policy.GateSpec](), "limit": reflect.TypeFor[policy.LimitSpec](),
 		"quota": reflect.TypeFor[policy.QuotaSpec](), "rule": reflect.TypeFor[policy.QuotaRuleSpec](), "passive_health": reflect.TypeFor[Eject](),
-		"kafka": reflect.TypeFor[Kafka](), "listen": reflect.TypeFor[KafkaListen](), "nodes": reflect.TypeFor[KafkaNodes](), "quotas": reflect.TypeFor[KafkaQuotas](), "sasl": reflect.TypeFor[SASL](),
+		"metrics": reflect.TypeFor[Metrics](), "kafka": reflect.TypeFor[Kafka](), "listen": reflect.TypeFor[KafkaListen](), "nodes": reflect.TypeFor[KafkaNodes](), "quotas": reflect.TypeFor[KafkaQuotas](), "sasl": reflect.TypeFor[SASL](),
 	}
 	keys := func(group string) (all []string) {
 		for _, f := range setting.Fields(types[group]) {
