@@ -59,9 +59,10 @@ type BeliefConfig struct {
 //
 // If a slot was free for more than two fifths of a window, the window changes nothing. So an
 // idle service does not drift. The limit is cut by three tenths when more than half of
-// what finishes is late, abandoned or refused by the backend. From a cold start the limit is
-// multiplied by 1.8 as long as throughput follows. The climb ends sooner if what was seen with
-// few inside says that throughput will not follow.
+// what finishes is late, abandoned or refused by the backend. The next cut comes a service time
+// later at the earliest, because until then what ends is what the last one was for. From a cold
+// start the limit is multiplied by 1.8 as long as throughput follows. The climb ends sooner if what
+// was seen with few inside says that throughput will not follow.
 //
 // # Assumptions, and where it fails
 //
@@ -95,15 +96,16 @@ type Belief struct {
 	change cusum
 	before past
 
-	yield yield
-	climb climb
-	mean  float64       // service time in the last window, seconds
-	long  float64       // the same of some hundred jobs
-	mid   float64       // the median, smoothed
-	idle  time.Duration // since when the limit has not been in full use; 0 if it is
-	begun bool          // a window has ended
-	now   time.Duration // of the last window
-	next  time.Duration // how long the window under way should last
+	yield   yield
+	lastCut time.Duration
+	climb   climb
+	mean    float64       // service time in the last window, seconds
+	long    float64       // the same of some hundred jobs
+	mid     float64       // the median, smoothed
+	idle    time.Duration // since when the limit has not been in full use; 0 if it is
+	begun   bool          // a window has ended
+	now     time.Duration // of the last window
+	next    time.Duration // how long the window under way should last
 }
 
 // NewBelief returns a Belief controller, or an error that names every field out of
@@ -191,6 +193,7 @@ func (b *Belief) Update(w *Window) Decision {
 	if stood || !b.begun {
 		b.begun = true
 		b.restart()
+		b.lastCut = min(b.lastCut, b.now) // the clock may have gone back
 	}
 	if stood {
 		return b.decide("the process stood still: what was measured is dropped")

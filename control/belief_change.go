@@ -36,10 +36,17 @@ func (b *Belief) cut(w *Window) string {
 		return ""
 	case good > 0 && (bad <= total/2 || y.cuts >= mostCuts):
 		return ""
+	case b.now-b.lastCut < w.Mean() && y.cuts > 0:
+		return "" // what ends was admitted before the last cut, which was for that
 	}
-	b.before.keep(b)
+	// A step up that leads to this was too far. It is no outage, and where it led is no place to
+	// come back to.
+	if b.mode == tracking || b.climb.rate == 0 {
+		b.before.keep(b)
+		y.out = y.out || good == 0
+	}
 	y.cuts++
-	y.out = y.out || good == 0
+	b.lastCut = b.now
 	b.learnAll()
 	b.set(b.at - cutBy)
 	if y.cuts == 1 { // one reason is one piece of evidence, however many cuts it takes

@@ -29,7 +29,7 @@ func (b *Belief) ascend(w *Window, saturated bool) Decision {
 		return b.decide(reason)
 	}
 	good := float64(w.OK)
-	if good < climbLeast || good < surelyCount && w.Elapsed < surelyWait {
+	if good < climbLeast || good < surelyCount && w.Elapsed < surelyWait || w.Elapsed < min(w.Mean(), patience) {
 		return b.extend("counting")
 	}
 	rate := good / w.Elapsed.Seconds()
@@ -56,7 +56,7 @@ func (b *Belief) ascend(w *Window, saturated bool) Decision {
 const (
 	worthClimbing = 0.2             // how likely the best limit has to be more than half a step above
 	surelyCount   = 40              // completions to count; what they say is believed for long
-	surelyWait    = 2 * time.Second // how long to wait for them
+	surelyWait    = 2 * time.Second // how long to wait for them. But a count lasts at least as long as work takes, or only the quick would be in it
 	benefit       = 0.3             // what a step gets for the doubt: laws with a soft edge bring more than they seem to
 	countVariance = 0.01            // of a count besides chance: a step up lets in a wave of young work
 )
@@ -132,7 +132,7 @@ func (b *Belief) land(bottom, top float64) {
 
 // seeOrigin gathers how fast work is while slots are free.
 func (b *Belief) seeOrigin(w *Window) {
-	if w.Dropped() > w.OK {
+	if w.Dropped() > w.OK || w.MeanInFlight > originUsed*float64(w.Limit) {
 		return
 	}
 	if b.origin.n == 0 {
@@ -166,11 +166,16 @@ func (b *Belief) endIdle() {
 }
 
 // What is seen with few inside counts from so many jobs and service times on. What ends in
-// the first moments is short work, however long work is.
+// the first moments is short work, however long work is. Ten service times would be safer, but where
+// work takes half a second, the slots are all in use by then.
 const (
 	minOrigin  = 10
-	originFor  = 10.0
+	originFor  = 2.0
 	originKept = 200 // jobs; older ones fade
+
+	// The part of the limit that may be inside. A mean of all that is seen on the way up would be
+	// the speed at no concurrency at all.
+	originUsed = 0.5
 
 	originDoubt = 0.1 // the variance of the level until the first count: that was another time
 

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -449,4 +450,171 @@ func TestBeliefComesBackFromCuts(t *testing.T) {
 	if got := g.run(30 * time.Second); got < 0.7*places {
 		t.Errorf("%.1f slots for %d places, after %d cuts", got, places, cuts)
 	}
+}
+
+// late is a window of a second in which work ends that took so long, and is of no use.
+func late(now time.Duration, limit int64, took time.Duration) *Window {
+	w := &Window{Now: now, Elapsed: time.Second, Limit: limit, MeanInFlight: float64(limit), InFlight: limit, Saturated: time.Second}
+	for range 20 {
+		w.Abandoned++
+		w.Timed++
+		w.LatencySum += took
+		w.Latencies = append(w.Latencies, took)
+		w.Samples = append(w.Samples, Sample{Start: now - took, Latency: took, Concurrency: float64(limit)})
+	}
+	return w
+}
+
+// What was admitted before a cut goes on ending long after it. It is no reason for the next.
+func TestBeliefCutsOnceForWhatWasInside(t *testing.T) {
+	b := newBelief(t, BeliefConfig{})
+	b.Restore(State{Limit: 100})
+	cuts := map[int]bool{}
+	for second := 1; second <= 25; second++ {
+		before := b.at
+		b.Update(late(time.Duration(second)*time.Second, b.limit(), 10*time.Second))
+		if b.at < before {
+			cuts[second] = true
+		}
+	}
+	if want := map[int]bool{1: true, 11: true, 21: true}; !maps.Equal(cuts, want) {
+		t.Errorf("cuts after %v seconds, want %v", cuts, want)
+	}
+	// A clock that goes back does not put the next one off.
+	limit := b.limit()
+	for second := range 12 {
+		b.Update(late(time.Duration(second)*time.Second, b.limit(), time.Second))
+	}
+	if now := b.limit(); float64(now) > 0.5*float64(limit) {
+		t.Errorf("%d slots after the clock went back, %d before", now, limit)
+	}
+}
+
+// A step up after which nothing is of use was too far. It is not an outage, after which a climb
+// would begin anew, and where it led is not what was best before.
+func TestBeliefStepsTooFar(t *testing.T) {
+	places := queueOf(4)
+	g := worldOf(newBelief(t, BeliefConfig{}), 0)
+	g.serve = func(g *world) time.Duration { return places(g.now, g.around(20*ms)) }
+	g.good = func(life time.Duration) bool { return life < 130*ms } // 20 inside take 100 ms
+	climbs := 0
+	g.decided = func(d Decision) {
+		if d.Reason == "good answers again" {
+			climbs++
+		}
+	}
+	b := g.k.(*Belief)
+	for b.mode != tracking {
+		g.window()
+	}
+	if b.before.at != 0 {
+		t.Errorf("after the climb %.0f slots are remembered", math.Exp(b.before.at))
+	}
+	if got := g.run(20 * time.Second); climbs > 0 || got > 22 {
+		t.Errorf("%d more climbs, %.1f slots", climbs, got)
+	}
+}
+
+// Few inside say how fast work is alone. When the first slots are all in use, that tells a small pool
+// from a large one at once.
+func TestBeliefKnowsASmallPoolFromItsFirstWork(t *testing.T) {
+	const service = 200 * ms
+	for _, places := range []int{4, 200} {
+		wait := queueOf(places)
+		g := worldOf(newBelief(t, BeliefConfig{}), 0)
+		g.serve = func(g *world) time.Duration {
+			return wait(g.now, time.Duration(g.random.ExpFloat64()*float64(service)))
+		}
+		g.demand = 3
+		for g.now < 6*service {
+			g.window()
+		}
+		g.demand = 0
+		highest := int64(0)
+		g.decided = func(d Decision) { highest = max(highest, d.Limit) }
+		got := g.run(8 * time.Second)
+		if small := places < 20; small && (highest > 20 || got > 15) || !small && highest < 100 {
+			t.Errorf("%d places: up to %d slots, %.1f in the end", places, highest, got)
+		}
+	}
+}
+
+// What is seen on the way to a limit that is nearly reached is not how fast work is alone.
+func TestBeliefTakesFewInsideForFew(t *testing.T) {
+	for inside, want := range map[float64]bool{3: true, 10: true, 12: false, 19: false} {
+		b := newBelief(t, BeliefConfig{})
+		b.Update(&Window{Now: time.Second, Elapsed: time.Second, Limit: 20, MeanInFlight: inside, OK: 1, Timed: 1, LatencySum: 20 * ms,
+			Latencies: []time.Duration{20 * ms}, Samples: []Sample{{Start: 900 * ms, Latency: 20 * ms, Concurrency: inside, Good: true}}})
+		if got := b.origin.n > 0; got != want {
+			t.Errorf("with %v of 20 inside: %v", inside, got)
+		}
+	}
+}
+
+// A count that is shorter than work takes is one of the quick work, however much of that there is.
+func TestBeliefCountsForAsLongAsWorkTakes(t *testing.T) {
+	b := newBelief(t, BeliefConfig{})
+	for i, tt := range []struct {
+		counted time.Duration
+		extend  bool
+	}{{time.Second, false}, {time.Second, false}, {time.Second, true}, {2 * time.Second, true}, {3 * time.Second, false}} {
+		n := int64(50 * tt.counted.Seconds())
+		d := b.Update(&Window{Now: time.Duration(i+1) * time.Second, Elapsed: tt.counted, Limit: 20, MeanInFlight: 20, InFlight: 20, Saturated: tt.counted,
+			OK: n, Timed: n, LatencySum: time.Duration(n) * 5 * time.Second / 2, Latencies: []time.Duration{5 * time.Second / 2}})
+		if d.Extend != tt.extend {
+			t.Errorf("%v: %+v", tt.counted, d)
+		}
+	}
+}
+
+// A clock that jumps makes work take an hour, or less than no time. The limit neither
+// collapses nor leaves for good.
+func TestBeliefAndAClockThatJumps(t *testing.T) {
+	const places = 30
+	j := &jumping{Belief: newBelief(t, BeliefConfig{})}
+	g := worldOf(j, places)
+	g.run(20 * time.Second)
+	g.decided = func(d Decision) {
+		if d.Limit < places/3 || d.Limit > 4*places || d.Estimate != (Estimate{}) && !sensible(d.Estimate) {
+			t.Fatalf("%v after a jump to %v: %+v", g.now-j.at, j.ahead, d)
+		}
+	}
+	for i := range 40 {
+		j.jump(g.now, []time.Duration{time.Hour, 0, -time.Hour, 0, time.Second, 0}[i%6])
+		for g.now < j.at+3*time.Second {
+			g.window()
+		}
+	}
+	// It goes on learning by a clock that is behind.
+	j.jump(g.now, -time.Hour)
+	g.resize(2 * places)
+	g.decided = nil
+	if got := g.run(2 * time.Minute); got < 1.4*places || got > 3.2*places {
+		t.Errorf("%.1f slots for %d places", got, 2*places)
+	}
+}
+
+// jumping is a belief whose clock is ahead since a moment. What was inside then began by the
+// clock as it was, and ends by the clock as it is.
+type jumping struct {
+	*Belief
+	at, ahead, before time.Duration
+}
+
+func (j *jumping) jump(at, ahead time.Duration) { j.at, j.before, j.ahead = at, j.ahead, ahead }
+
+func (j *jumping) Update(w *Window) Decision {
+	seen := *w
+	seen.Now += j.ahead
+	seen.Samples = slices.Clone(w.Samples)
+	for i := range seen.Samples {
+		s := &seen.Samples[i]
+		if s.Start >= j.at {
+			s.Start += j.ahead
+			continue
+		}
+		s.Start += j.before
+		s.Latency += j.ahead - j.before
+	}
+	return j.Belief.Update(&seen)
 }
