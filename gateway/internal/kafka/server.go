@@ -57,11 +57,13 @@ type Options struct {
 // Server is the gateway before one cluster: a listener where clients bootstrap, and one for each node. It is safe for
 // concurrent use.
 //
-// Decoded are answers that name nodes (Metadata, FindCoordinator, DescribeCluster, Produce from version 10 on, ShareFetch,
-// ShareAcknowledge), those to Produce while the client owes, those to ApiVersions, the exchange of a login, mutations that a
-// quota counts, requests that set or read quotas, requests for metadata where topics that brokers make are counted, and of Fetch the wait
-// in its first bytes. What clients are offered ends where answers would name nodes in a place that is not known here. A request
-// beyond that ends its connection, as brokers do it.
+// Most of what passes is copied. Decoded are answers that name nodes: to Metadata, FindCoordinator, DescribeCluster, ShareFetch,
+// ShareAcknowledge, and to Produce from version 10 on. So are answers to Produce while the client owes, ApiVersions, and logins. Where
+// quotas count, mutations, requests that set or read quotas, and requests for metadata are decoded too. Of Fetch only the wait in its
+// first bytes is read.
+//
+// What clients are offered ends where answers would name nodes in a place that is not known here. A request beyond that ends its
+// connection, as brokers do it.
 type Server struct {
 	opts  Options
 	log   *slog.Logger
