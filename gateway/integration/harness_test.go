@@ -44,8 +44,9 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// What is published stays below 30 MB. It is far below: above 22 something calls methods by
-// name, and the linker keeps them all; scripts/build says how to find it.
+// What is published stays below 30 MB, and the test leaves some of that for the next dependency.
+// Far above it, something calls methods by name and the linker keeps them all, which costs 13 MB;
+// scripts/build says how to find it.
 func TestBinaryIsSmall(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "weir")
@@ -58,7 +59,7 @@ func TestBinaryIsSmall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const most = 25_000_000
+	const most = 28_000_000
 	t.Logf("linux/amd64: %d bytes, at most %d", info.Size(), most)
 	if info.Size() > most {
 		t.Errorf("linux/amd64: %d bytes, above %d", info.Size(), most)
