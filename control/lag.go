@@ -320,8 +320,8 @@ func (d *Drain) overfull(w *Window) bool {
 }
 
 // wanted is what the limit should not exceed above the threshold. Where the keys that hold
-// most shrink first, it is the largest under which all of them hold no more than the lag left
-// under it allows.
+// most shrink first, a limit leaves a part of the lag. wanted is the largest limit under
+// which all keys hold no more than that part allows.
 func (d *Drain) wanted(busy, lag float64, w *Window) float64 {
 	if w.Within == nil || w.MeanInFlight <= 0 {
 		return d.cfg.shrink(busy, lag)

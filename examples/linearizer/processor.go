@@ -328,7 +328,7 @@ func wait(ctx context.Context, d time.Duration) error {
 }
 
 // pace gives a processor a known capacity: one batch in each time. What a transaction takes is made up for,
-// up to half a second, so it takes nothing of the capacity while it is faster than the batches.
+// up to half a second. So it takes nothing of the capacity while it is faster than the batches.
 type pace struct {
 	each time.Duration
 	due  time.Time // when the next batch may begin

@@ -131,8 +131,8 @@ func (r *rig) close() error {
 	return all
 }
 
-// clients returns a function that sends one batch of one event to one of some databases, at one of the API
-// servers in turn, and what closes the connections.
+// clients returns a function that sends one batch of one event, to a database drawn by chance. It takes the API
+// servers in turn. closeIdle closes the connections.
 func (r *rig) clients(databases int, patience time.Duration) (send func(context.Context) loadgen.Answer, closeIdle func()) {
 	transport := &http.Transport{MaxIdleConnsPerHost: loadgen.MaxOpen}
 	client := &http.Client{Transport: transport}
