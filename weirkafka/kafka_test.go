@@ -38,7 +38,7 @@ import (
 
 var ports = freeport.Range{First: 31_000, Size: 700}
 
-// broker is the one that all tests share. TestMain ends it.
+// broker is the one that all tests share. TestMain ends it, if a test has started it.
 var broker = sync.OnceValues(func() (*kafka.Server, error) {
 	jars, err := kafka.Find()
 	if err != nil {
@@ -48,8 +48,11 @@ var broker = sync.OnceValues(func() (*kafka.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return kafka.Start(context.Background(), kafka.Config{Jars: jars, Ports: &ports, Users: map[string]string{"reader": "secret"}, Certificate: identity.pem})
+	started, err = kafka.Start(context.Background(), kafka.Config{Jars: jars, Ports: &ports, Users: map[string]string{"reader": "secret"}, Certificate: identity.pem})
+	return started, err
 })
+
+var started *kafka.Server
 
 // identity is a key with its certificate, and whoever believes in it.
 type identity struct {
@@ -84,8 +87,8 @@ var loopback = sync.OnceValues(func() (identity, error) {
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if s, err := broker(); err == nil {
-		if err := s.Stop(); err != nil {
+	if started != nil {
+		if err := started.Stop(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}
