@@ -53,3 +53,35 @@ func TestAnswerBreaksOff(t *testing.T) {
 		}
 	}
 }
+
+// Whatever answers in place of a gateway, a terminal gets no commands from it.
+func TestAnswersAreLegible(t *testing.T) {
+	const red, shown = `\u001b[31mred\u009b\u202e`, `\x1b[31mred\u009b\u202e`
+	for _, test := range []struct {
+		args   []string
+		status int
+		body   string
+	}{
+		{[]string{"status"}, http.StatusOK, `{"gates": [{"name": "` + red + `"}]}`},
+		{[]string{"quota", "list"}, http.StatusOK, `{"trouble": "` + red + `"}`},
+		{[]string{"explain"}, http.StatusOK, `{"method": "GET", "route": "` + red + `"}`},
+		{[]string{"reload"}, http.StatusOK, `{"result": "applied", "changes": ["` + red + `"]}`},
+		{[]string{"reload"}, http.StatusOK, `{"result": "refused", "error": "` + red + `"}`},
+		{[]string{"quota", "list"}, http.StatusConflict, `{"detail": "` + red + `"}`},
+	} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(test.status)
+			_, _ = w.Write([]byte(test.body))
+		}))
+		t.Cleanup(s.Close)
+		out, _, err := run(NewRootCommand("test"), "", append(test.args, "--admin", s.URL)...)
+		if err != nil {
+			var told strings.Builder
+			complain(&told, err)
+			out += told.String()
+		}
+		if strings.ContainsAny(out, "\x1b\u009b\u202e") || !strings.Contains(out, shown) {
+			t.Errorf("%q, %s: %q", test.args, test.body, out)
+		}
+	}
+}

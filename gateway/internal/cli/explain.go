@@ -103,7 +103,7 @@ func (o *explainOptions) print(a *explain.Answer) error {
 	if o.JSON {
 		return printJSON(o.Out, a)
 	}
-	return a.Print(o.Out, printable)
+	return a.Print(legible{o.Out}, printable)
 }
 
 // offline answers from a file.

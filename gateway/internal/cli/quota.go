@@ -247,7 +247,7 @@ func (o *quotaOptions) change(ctx context.Context, op quotas.Op) error {
 		_, err = o.Out.Write(text)
 		return err
 	}
-	return printSteps(o.Out, &res)
+	return printSteps(legible{o.Out}, &res)
 }
 
 func runQuotaShow(ctx context.Context, o *quotaOptions, dynamicOnly bool) error {
@@ -265,7 +265,7 @@ func runQuotaShow(ctx context.Context, o *quotaOptions, dynamicOnly bool) error 
 	if o.JSON {
 		return printJSON(o.Out, &l)
 	}
-	err := printRules(o.Out, &l, dynamicOnly)
+	err := printRules(legible{o.Out}, &l, dynamicOnly)
 	if err == nil && len(l.Rules) == 0 && !o.bare() {
 		_, err = fmt.Fprintf(o.Out, "no rule says %s; weir explain shows which one counts for a request\n", o.Rule.Pattern().String())
 	}
@@ -327,7 +327,7 @@ func runQuotaReset(ctx context.Context, o *quotaOptions) error {
 		_, err = o.Out.Write(text)
 		return err
 	}
-	return printRefilled(o.Out, &r)
+	return printRefilled(legible{o.Out}, &r)
 }
 
 // gate returns the gate that the flags name, or the only one that has a quota.

@@ -158,10 +158,10 @@ func (o *reloadOptions) tell(done *admin.Reload) error {
 		if !done.ChangedAt.IsZero() {
 			text += " since " + done.ChangedAt.Local().Format("15:04:05") + ", when the gateway applied:\n" + indented(done.Changes)
 		}
-		_, err := fmt.Fprintln(o.Out, strings.TrimRight(text, "\n"))
+		_, err := fmt.Fprintln(legible{o.Out}, strings.TrimRight(text, "\n"))
 		return err
 	}
-	_, err := fmt.Fprintf(o.Out, "reloaded %s:\n%s", done.File, indented(done.Changes))
+	_, err := fmt.Fprintf(legible{o.Out}, "reloaded %s:\n%s", done.File, indented(done.Changes))
 	return err
 }
 

@@ -41,9 +41,10 @@ func Main(args []string, version string) int {
 	return exitError
 }
 
-// complain prints an error. Each line of it says who speaks: a file may have many faults.
+// complain prints an error. Each line of it says who speaks: a file may have many faults. What another
+// process has answered may be in it.
 func complain(to io.Writer, err error) {
-	for line := range strings.Lines(err.Error()) {
+	for line := range strings.Lines(escaped(err.Error())) {
 		fmt.Fprintln(to, "weir: "+strings.TrimSuffix(line, "\n"))
 	}
 }

@@ -276,7 +276,9 @@ func TestCommandLineMistakes(t *testing.T) {
 
 // Each line of an error says who speaks.
 func TestComplaints(t *testing.T) {
-	for text, want := range map[string]string{"": "", "one": "weir: one\n", "one\ntwo\n": "weir: one\nweir: two\n"} {
+	for text, want := range map[string]string{
+		"": "", "one": "weir: one\n", "one\ntwo\n": "weir: one\nweir: two\n", "\x1b[31mred\u009b\r\tgrün\n": "weir: \\x1b[31mred\\u009b\\r\tgrün\n",
+	} {
 		var out strings.Builder
 		if complain(&out, errors.New(text)); out.String() != want {
 			t.Errorf("%q: %q, want %q", text, out.String(), want)

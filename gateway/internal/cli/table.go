@@ -17,7 +17,38 @@ type page struct {
 }
 
 func newPage(out io.Writer) *page {
-	return &page{Writer: tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)}
+	return &page{Writer: tabwriter.NewWriter(legible{out}, 0, 0, 2, ' ', 0)}
+}
+
+// legible writes text that a listener has answered, without what a terminal would obey: whoever
+// answers need not be a gateway.
+type legible struct{ to io.Writer }
+
+// Write implements [io.Writer].
+func (l legible) Write(text []byte) (int, error) {
+	if _, err := io.WriteString(l.to, escaped(string(text))); err != nil {
+		return 0, err
+	}
+	return len(text), nil
+}
+
+// escaped returns text as it is but for what does not show, such as control characters and marks
+// that turn the direction of writing. They become escapes as in Go.
+func escaped(text string) string {
+	hidden := func(r rune) bool { return !unicode.IsGraphic(r) && r != '\n' && r != '\t' }
+	if !strings.ContainsFunc(text, hidden) {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		if hidden(r) {
+			quoted := strconv.QuoteToGraphic(string(r))
+			b.WriteString(quoted[1 : len(quoted)-1])
+			continue
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
 }
 
 // row writes a row. Under another heading than the last one it begins a new table.

@@ -28,7 +28,7 @@ func watchStatus(ctx context.Context, o statusOptions, every time.Duration) erro
 			return err
 		case err != nil:
 			text.Reset()
-			fmt.Fprintf(&text, "%v\n", err)
+			fmt.Fprintln(&text, escaped(err.Error()))
 		}
 		if err := showFrame(to, terminal, time.Now(), text.String()); err != nil {
 			return fmt.Errorf("status: %w", err)
