@@ -94,8 +94,14 @@ var accesses = []string{"read", "write"}
 func (c *compiler) checkRoutes(p *Policy) {
 	p.matcher, p.byName = newMatcher(), map[string]*Route{}
 	seen := &patterns{matcher: p.matcher}
+	count := 0
 	for i := range c.spec.Routes {
 		at := fault.Path{"routes"}.Index(i)
+		if count += len(c.spec.Routes[i].Match); count > mostPatterns {
+			c.Add(at, fmt.Sprintf("up to here, routes have more than %d patterns", mostPatterns),
+				"write fewer: {name} stands for any one segment of a path, and /dir/ for all that is below it")
+			break
+		}
 		rt := c.checkRoute(at, &c.spec.Routes[i])
 		rt.charging.ignored = p.identity.ignored
 		rt.attempts = c.attemptsOf(rt.name)
@@ -484,6 +490,9 @@ func register(mux *http.ServeMux, pattern string, h http.Handler) (err error) {
 	mux.Handle(pattern, h)
 	return nil
 }
+
+// mostPatterns bounds the patterns of all routes: each is compared with those before it.
+const mostPatterns = 10_000
 
 // mostCompared bounds the search for the pattern that another conflicts with, so
 // that a file with thousands of them is refused in good time.

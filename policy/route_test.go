@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -273,5 +274,20 @@ func TestAmbiguous(t *testing.T) {
 	}
 	if Ambiguous(nil) {
 		t.Error("no URL is ambiguous")
+	}
+}
+
+// Each pattern is compared with those before it, so there is a bound on how many there are.
+func TestPatternsAreBounded(t *testing.T) {
+	spec := Spec{Routes: make([]RouteSpec, 4)}
+	for i := range mostPatterns + 1 {
+		at := &spec.Routes[i*3/mostPatterns]
+		at.Match = append(at.Match, fmt.Sprintf("/%d", i))
+	}
+	_, err := Compile(spec, Options{})
+	wantFaults(t, err, []string{"routes[3]: up to here, routes have more than 10000 patterns; write fewer"})
+	spec.Routes = spec.Routes[:3]
+	if _, err = Compile(spec, Options{}); err != nil {
+		t.Errorf("%d patterns: %v", mostPatterns, err)
 	}
 }

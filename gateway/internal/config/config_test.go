@@ -12,9 +12,11 @@ import (
 	"fmt"
 	"math/big"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -450,6 +452,47 @@ func TestLoadWithoutFile(t *testing.T) {
 	}
 	if _, err := config.Load(t.TempDir()); err == nil {
 		t.Error("a directory: no error")
+	}
+}
+
+// A pipe to which nobody writes keeps no command waiting, and no reload.
+func TestLoadPipe(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("pipes have no names among its files")
+	}
+	silent := filepath.Join(t.TempDir(), "pipe")
+	if out, err := exec.Command("mkfifo", silent).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if _, err := config.Load(silent); err == nil || !strings.Contains(err.Error(), "is a pipe") {
+		t.Errorf("nobody writes: %v", err)
+	}
+	r, w, err := os.Pipe() // as in weir check <(make-a-file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if _, err = w.WriteString(config.Minimum); err == nil {
+		err = w.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := config.Load(fmt.Sprintf("/dev/fd/%d", r.Fd())); err != nil {
+		t.Errorf("somebody has written: %v", err)
+	}
+}
+
+// What does not show is found where it stands: the library of YAML names no line for it.
+func TestHiddenCharacters(t *testing.T) {
+	for _, hidden := range []string{"\x01", "\x7f", "\u009b", "\ufeff", "\uffff"} {
+		_, err := config.Parse("a.yaml", []byte(config.Minimum+"  # a\n  b: c"+hidden+"\n"))
+		if want := "a.yaml:8:7: "; err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%+q: %v, want %s", hidden, err, want)
+		}
+	}
+	if _, err := config.Parse("a.yaml", []byte("\ufeff"+config.Minimum)); err != nil {
+		t.Errorf("a byte order mark at the start: %v", err)
 	}
 }
 

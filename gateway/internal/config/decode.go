@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 	"unicode/utf8"
 
 	"github.com/weir-go/weir/internal/fault"
@@ -45,15 +46,29 @@ func Load(path string) (*Config, error) {
 }
 
 // ReadFile reads a file up to [MaxSize] and one byte more. That byte tells the parsers that the
-// file is too large.
+// file is too large. A pipe may be read too, as long as somebody writes to it: nothing waits for that.
 func ReadFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	flags, pipe := os.O_RDONLY, false
+	if info, err := os.Stat(path); err == nil && info.Mode()&fs.ModeNamedPipe != 0 {
+		flags, pipe = flags|syscall.O_NONBLOCK, true
+	}
+	f, err := os.OpenFile(path, flags, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, MaxSize+1))
+	if pipe {
+		_ = f.SetReadDeadline(time.Now().Add(pipePatience)) // where it cannot be set, reads do not wait either
+	}
+	data, err := io.ReadAll(io.LimitReader(f, MaxSize+1))
+	if pipe && (errors.Is(err, os.ErrDeadlineExceeded) || err == nil && len(data) == 0) {
+		return nil, fmt.Errorf("%s is a pipe, and nobody has written all of it within %v; name a file", path, pipePatience)
+	}
+	return data, err
 }
+
+// pipePatience is how long a pipe may take to say everything.
+const pipePatience = 5 * time.Second
 
 // Parse reads and checks a configuration. name stands before each fault, and
 // files named in the configuration are looked up relative to its directory.
@@ -148,8 +163,10 @@ func badText(data []byte) (line, col int, what string) {
 		switch {
 		case r == utf8.RuneError && size == 1:
 			return line, col, fmt.Sprintf("byte %#02x is no UTF-8 text", data[i])
-		case r < ' ' && r != '\t' && r != '\n' && r != '\r' || r == 0x7f:
+		case r < ' ' && r != '\t' && r != '\n' && r != '\r' || r >= 0x7f && r < 0xa0 && r != nextLine:
 			return line, col, fmt.Sprintf("control character %#02x in the text", r)
+		case r == byteOrderMark && i > 0 || r == 0xfffe || r == 0xffff:
+			return line, col, fmt.Sprintf("the character %U, which does not show, in the text", r)
 		case r == '\n':
 			line, col = line+1, 0
 		}
@@ -158,6 +175,11 @@ func badText(data []byte) (line, col int, what string) {
 	}
 	return 0, 0, ""
 }
+
+const (
+	nextLine      = '\u0085' // a line ends here in YAML
+	byteOrderMark = '\ufeff' // some editors begin a file with it
+)
 
 // inBrackets is a variable in a list or in fields in brackets, without quotes.
 var inBrackets = regexp.MustCompile(`[\[{,][^"'#]*\$\{([A-Za-z_][A-Za-z0-9_]*)`)
