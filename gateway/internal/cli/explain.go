@@ -29,21 +29,22 @@ func NewExplainCommand() *cobra.Command {
 		Use:   "explain",
 		Short: "Show what the gates would answer to a request, without sending it",
 		Long: `Explain shows the route of a request, its sender as the gateway sees it, and the answer
-of each gate on its way. For a quota it shows all rules that match, the rule that counts
-and why, the bucket that would be charged, and what is left in it. Nothing is sent,
-charged or counted.
+of each gate on its way. For a quota it shows all rules that match, and the rule that
+counts and why. It shows the bucket that would be charged, and what is left in it.
+Nothing is sent, charged or counted.
 
 With --config it reads a file, and answers as a gateway that has just started with it:
 every bucket is full. It knows rules set at run time too, if they are kept in a file
-that it can read; the last lines name what it has read. Without --config it asks a
+that it can read. The last lines name what it has read. Without --config it asks a
 running gateway what would happen now, over its socket too: --admin unix:PATH.
 The sender follows from --from and --header by the identity of the configuration,
 unless --user, --client, --tenant or --priority set it.
 
-With --kafka and --api it is about a client of Kafka that stands before that cluster: which
-quota counts what it asks, and whether it would be served, delayed or refused. --cost is
-bytes, or the partitions of one topic. --version tells clients that know the error of a quota
-from those that are only delayed. --api connect is about a new connection, by --from.
+With --kafka and --api it is about a client of Kafka that stands before that cluster. It
+shows which quota counts what the client asks, and whether that would be served, delayed
+or refused. --cost is bytes, or the partitions of one topic. --version tells clients that
+know the error of a quota from those that are only delayed. --api connect is about a new
+connection, by --from.
 
 The exit code is 0 if the request would go to the upstream, also after a wait, and 1 if
 it would be refused.`,

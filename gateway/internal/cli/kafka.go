@@ -52,7 +52,7 @@ func kafkaImport() *cobra.Command {
 		Use:   "import FILE",
 		Short: "Bring the quotas of a cluster's brokers into the gateway",
 		Long: `Import reads the quotas that the brokers of a cluster have, and sets those that a gate of
-the gateway counts as rules there: controller_mutation_rate, producer_byte_rate,
+the gateway counts as rules there. These are controller_mutation_rate, producer_byte_rate,
 consumer_byte_rate and connection_creation_rate. Others stay with the brokers. FILE is the
 gateway's configuration. It says how to reach the brokers, and which gates count.
 

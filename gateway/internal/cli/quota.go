@@ -54,7 +54,7 @@ its own. A rule ignores the parts that are left out: without any of them it is f
 together. weir explain shows which of several rules counts for a request.
 
 For users of kafka-configs: set is --alter --add-config, delete is --alter --delete-config,
-describe is --describe; --user alice is --entity-type users --entity-name alice, and
+describe is --describe. --user alice is --entity-type users --entity-name alice, and
 --user '*' is --entity-type users --entity-default. Unlike there, set replaces a rule as
 a whole.
 

@@ -44,8 +44,8 @@ its admin listener with the gateway's token (--token-file). A gateway with neith
 sent a signal: --pid 1234 sends SIGHUP to that process on this machine. What became of it
 is then read from the admin listener, if that belongs to the process.
 
-The exit code is 0 if the file is in force, 1 if it was refused or no gateway answers,
-and 2 if the command line is wrong.`,
+The exit code is 0 if the file is in force, and 1 if it was refused or no gateway answers.
+It is 2 if the command line is wrong.`,
 		Example: "  weir reload --admin unix:/run/weir/admin.sock\n  weir reload --token-file /etc/weir/admin.token\n  weir reload --pid 1234",
 		Args:    needs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {

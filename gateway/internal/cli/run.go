@@ -59,8 +59,8 @@ With --kafka it stands before a cluster of Kafka instead. Clients bootstrap at
 broker.
 
 A quota admits so many requests a second (or minute, hour, day). It refuses the rest
-with 429 and the time to come back. --rate 10/s sets the rate, --burst 20 admits up to
-20 at once, and --by header:X-User or --by address gives each user or address its own quota.
+with 429 and the time to come back. --rate 10/s sets the rate, and --burst 20 admits up
+to 20 at once. --by header:X-User or --by address gives each user or address its own quota.
 
 When not all requests can be served, the higher priority goes first. --priority says
 where the priority of a request comes from: background, normal, high or critical.
@@ -73,7 +73,7 @@ apart by address.
   SIGTERM, SIGINT    stop: nothing that was read goes without an answer
   the same again     stop now, and cut off what is in progress
 
-The exit code is 0 after a complete stop, 1 if requests had to be cut off or the
+The exit code is 0 after a complete stop. It is 1 if requests had to be cut off or the
 gateway could not start, and 2 if the command line is wrong.`,
 		Example: "  weir run --upstream http://127.0.0.1:3000\n  weir run --upstream http://127.0.0.1:3000 --limit 20 --listen :8080\n  weir run --upstream http://127.0.0.1:3000 --tenant header:X-Tenant --priority header:X-Priority\n  weir run --upstream http://127.0.0.1:3000 --rate 10/s --burst 20 --by header:X-User\n  weir run --kafka 127.0.0.1:9092\n  weir run weir.yaml",
 		Args:    needs(cobra.MaximumNArgs(1)),
