@@ -93,7 +93,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		signalStatus(all.of("signal", s.Name), &s)
 	}
 	ignored := p.Ignored()
-	counts(all, "weir_ignored_total", "Headers that could not be read, so that the settings of the route were used instead: priority, cost or admissions of a trusted peer, a timeout, or the cost in an answer (settled_cost).", "what",
+	counts(all, "weir_ignored_total", "Headers that could not be read; the settings of the route were used instead. A trusted peer sends a priority, cost or admissions, anybody a timeout, an answer its cost (settled_cost).", "what",
 		map[string]uint64{
 			"priority": ignored.Priorities, "timeout": ignored.Timeouts, "cost": ignored.Costs,
 			"settled_cost": ignored.Settled, "admissions": ignored.Admissions,
@@ -313,7 +313,7 @@ func (c *collector) keys(f figures, pools policy.Pools, byKey *top[waits]) {
 	}
 	counter(f, "weir_gate_keys_evicted_total", "Idle keys that were forgotten to make room for others.", u.Evicted)
 	limit := func(f figures, n int64) {
-		gauge(f, "weir_key_limit", "Limit of one key now, of a gate with a limit for each key: the keys that use most slots, and those with a histogram of their waits.", n)
+		gauge(f, "weir_key_limit", "Limit of one key now, of a gate with a limit for each key. Shown are the keys that use most slots, and those with a histogram of their waits.", n)
 	}
 	seen := make(names, len(u.Top))
 	for _, use := range u.Top {

@@ -268,7 +268,7 @@ func (w *warner) ownNotes() {
 		}
 		w.remark(fault.Path{"gates", name, "each"}, "the gate %s makes %s for each %s: %d at most (max_keys), in up to %d MiB of memory", name, what, by, most, max(1, most*parts*policy.OwnKeyBytes>>20))
 		if l.Controller == "lag" || l.Controller == "drain" || l.Controller == "resource" {
-			w.warn(fault.Path{"gates", name, "each", "own"}, "the gate %s has a controller %s for each %s, and all of them read the same signals: leave own out, and one controller sizes all", name, l.Controller, by)
+			w.warn(fault.Path{"gates", name, "each", "own"}, "the gate %s has a controller %s for each %s, and all of them read the same signals; leave own out, and one controller sizes all", name, l.Controller, by)
 		}
 	}
 }

@@ -26,7 +26,7 @@ func (w *warner) kafkaNotes() {
 				continue
 			}
 			if other := counts[name]; other != "" {
-				w.warn(path.At(key), "the gate %s counts for the clusters %s and %s: what clients use of one is not there for the other, and a quota set at one holds at both; give each a gate of its own", name, other, cluster)
+				w.warn(path.At(key), "the gate %s counts for the clusters %s and %s. What clients use of one is not there for the other, and a quota set at one holds at both; give each a gate of its own", name, other, cluster)
 			} else {
 				counts[name] = cluster
 				w.kafkaRuleNotes(name, q)
@@ -35,11 +35,11 @@ func (w *warner) kafkaNotes() {
 				}
 			}
 			if key != connections && k.SASL == nil && q.LooksAt("user") && !q.LooksAt("client") {
-				w.warn(fault.Path{"gates", name, "quota"}, "the gate %s counts by the user, but kafka.%s has no sasl, so brokers ask nobody for a name: all clients are ANONYMOUS, and share one bucket; count by: [client] too, or let the gateway and clients log in", name, cluster)
+				w.warn(fault.Path{"gates", name, "quota"}, "the gate %s counts by the user, but kafka.%s has no sasl, so brokers ask nobody for a name. All clients are ANONYMOUS, and share one bucket; count by: [client] too, or let the gateway and clients log in", name, cluster)
 			}
 		}
 		if most := time.Duration(k.Quotas.MaxThrottle); most > clientsWait {
-			w.warn(path.At("max_throttle"), "kafka.%s.quotas.max_throttle is %v, and clients give a connection up after %v without an answer (request.timeout.ms): those that send while they are not read come back on another, and wait for nothing; write less, what is owed stays a debt", cluster, most, clientsWait)
+			w.warn(path.At("max_throttle"), "kafka.%s.quotas.max_throttle is %v, and clients give a connection up after %v without an answer (request.timeout.ms). Those that send meanwhile come back on another connection, and wait for nothing; write less: what is owed stays a debt", cluster, most, clientsWait)
 		}
 	}
 }

@@ -24,7 +24,7 @@ func (w *warner) quotaNotes() {
 			switch {
 			case !q.LooksAt(part):
 			case strings.HasPrefix(sources[part], "path:") && q.Each(part):
-				w.warn(fault.Path{"gates", name, "quota"}, "the gate %s gives each %s in the path a full bucket, and the client chooses the path: count also by a part of the identity that no client can invent, and end the route with a gate that has one bucket or a limit", name, part)
+				w.warn(fault.Path{"gates", name, "quota"}, "the gate %s gives each %s in the path a full bucket, and the client chooses the path; count also by a part of the identity that no client can invent. End the route with a gate that has one bucket or a limit", name, part)
 			case sources[part] == "" && part != "user": // the address stands in for an empty user
 				w.warn(fault.Path{"gates", name, "quota"}, "the gate %s counts by the %s, but identity.%[2]s names no source: it is empty in all requests", name, part)
 			}
@@ -39,21 +39,21 @@ func (w *warner) quotaNotes() {
 // anonymousNotes is about gates that count by users or tenants where the identity names no source. An
 // address then stands for each user, and behind a proxy all have the same.
 func (w *warner) anonymousNotes() {
-	const stands = "the address stands for the user, and behind a proxy that names no clients all share one"
+	const stands = "The address stands for the user, and behind a proxy that names no clients all share one"
 	for _, name := range slices.Sorted(maps.Keys(w.Gates)) {
 		g := w.Gates[name]
 		if w.onlyKafka(name) {
 			continue
 		}
 		if q := g.Quota; q != nil && w.Identity.User == "" && q.LooksAt("user") {
-			w.warn(fault.Path{"gates", name, "quota"}, "the gate %s counts by the user, but identity.user names no source: %s; write identity: {user: header:X-User}, or by: [address] if addresses are meant", name, stands)
+			w.warn(fault.Path{"gates", name, "quota"}, "the gate %s counts by the user, but identity.user names no source. %s; write identity: {user: header:X-User}, or by: [address] if addresses are meant", name, stands)
 		}
 		if g.Each == nil {
 			continue
 		}
 		switch by := g.Each.By; {
 		case by == "user" && w.Identity.User == "":
-			w.warn(fault.Path{"gates", name, "each"}, "the gate %s has a limit for each user, but identity.user names no source: %s; write identity: {user: header:X-User}, or user: address if addresses are meant", name, stands)
+			w.warn(fault.Path{"gates", name, "each"}, "the gate %s has a limit for each user, but identity.user names no source. %s; write identity: {user: header:X-User}, or user: address if addresses are meant", name, stands)
 		case (by == "tenant" || by == "") && w.Identity.Tenant == "":
 			w.warn(fault.Path{"gates", name, "each"}, "the gate %s has a limit for each tenant, but identity.tenant names no source: all share one; write identity: {tenant: header:X-Tenant}", name)
 		case by == "client" && w.Identity.Client == "":
@@ -102,7 +102,7 @@ func (w *warner) smallBursts() {
 		}
 		limits, _ := q.Parse() // check reports the faults
 		if i := slices.IndexFunc(limits, func(l quota.Window) bool { return l.Rate > l.Burst }); i >= 0 {
-			w.warn(fault.Path{"gates", name, "quota"}, "the quota %s is shared by all clients, and holds %g, less than the %g that come back in a second: Retry-After is in whole seconds, so refused clients return together and find only %[2]g; give it a burst of %[3]g, or a queue", name, limits[i].Burst, limits[i].Rate)
+			w.warn(fault.Path{"gates", name, "quota"}, "the quota %s is shared by all clients, and holds %g, less than the %g that come back in a second. Retry-After is in whole seconds, so refused clients return together and find only %[2]g; give it a burst of %[3]g, or a queue", name, limits[i].Burst, limits[i].Rate)
 		}
 	}
 }
@@ -123,7 +123,7 @@ func (w *warner) quotaUnits() {
 			slots = "upstream " + rt.Upstream
 		}
 		if tokens != "" && slots != "" && (rt.Cost > 1 || rt.CostFrom != "") {
-			w.warn(fault.Path{"routes"}.Index(i), "routes[%d] takes as many slots of the limit of %s as tokens of the quota %s: if that is not meant, give one of them count: requests", i, slots, tokens)
+			w.warn(fault.Path{"routes"}.Index(i), "routes[%d] takes as many slots of the limit of %s as tokens of the quota %s; if that is not meant, give one of them count: requests", i, slots, tokens)
 		}
 	}
 }

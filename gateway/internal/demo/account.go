@@ -295,8 +295,8 @@ func (a *account) p99(d time.Duration, gaveUp, admitted float64) string {
 // introduce says what runs where, before the first figure.
 func introduce(o *Options, with, without *lane) {
 	workers := workersFor(o.Capacity)
-	fmt.Fprintf(o.Out, `An upstream that can do %.0f requests a second and no more: %d at a time, %d ms each on
-average, the rest in its queue. It works on for clients that have left.
+	fmt.Fprintf(o.Out, `An upstream that can do %.0f requests a second and no more. It does %d at a time, %d ms each
+on average, and the rest wait in its queue. It works on for clients that have left.
 Clients ask in their own time (Poisson), %s of that capacity, %v each, and
 leave after %d ms. The same load goes twice to an upstream like that:
 
