@@ -511,7 +511,7 @@ func (c *compiler) checkPrioritySource(at fault.Path, text string, classes map[s
 	switch s.kind {
 	case pathSource:
 		c.Add(at, "a path is chosen by the client, and so would be its priority",
-			"write header:NAME, which is believed only from trusted networks, or give the route a priority")
+			"write header:NAME, or give the route a priority. A header is believed only from trusted networks")
 	case peerSource:
 		c.Add(at, "an address is no priority", "write header:NAME or const:VALUE")
 	case certSource:

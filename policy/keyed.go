@@ -35,7 +35,7 @@ func (c *compiler) checkEach(at fault.Path, g *GateSpec) {
 	limitAt := at[:len(at)-1].At("limit")
 	if k, ok := g.Limit.kind(); ok && slices.Contains(byLatency, k.word) {
 		c.Add(limitAt.At("controller"), "the controller "+k.word+" learns from latencies, and one key shows too few",
-			"write limit: with the slots of each key, or one of probe, lag, drain, resource, or own: true beside by: for a controller each")
+			"write limit: with the slots of each key. Or write one of probe, lag, drain and resource here. With own: true beside by: each key has a controller of its own")
 	}
 }
 
@@ -120,7 +120,7 @@ func (c *compiler) checkOwn(at fault.Path, e *EachSpec) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(e.Overrides)) {
 		if e.Overrides[key].Scale != 0 {
-			c.Add(at.At("overrides", key, "scale"), "there is no limit of the others to be a multiple of, where each key has its own", "write limit: and the slots of the key")
+			c.Add(at.At("overrides", key, "scale"), "each key has its own limit, so there is none to be a multiple of", "write limit: and the slots of the key")
 		}
 	}
 }

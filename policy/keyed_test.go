@@ -240,7 +240,7 @@ func TestOwnFaults(t *testing.T) {
 	for _, want := range []string{
 		`gates.db.each.by: "tennant" is not known; did you mean tenant?`,
 		"gates.db.each.max_keys: 1000000 is out of range where each has a limiter of its own; write from 1 to 10000",
-		"gates.db.each.overrides.a.scale: there is no limit of the others",
+		"gates.db.each.overrides.a.scale: each key has its own limit",
 		"gates.db.each.overrides.b: changes nothing",
 		`gates.db.limit.controller: "kneee" is not known`,
 		"gates.db.limit.queue.shares.high: is 7, too large; write at most 1, or 0.07 for 7 %",

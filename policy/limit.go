@@ -156,11 +156,11 @@ func (c *compiler) checkBounds(at fault.Path, l *LimitSpec, k kind) {
 			"write a min that is not above max, or a higher max")
 	case l.Probe.ReadWrite && l.Limit > 0 && (l.Limit < 2*low || l.Limit > 2*high):
 		c.Add(at.At("limit"), fmt.Sprintf("%d slots for two pools are not between twice min (%d) and twice max (%d)", l.Limit, low, high),
-			"write a limit to start from between them, or leave it out")
+			"write a limit between them, or leave it out")
 	case l.Probe.ReadWrite:
 	case l.Limit > 0 && low > 0 && high > 0 && (l.Limit < low || l.Limit > high):
 		c.Add(at.At("limit"), fmt.Sprintf("%d is not between min (%d) and max (%d)", l.Limit, low, high),
-			"write a limit to start from between them, or leave it out")
+			"write a limit between them, or leave it out")
 	}
 }
 

@@ -193,7 +193,7 @@ func ambiguous(count, unit string, p quota.Period) error {
 	}
 	hours := map[quota.Period]string{quota.Hour: "h", quota.Day: "24h", quota.Week: "168h", quota.Month: "720h"}[p]
 	return fault.New(fmt.Sprintf("%s/%s may mean two things", count, unit),
-		fmt.Sprintf("write %s/%s for tokens that come back all the time, or %s a %v for all of them when a new %v begins", count, hours, count, p, p))
+		fmt.Sprintf("write %s/%s for tokens that come back all the time. Write %s a %v for all of them when a new %v begins", count, hours, count, p, p))
 }
 
 func parseCalendar(count, period, zone string) (quota.Window, error) {

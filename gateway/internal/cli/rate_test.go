@@ -113,7 +113,7 @@ func TestRunRateMistakes(t *testing.T) {
 	const up = someUpstream
 	f(`--rate: "10" is no limit; write for instance 10/s, 10/s burst 20, 1000/h, or 5000 a day Europe/Berlin`, up, "--rate=10")
 	f(`--rate: 0 is not above 0; write a number above 0`, up, "--rate=0/s")
-	f(`--rate: 10/day may mean two things; write 10/24h for tokens that come back all the time, or 10 a day for all of them when a new day begins`, up, "--rate=10/day")
+	f(`--rate: 10/day may mean two things; write 10/24h for tokens that come back all the time. Write 10 a day for all of them when a new day begins`, up, "--rate=10/day")
 	f(`--rate "10/s burst .5" has a burst of 0.5, which lets nothing through; write at least 1`, up, "--rate=10/s burst .5")
 	f(`--burst 0 is how many may come at once, from 1 to 1e+15; leave it out for what the rate gives`, up, "--rate=10/s", "--burst=0")
 	f(`--burst NaN is how many may come at once, from 1 to 1e+15; leave it out for what the rate gives`, up, "--rate=10/s", "--burst=nan")

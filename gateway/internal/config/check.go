@@ -149,7 +149,7 @@ func (m *meaning) serve(path fault.Path, l *Listener) {
 		return
 	}
 	if l.TLS == nil || l.TLS.ClientCA == "" || l.TLS.ClientAuth == ClientOptional {
-		m.report(path.At("serve"), "write an address such as 127.0.0.1:8091, or tls with a client_ca that vouches for Envoy alone",
+		m.report(path.At("serve"), "write an address such as 127.0.0.1:8091. Or write tls with a client_ca that vouches for Envoy alone",
 			"everybody who reaches %s could speak for any client", l.Address)
 	}
 }

@@ -201,7 +201,7 @@ func explain(text string, err error) (at fault.Place, problem, instead string) {
 	for i, line := range strings.Split(text, "\n") {
 		if foreignBlock.MatchString(line) {
 			return fault.Place{Line: i + 1, Col: 1}, "the line is in the syntax of another product, not in YAML",
-				"write a name and a colon, and what belongs to it on lines that are indented further"
+				"write a name and a colon. What belongs to it stands on lines that are indented further"
 		}
 		if trimmed := strings.TrimRight(line, " \t\r"); strings.HasSuffix(trimmed, ";") && !strings.Contains(line, "#") {
 			return fault.Place{Line: i + 1, Col: len(trimmed)}, "the line ends with a semicolon", "remove it; in YAML a value ends with its line"
@@ -222,14 +222,14 @@ func explain(text string, err error) (at fault.Place, problem, instead string) {
 			}
 		}
 		return at, "a comma or a closing bracket is missing in what begins on this line",
-			`write [a, b] for a list, {name: value, name: value} for fields, and texts with brackets in quotes: ["/v1/{id}"]`
+			`write [a, b] for a list and {name: value, name: value} for fields. Texts with brackets stand in quotes: ["/v1/{id}"]`
 	case strings.HasPrefix(message, "unknown anchor"):
 		name, _, _ := strings.Cut(strings.TrimPrefix(message, "unknown anchor '"), "'")
 		if i := strings.Index(text, "*"+name); i >= 0 {
 			at = fault.Place{Line: 1 + strings.Count(text[:i], "\n"), Col: i - strings.LastIndexByte(text[:i], '\n')}
 		}
 		return at, "the alias *" + setting.Clip(name) + " refers to no anchor",
-			"write &" + setting.Clip(name) + " before the value that it stands for, or put a text that begins with * in quotes"
+			"write &" + setting.Clip(name) + " before the value that it stands for. A text that begins with * stands in quotes"
 	case strings.HasPrefix(message, "found unexpected end of stream"):
 		for i, line := range strings.Split(text, "\n") {
 			if strings.Count(line, `"`)%2 == 1 || strings.Count(line, "'")%2 == 1 {
@@ -240,11 +240,11 @@ func explain(text string, err error) (at fault.Place, problem, instead string) {
 		return at, "a text in quotes has no end", "close the quote that is opened on this line"
 	case strings.HasPrefix(message, "mapping values are not allowed"):
 		return at, "a key stands where none can be",
-			`here and on the line before, write a space after each colon, and texts with ": " in quotes; neighbours have the same indent`
+			`here and on the line before, write a space after each colon. Texts with ": " stand in quotes, and neighbours have the same indent`
 	case strings.HasPrefix(message, "found character that cannot start any token"):
 		return at, "a text begins with a character that YAML keeps for itself", "put the text in quotes"
 	default:
-		return at, "is no valid YAML: " + message, "check this line and the one before it: name: value, with the same indent as its neighbours"
+		return at, "is no valid YAML: " + message, "check this line and the one before it. Each is written name: value, with the same indent as its neighbours"
 	}
 }
 

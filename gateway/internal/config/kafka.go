@@ -364,7 +364,7 @@ func (m *meaning) kafkaQuotas(path fault.Path, k *Kafka) {
 		case q.Count == "requests" && key != connections:
 			m.report(at, "remove count: requests from the gate, or name another", "the gate %s counts requests, and here bytes or partitions are counted", name)
 		case key == "mutations" && !q.Debt:
-			m.report(at, "write debt: true beside its rate, or name another gate", "the gate %s has no debt, so it would refuse a topic with more partitions than its burst for ever", name)
+			m.report(at, "write debt: true beside its rate, or name another gate", "the gate %s has no debt. It would refuse a topic with more partitions than its burst for ever", name)
 		default:
 			m.kafkaParts(at, key, name, q)
 		}

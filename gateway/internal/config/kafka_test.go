@@ -274,7 +274,7 @@ gates:
 		`kafka.first.quotas.produce: there is no gate "inn"; write in`,
 		`kafka.first.quotas.fetch: the gate slots has no quota; name a gate such as slots: {quota: {rate: 10485760/s, burst: 104857600, by: [user]}}`,
 		`kafka.first.quotas.max_throttle: `,
-		`kafka.second.quotas.mutations: the gate in has no debt, so it would refuse a topic with more partitions than its burst for ever; write debt: true`,
+		`kafka.second.quotas.mutations: the gate in has no debt. It would refuse a topic with more partitions than its burst for ever; write debt: true`,
 		`kafka.second.quotas.produce: the gate requests counts requests, and here bytes or partitions are counted; remove count: requests`,
 		`kafka.second.quotas.fetch: the gate addresses counts by address, and addresses are for connections; count by user and by client`,
 		`kafka.fourth.quotas.connections: the gate names counts by user and route, and nobody has logged in yet when a connection is counted; write by: [address]`,

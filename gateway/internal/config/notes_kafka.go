@@ -67,7 +67,7 @@ func (w *warner) kafkaLoginNotes() {
 		if k.SASL == nil || k.SASL.Mechanism != "plain" || k.TLS != nil || !slices.ContainsFunc(k.Bootstrap, func(broker string) bool { return !loopback(broker) }) {
 			continue
 		}
-		w.warn(fault.Path{"kafka", name, "sasl", "mechanism"}, "plain sends the password as it is, and kafka.%s has no tls: whoever sees the connection reads it; write tls: {} beside sasl, or mechanism: scram-sha-512", name)
+		w.warn(fault.Path{"kafka", name, "sasl", "mechanism"}, "plain sends the password as it is, and kafka.%s has no tls. Whoever sees the connection reads it; write tls: {} beside sasl, or mechanism: scram-sha-512", name)
 	}
 }
 

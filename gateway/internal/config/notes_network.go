@@ -70,7 +70,7 @@ func (w *warner) shownNotes() {
 	for _, s := range []struct{ part, source string }{{"tenant", id.Tenant}, {"user", id.User}, {"client", id.Client}} {
 		header, ok := strings.CutPrefix(s.source, "header:")
 		if ok && slices.Contains(secretHeaders, strings.ToLower(header)) {
-			w.warn(fault.Path{"identity", s.part}, "identity.%s: the value of %s is a password or token, and names of %[1]ss are shown in status, metrics and the log; let the proxy in front send the %[1]s in a header such as X-%[3]s",
+			w.warn(fault.Path{"identity", s.part}, "identity.%s: the value of %s is a password or token. Names of %[1]ss are shown in status, metrics and the log; let the proxy in front send the %[1]s in a header such as X-%[3]s",
 				s.part, header, strings.ToUpper(s.part[:1])+s.part[1:])
 		}
 	}

@@ -46,14 +46,14 @@ func (w *warner) anonymousNotes() {
 			continue
 		}
 		if q := g.Quota; q != nil && w.Identity.User == "" && q.LooksAt("user") {
-			w.warn(fault.Path{"gates", name, "quota"}, "the gate %s counts by the user, but identity.user names no source. %s; write identity: {user: header:X-User}, or by: [address] if addresses are meant", name, stands)
+			w.warn(fault.Path{"gates", name, "quota"}, "the gate %s counts by the user, but identity.user names no source. %s; write identity: {user: header:X-User}. Write by: [address] if addresses are meant", name, stands)
 		}
 		if g.Each == nil {
 			continue
 		}
 		switch by := g.Each.By; {
 		case by == "user" && w.Identity.User == "":
-			w.warn(fault.Path{"gates", name, "each"}, "the gate %s has a limit for each user, but identity.user names no source. %s; write identity: {user: header:X-User}, or user: address if addresses are meant", name, stands)
+			w.warn(fault.Path{"gates", name, "each"}, "the gate %s has a limit for each user, but identity.user names no source. %s; write identity: {user: header:X-User}. Write user: address if addresses are meant", name, stands)
 		case (by == "tenant" || by == "") && w.Identity.Tenant == "":
 			w.warn(fault.Path{"gates", name, "each"}, "the gate %s has a limit for each tenant, but identity.tenant names no source: all share one; write identity: {tenant: header:X-Tenant}", name)
 		case by == "client" && w.Identity.Client == "":
@@ -85,7 +85,7 @@ func (w *warner) zeroBursts() {
 			at = at.At("burst")
 			if n := w.root.At(at); n != nil && len(limits) > 0 {
 				if zero, err := strconv.ParseFloat(n.Text, 64); err == nil && zero == 0 {
-					w.warn(at, "%v is 0, which is as if it were left out: the bucket holds %s; write burst: 1 if no two may come at once, or leave it out", at, written(limits[0].Burst))
+					w.warn(at, "%v is 0, which is as if it were left out. The bucket holds %s; write burst: 1 if no two may come at once, or leave it out", at, written(limits[0].Burst))
 				}
 			}
 		}

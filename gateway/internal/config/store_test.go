@@ -128,7 +128,7 @@ gates:
 routes: [{match: [/], gates: [api, tenants], upstream: app}]
 `))
 	for _, want := range []string{
-		"weir.yaml:6:13: gates.api.quota.rate: 10/day may mean two things; write 10/24h for tokens that come back all the time, or 10 a day",
+		"weir.yaml:6:13: gates.api.quota.rate: 10/day may mean two things; write 10/24h for tokens that come back all the time. Write 10 a day",
 		`weir.yaml:7:12: gates.api.quota.by[0]: "usr" is no part of an identity; did you mean user?`,
 		"weir.yaml:9:11: gates.api.quota.rules[0]: gives no limit; write rate: 10/s, exempt: true or blocked: true",
 		`weir.yaml:11:25: gates.api.quota.rules[1].limits[1]: "x" is no number`,
