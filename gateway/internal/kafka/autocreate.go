@@ -9,6 +9,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/weir-go/weir/quota"
 )
 
 // Topics that a broker makes by itself, because a client has asked for their metadata (auto.create.topics.enable). The broker does not say
@@ -67,21 +69,27 @@ func (r *relay) chargeMade(req *request, resp kmsg.Response) time.Time {
 		switch {
 		case t.Topic == nil:
 		case t.ErrorCode == 0:
-			r.server.made.exists(*t.Topic)
+			r.server.made.forget(*t.Topic)
 		case len(t.Partitions) == 0 && (t.ErrorCode == kerr.UnknownTopicOrPartition.Code || t.ErrorCode == kerr.LeaderNotAvailable.Code):
-			if d := r.server.topicDefaults(); d.made && r.server.made.first(*t.Topic, time.Now()) {
+			if d := r.server.topicDefaults(); d.made && r.server.made.first(*t.Topic, d.partitions, time.Now()) {
 				m.all = append(m.all, mutated{partitions: d.partitions})
 			}
 		}
 	}
-	return r.chargeTopics(g, req, m)
+	return r.chargeTopics(g, req, m, quota.Permissive)
 }
 
-// made are the topics that have been charged as made by a broker, so that nobody is charged for one again before it is there. It
-// is safe for concurrent use.
+// made are the topics that were made lately, of which brokers may have yet to hear from the controller. Nobody is charged for one again
+// meanwhile, and who grows or deletes one is charged for what it has. It is safe for concurrent use.
 type made struct {
-	mu sync.Mutex
-	at map[string]time.Time
+	mu     sync.Mutex
+	topics map[string]birth
+}
+
+// birth is when a topic was made, and with how many partitions.
+type birth struct {
+	at         time.Time
+	partitions int64
 }
 
 const (
@@ -91,25 +99,68 @@ const (
 	madeWithin = 10 * time.Minute
 )
 
-// first reports whether a topic is to be charged now.
-func (m *made) first(name string, now time.Time) bool {
+// first reports whether a topic that a broker makes by itself is to be charged now.
+func (m *made) first(name string, partitions int64, now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if at, ok := m.at[name]; ok && now.Sub(at) < madeWithin {
+	if m.sizeLocked(name, now) > 0 {
 		return false
 	}
-	if m.at == nil || len(m.at) >= mostMade {
-		m.at = map[string]time.Time{}
-	}
-	m.at[name] = now
+	m.rememberLocked(name, partitions, now)
 	return true
 }
 
-// exists is told that a topic is there.
-func (m *made) exists(name string) {
+// remember is told that a topic has been made.
+func (m *made) remember(name string, partitions int64, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.at, name)
+	m.rememberLocked(name, partitions, now)
+}
+
+func (m *made) rememberLocked(name string, partitions int64, now time.Time) {
+	if m.topics == nil || len(m.topics) >= mostMade {
+		m.topics = map[string]birth{}
+	}
+	m.topics[name] = birth{now, partitions}
+}
+
+// grow is told that a topic has more partitions now.
+func (m *made) grow(name string, partitions int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if b, ok := m.topics[name]; ok {
+		m.topics[name] = birth{b.at, partitions}
+	}
+}
+
+// size is how many partitions a topic has, 0 if it was not made lately.
+func (m *made) size(name string, now time.Time) int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.sizeLocked(name, now)
+}
+
+func (m *made) sizeLocked(name string, now time.Time) int64 {
+	if b, ok := m.topics[name]; ok && now.Sub(b.at) < madeWithin {
+		return b.partitions
+	}
+	return 0
+}
+
+// forget is told that a broker knows a topic, or that it is deleted.
+func (m *made) forget(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.topics, name)
+}
+
+func (s *Server) byDefault() int64 { return s.topicDefaults().partitions }
+
+func (s *Server) lately(name string) int64 {
+	if n := s.made.size(name, time.Now()); n > 0 {
+		return n
+	}
+	return s.byDefault()
 }
 
 // topicDefaults is what brokers do with a topic of which a client does not say enough.

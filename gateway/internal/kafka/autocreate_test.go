@@ -103,18 +103,18 @@ func TestMadeOnce(t *testing.T) {
 		at   time.Duration
 		want bool
 	}{{"a", 0, true}, {"a", time.Second, false}, {"b", time.Second, true}, {"a", madeWithin, true}, {"a", madeWithin + 1, false}} {
-		if got := m.first(c.name, now.Add(c.at)); got != c.want {
+		if got := m.first(c.name, 3, now.Add(c.at)); got != c.want {
 			t.Errorf("%d: %v", i, got)
 		}
 	}
-	m.exists("a")
-	if !m.first("a", now.Add(madeWithin+2)) {
+	m.forget("a")
+	if !m.first("a", 3, now.Add(madeWithin+2)) {
 		t.Error("a topic that was there is not charged when it is made anew")
 	}
 	for i := range 3 * mostMade {
-		m.first(fmt.Sprint(i), now)
+		m.first(fmt.Sprint(i), 3, now)
 	}
-	if len(m.at) > mostMade {
-		t.Errorf("%d are remembered", len(m.at))
+	if len(m.topics) > mostMade {
+		t.Errorf("%d are remembered", len(m.topics))
 	}
 }

@@ -27,7 +27,7 @@ type mutation struct {
 
 // mutated is a topic of a mutation.
 type mutated struct {
-	partitions int64 // that are created or deleted; 0: the broker will refuse it
+	partitions int64 // that are created or deleted; 0: none, or the topic has been named before
 	charged    weir.Permit
 	code       int16 // why it is refused here; 0: it is not
 	why        string
@@ -35,6 +35,14 @@ type mutated struct {
 
 // strictFrom are the versions from which on clients know error 89, and are refused. Older ones are delayed.
 var strictFrom = map[int16]int16{keyCreateTopics: 6, keyDeleteTopics: 5, keyCreatePartitions: 3}
+
+// mode is how a quota counts a mutation: clients that know error 89 are refused.
+func (r *request) mode() quota.Mode {
+	if from, ok := strictFrom[r.key]; ok && r.version >= from {
+		return quota.Strict
+	}
+	return quota.Permissive
+}
 
 // readMutation reads a mutation, of which b is everything behind the size of its frame.
 func readMutation(req *request, b []byte) (*mutation, error) {
@@ -89,7 +97,7 @@ func (r *relay) mutate(g *policy.Gate, req *request, frame []byte, n int) error 
 			m.all[i].charged.Cancel() // no broker has got it as a whole
 		}
 	}()
-	p.mutation, p.until = m, r.chargeTopics(g, req, m)
+	p.mutation, p.until = m, r.chargeTopics(g, req, m, req.mode())
 	err = r.sendMutation(p, frame)
 	sent = err == nil
 	return err
@@ -132,7 +140,7 @@ func (r *relay) inquire(m *mutation, req *request, b []byte) error {
 			}
 		}
 	}
-	for i, n := range m.count(answers, func() int64 { return r.server.topicDefaults().partitions }) {
+	for i, n := range m.count(answers, r.server) {
 		m.all[i].partitions = n
 	}
 	return nil
@@ -141,11 +149,7 @@ func (r *relay) inquire(m *mutation, req *request, b []byte) error {
 // chargeTopics charges a mutation, topic by topic, and returns until when its client is to wait. Who is refused is told the whole
 // wait. The connection is not read for that long, and no longer than for any other quota. What refuses a topic refuses those behind it,
 // too: the quota is not asked again, and neither is its store.
-func (r *relay) chargeTopics(g *policy.Gate, req *request, m *mutation) time.Time {
-	mode := quota.Permissive
-	if from, ok := strictFrom[req.key]; ok && req.version >= from {
-		mode = quota.Strict
-	}
+func (r *relay) chargeTopics(g *policy.Gate, req *request, m *mutation, mode quota.Mode) time.Time {
 	t, longest := &r.server.throttled.mutations, r.server.opts.Quotas().Longest
 	last := Charge{Gate: g.Name()} // whose wait counts, not the sum
 	var refused *weir.Rejection
@@ -153,7 +157,7 @@ func (r *relay) chargeTopics(g *policy.Gate, req *request, m *mutation) time.Tim
 	var why string
 	for i := range m.all {
 		topic := &m.all[i]
-		if topic.partitions == 0 {
+		if topic.partitions <= 0 {
 			continue
 		}
 		if refused == nil {
@@ -219,17 +223,36 @@ func tellOwed(refused *weir.Rejection, windows []quota.Window) string {
 	return fmt.Sprintf("%s is used up (gate %s, rule %s): %s partitions are owed%s", of, refused.Gate, refused.Rule, owed, then)
 }
 
-// settle is told the broker's answer to what was sent on, and returns the client's. What the broker has refused in the end is given back.
-func (m *mutation) settle(resp kmsg.Response) kmsg.Response {
+// settle is told the broker's answer to what was sent on, and returns the client's. What the broker has refused in the end is given
+// back. What it has done all the same is charged now: a broker hears of a topic some time after the controller has made it.
+func (r *relay) settle(p *pending, resp kmsg.Response) kmsg.Response {
+	m, made, now := p.mutation, &r.server.made, time.Now()
 	codes, refused := m.results(resp), false
+	late := &mutation{topics: m.topics, all: make([]mutated, len(m.all))}
+	defer late.abandon() // it is done either way
 	for i, name := range m.names() {
 		t := &m.all[i]
-		if code, ok := codes[name]; ok && code != 0 {
+		code, ok := codes[name]
+		delete(codes, name) // of a topic that is named twice the first counts
+		if ok && code != 0 {
 			t.charged.Cancel()
 		} else {
 			t.charged.Done(weir.OK)
 		}
-		refused = refused || t.code != 0
+		if refused = refused || t.code != 0; !ok || code != 0 || t.code != 0 {
+			continue
+		}
+		counted := t.partitions
+		if counted == unheard {
+			counted = m.size(i, r.server)
+			late.all[i].partitions = counted
+		}
+		m.done(i, counted, now, made)
+	}
+	if g := r.server.opts.Quotas().Mutations; g != nil { // else a reload has taken the quota away
+		if until := r.chargeTopics(g, &p.request, late, quota.Permissive); until.After(p.until) {
+			p.until = until
+		}
 	}
 	if refused {
 		return m.merged(resp, m.all)

@@ -29,6 +29,8 @@ type cluster struct {
 	topics  map[string]int // partitions
 	denied  []string       // topics that may not be created, grown or deleted
 	failing []string       // topics that are valid, and cannot be made in the end
+	unheard []string       // topics that the controller has made, and of which this broker has yet to hear
+	leaving []string       // topics that are there while a request is validated, and not any more when it is done
 	silent  bool           // it does not say how many partitions a topic would have
 	seen    []string       // what it has been asked, in words
 	done    chan struct{}
@@ -90,7 +92,7 @@ func (c *cluster) answer(req kmsg.Request) kmsg.Response {
 			return kerr.TopicAuthorizationFailed.Code
 		case there && !ok:
 			return kerr.UnknownTopicOrPartition.Code
-		case !there && ok:
+		case !there && ok && (dry || !slices.Contains(c.leaving, name)):
 			return kerr.TopicAlreadyExists.Code
 		case !dry && slices.Contains(c.failing, name):
 			return kerr.InvalidReplicationFactor.Code
@@ -149,7 +151,11 @@ func (c *cluster) answer(req kmsg.Request) kmsg.Response {
 			n := c.nameOf(t.Topic, t.TopicID)
 			r := kmsg.NewMetadataResponseTopic()
 			r.Topic, r.TopicID = &n, idOf(n)
-			if _, ok := c.topics[n]; !ok {
+			heard := c.topics[n]
+			if slices.Contains(c.unheard, n) {
+				heard = 0
+			}
+			if heard == 0 {
 				r.ErrorCode = kerr.UnknownTopicOrPartition.Code
 				if byID {
 					r.Topic, r.ErrorCode = nil, kerr.UnknownTopicID.Code
@@ -161,7 +167,7 @@ func (c *cluster) answer(req kmsg.Request) kmsg.Response {
 			if !slices.Contains(c.denied, n) {
 				r.AuthorizedOperations = mayDelete
 			}
-			r.Partitions = make([]kmsg.MetadataResponseTopicPartition, c.topics[n])
+			r.Partitions = make([]kmsg.MetadataResponseTopicPartition, heard)
 			resp.Topics = append(resp.Topics, r)
 		}
 		if req.AllowAutoTopicCreation {
@@ -285,6 +291,63 @@ func TestMutationsUnderModes(t *testing.T) {
 		}
 		if left, seen := b.left(), strings.Join(b.seen, "; "); left != want.left || seen != want.seen {
 			t.Errorf("%v: %v left, the broker sees %s; want %+v", mode, left, seen, want)
+		}
+	}
+}
+
+// What the controller has done is charged, though the broker that was asked has yet to hear of the topic: as much as the topic was made with, or what one
+// has by default. A topic that is made elsewhere in between is charged when it is made.
+func TestBrokerHasNotHeardOfATopic(t *testing.T) {
+	grow := func(name string, count int32) kmsg.Request {
+		req, topic := kmsg.NewPtrCreatePartitionsRequest(), kmsg.NewCreatePartitionsRequestTopic()
+		req.Version, topic.Topic, topic.Count = 3, name, count
+		req.Topics = append(req.Topics, topic)
+		return req
+	}
+	remove := func(version int16, name string) kmsg.Request {
+		req := kmsg.NewPtrDeleteTopicsRequest()
+		req.Version, req.TopicNames, req.Topics = version, []string{name}, []kmsg.DeleteTopicsRequestTopic{{Topic: &name}}
+		return req
+	}
+	const ok, refused = int16(0), int16(89)
+	b, client := newCluster(t, policy.Enforce, 100)
+	b.topics = map[string]int{"here": 10, "elsewhere": 50, "leaving": 10}
+	b.unheard, b.leaving, b.denied = []string{"new", "elsewhere", "denied"}, []string{"leaving"}, []string{"denied"}
+	for i, c := range []struct {
+		req  kmsg.Request
+		code int16
+		left float64
+	}{
+		{create(7, "new", 7), ok, 93},
+		{metadata(12, true, "new"), 3, 93}, // it is not made again
+		{remove(5, "denied"), 29, 93},
+		{remove(5, "nowhere"), 3, 93},
+		{grow("new", 12), ok, 88},
+		{remove(6, "new"), ok, 76},
+		{metadata(12, true, "new"), 3, 73}, // now it is
+		{remove(1, "elsewhere"), ok, 70},
+		{create(7, "leaving", 60), ok, 10},
+		{grow("elsewhere", 23), ok, -10},
+		{remove(5, "here"), refused, -10},
+	} {
+		if i > 0 {
+			b.topics["new"] = 7
+		}
+		resp := b.ask(client, c.req)
+		got, throttle := codes(resp)
+		if m, ok := resp.(*kmsg.MetadataResponse); ok {
+			got = []int16{m.Topics[0].ErrorCode}
+		}
+		if !slices.Equal(got, []int16{c.code}) || b.left() != c.left || (throttle > 0) != (c.code == refused) {
+			t.Errorf("%d: errors %v, %v left, %d ms; want %+v", i, got, b.left(), throttle, c)
+		}
+	}
+	// What is charged late delays, if it leaves a debt.
+	b, client = newCluster(t, policy.Enforce, 4)
+	b.topics, b.unheard = map[string]int{"a": 1, "b": 1}, []string{"a", "b"}
+	for i, name := range []string{"a", "b"} {
+		if got, throttle := codes(b.ask(client, remove(5, name))); !slices.Equal(got, []int16{ok}) || (throttle > 0) != (i == 1) || b.left() != float64(1-3*i) {
+			t.Errorf("%s: errors %v, %v left, %d ms", name, got, b.left(), throttle)
 		}
 	}
 }

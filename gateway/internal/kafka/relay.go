@@ -730,7 +730,8 @@ func (r *relay) oneAnswer(n int) error {
 		throttle = throttleOf(r.chargeMade(&p.request, resp), time.Now())
 	}
 	if m := p.mutation; m != nil {
-		resp, throttle = m.settle(resp), throttleOf(m.told(p.until), time.Now())
+		resp = r.settle(&p, resp)
+		throttle = throttleOf(m.told(p.until), time.Now())
 	}
 	if err := r.loggedIn(p.step, resp); err != nil {
 		return err

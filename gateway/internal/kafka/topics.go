@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"slices"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
@@ -15,15 +16,26 @@ type topics interface {
 	dry() bool
 	// questions ask the broker what the request comes to.
 	questions() []kmsg.Request
-	// count returns how many partitions each topic is about, by the answers to the questions. made is how many a topic gets that is
-	// created without a number.
-	count(answers []kmsg.Response, made func() int64) []int64
+	// count returns how many partitions each topic is about, by the answers to the questions; unheard where the broker would refuse it.
+	count(answers []kmsg.Response, of sizes) []int64
+	// size is the same for one topic without an answer about it, at least 1.
+	size(i int, of sizes) int64
+	// done takes note of a topic that the broker has made, grown or deleted, by n partitions.
+	done(i int, n int64, now time.Time, m *made)
 	// without returns the request without some topics, nil if none is left.
 	without(refused func(i int) bool) kmsg.Request
 	// results are the errors in an answer by the names of topics.
 	results(kmsg.Response) map[string]int16
 	// merged puts the topics that are refused here into an answer, in the order of the request. The answer is nil if nothing was sent on.
 	merged(kmsg.Response, []mutated) kmsg.Response
+}
+
+// sizes says how many partitions a topic has of which a broker does not tell.
+type sizes interface {
+	// byDefault is what a topic gets that is created without a number.
+	byDefault() int64
+	// lately is what one has that was made lately. Whose number nobody here knows has that by default.
+	lately(name string) int64
 }
 
 // merge puts the topics that are refused here among those of an answer, in the order of the request. What else is in the answer follows.
@@ -49,13 +61,16 @@ func merge[T any](names []string, all []mutated, got []T, name func(*T) string, 
 	return merged
 }
 
+// unheard is how many partitions a topic is about that a broker does not know, or would refuse. The controller may know better.
+const unheard = -1
+
 // once counts each topic the first time that it is named.
 func once(names []string, count func(i int) int64) []int64 {
 	all, seen := make([]int64, len(names)), map[string]bool{}
 	for i, n := range names {
 		if !seen[n] {
 			seen[n] = true
-			all[i] = max(count(i), 0)
+			all[i] = count(i)
 		}
 	}
 	return all
@@ -83,7 +98,7 @@ func (c *creation) questions() []kmsg.Request {
 	return []kmsg.Request{&q}
 }
 
-func (c *creation) count(answers []kmsg.Response, made func() int64) []int64 {
+func (c *creation) count(answers []kmsg.Response, of sizes) []int64 {
 	valid := map[string]int64{}
 	for _, t := range answers[0].(*kmsg.CreateTopicsResponse).Topics {
 		if t.ErrorCode == 0 {
@@ -91,20 +106,35 @@ func (c *creation) count(answers []kmsg.Response, made func() int64) []int64 {
 		}
 	}
 	return once(c.names(), func(i int) int64 {
-		t := &c.Topics[i]
-		n, ok := valid[t.Topic]
+		n, ok := valid[c.Topics[i].Topic]
 		switch {
 		case !ok:
-			return 0
-		case len(t.ReplicaAssignment) > 0:
-			return int64(len(t.ReplicaAssignment))
-		case t.NumPartitions > 0:
-			return int64(t.NumPartitions)
-		case n > 0:
+			return unheard
+		case c.asked(i) == 0 && n > 0:
 			return n
 		}
-		return made() // the client may not read the configuration, so its answer does not say
+		return c.size(i, of) // the client may not read the configuration, so its answer does not say
 	})
+}
+
+// asked is how many partitions a client wants, 0 if it leaves that to the broker.
+func (c *creation) asked(i int) int64 {
+	t := &c.Topics[i]
+	if n := len(t.ReplicaAssignment); n > 0 {
+		return int64(n)
+	}
+	return int64(max(t.NumPartitions, 0))
+}
+
+func (c *creation) size(i int, of sizes) int64 {
+	if n := c.asked(i); n > 0 {
+		return n
+	}
+	return of.byDefault()
+}
+
+func (c *creation) done(i int, n int64, now time.Time, m *made) {
+	m.remember(c.Topics[i].Topic, n, now)
 }
 
 func (c *creation) without(refused func(int) bool) kmsg.Request {
@@ -160,7 +190,7 @@ func (g *growth) questions() []kmsg.Request {
 	return []kmsg.Request{&q, m}
 }
 
-func (g *growth) count(answers []kmsg.Response, _ func() int64) []int64 {
+func (g *growth) count(answers []kmsg.Response, of sizes) []int64 {
 	valid, has := g.results(answers[0]), map[string]int64{}
 	for _, t := range answers[1].(*kmsg.MetadataResponse).Topics {
 		if t.ErrorCode == 0 && t.Topic != nil {
@@ -169,12 +199,23 @@ func (g *growth) count(answers []kmsg.Response, _ func() int64) []int64 {
 	}
 	return once(g.names(), func(i int) int64 {
 		t := &g.Topics[i]
-		now, ok := has[t.Topic]
-		if code, answered := valid[t.Topic]; !ok || !answered || code != 0 {
-			return 0
+		if code, answered := valid[t.Topic]; !answered || code != 0 {
+			return unheard
 		}
-		return int64(t.Count) - now
+		if now, ok := has[t.Topic]; ok {
+			return max(int64(t.Count)-now, 0)
+		}
+		return g.size(i, of) // the controller has made it, and this broker has yet to hear of it
 	})
+}
+
+func (g *growth) size(i int, of sizes) int64 {
+	t := &g.Topics[i]
+	return max(int64(t.Count)-of.lately(t.Topic), 1)
+}
+
+func (g *growth) done(i int, _ int64, _ time.Time, m *made) {
+	m.grow(g.Topics[i].Topic, int64(g.Topics[i].Count))
 }
 
 func (g *growth) without(refused func(int) bool) kmsg.Request {
@@ -264,7 +305,7 @@ func (d *deletion) questions() (all []kmsg.Request) {
 	return all
 }
 
-func (d *deletion) count(answers []kmsg.Response, _ func() int64) []int64 {
+func (d *deletion) count(answers []kmsg.Response, _ sizes) []int64 {
 	has, one := map[string]int64{}, map[string]string{} // one name for each: a request may have it by its id, too
 	for _, a := range answers {
 		for _, t := range a.(*kmsg.MetadataResponse).Topics {
@@ -279,10 +320,21 @@ func (d *deletion) count(answers []kmsg.Response, _ func() int64) []int64 {
 	}
 	names := slices.Clone(d.names())
 	for i, n := range names {
-		names[i] = one[n]
+		if as, ok := one[n]; ok {
+			names[i] = as
+		}
 	}
-	return once(names, func(i int) int64 { return has[names[i]] })
+	return once(names, func(i int) int64 {
+		if n, ok := has[names[i]]; ok {
+			return n
+		}
+		return unheard
+	})
 }
+
+func (d *deletion) size(i int, of sizes) int64 { return of.lately(d.names()[i]) }
+
+func (d *deletion) done(i int, _ int64, _ time.Time, m *made) { m.forget(d.names()[i]) }
 
 func (d *deletion) without(refused func(int) bool) kmsg.Request {
 	rest := *d.DeleteTopicsRequest
