@@ -114,16 +114,7 @@ func New(o Options) (*Server, error) {
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.nodes.log = s.log
 	s.nodes.serve = s.serveNode
-	s.nodes.open = func(address string) (*accept.Listener, error) {
-		if p := s.opts.Previous; p != nil {
-			if in := p.nodes.at(address); in != nil {
-				if l, err := o.Open(address, in); err == nil {
-					return l, nil
-				} // it has just closed, so the port is free
-			}
-		}
-		return o.Open(address, nil)
-	}
+	s.nodes.open = s.openNode
 	opts := []kgo.Opt{
 		kgo.SeedBrokers(o.Config.Bootstrap...), kgo.ClientID("weir"), kgo.SASL(o.SASL...), kgo.RequestRetries(2),
 	}
@@ -145,6 +136,18 @@ func New(o Options) (*Server, error) {
 		s.nodes.mu.Unlock()
 	}
 	return s, nil
+}
+
+// openNode opens the listener of a node, in the socket that the previous server has there.
+func (s *Server) openNode(address string) (*accept.Listener, error) {
+	if p := s.opts.Previous; p != nil {
+		if in := p.nodes.at(address); in != nil {
+			if l, err := s.opts.Open(address, in); err == nil {
+				return l, nil
+			} // it has just closed, so the port is free
+		}
+	}
+	return s.opts.Open(address, nil)
 }
 
 // Serve accepts clients on the listener where they bootstrap, and on those of the nodes, once the cluster has said which nodes there
