@@ -281,6 +281,26 @@ func TestProduceIsDelayed(t *testing.T) {
 	}
 }
 
+// A request that announces more than has come costs nobody anything until it has.
+func TestAnnouncedIsNotCharged(t *testing.T) {
+	r := newRig(t, policy.Enforce, time.Hour)
+	client, broker := r.pair()
+	huge := sized(1<<31-1, produce(9, 1, 100_000)[4:])
+	r.write(client, huge)
+	if _, err := io.ReadFull(broker, make([]byte, len(huge))); err != nil {
+		t.Fatal(err)
+	}
+	other, otherBroker := r.pair()
+	r.write(other, produce(9, 1, 5_000))
+	r.frame(otherBroker)
+	if left := r.left(); left != 5_000 {
+		t.Errorf("%v left", left)
+	}
+	if s := r.server.Snapshot(); s.ThrottledProduce.Times != 0 {
+		t.Errorf("%+v", s.ThrottledProduce)
+	}
+}
+
 // An answer to a fetch is charged, and says how long its client has to wait. A fetch asks for no more than a full bucket holds.
 func TestFetchIsDelayed(t *testing.T) {
 	r := newRig(t, policy.Enforce, time.Minute)

@@ -328,8 +328,15 @@ func (r *relay) request(n int) error {
 	}
 	var charged weir.Permit
 	defer func() { charged.Cancel() }() // unless the broker has got it as a whole
+	left := 4 + n - len(frame)
 	switch quotas := r.server.opts.Quotas(); req.key {
 	case keyProduce:
+		if left > heldBack { // a size costs nobody anything until the bytes have come
+			if err := r.forward(frame, left-heldBack, pooled[:]); err != nil {
+				return err
+			}
+			frame, left = nil, heldBack
+		}
 		charged = r.charge(quotas.Produce, &p, n, &r.server.throttled.produce)
 	case keyFetch, keyShareFetch:
 		r.lower(quotas.Fetch, &req, frame)
@@ -355,19 +362,25 @@ func (r *relay) request(n int) error {
 			return err
 		}
 	}
-	if err := r.forward(frame, n, pooled[:]); err != nil {
+	if err := r.forward(frame, left, pooled[:]); err != nil {
 		return err
 	}
 	charged.Done(weir.OK)
 	return nil
 }
 
-// forward sends a request of n bytes, whose beginning has been read, through a buffer that may be where its beginning is.
-func (r *relay) forward(frame []byte, n int, buf []byte) error {
-	if _, err := r.broker.Write(frame); err != nil {
-		return err
+// heldBack is how much of a request to produce is sent on only after it has been charged.
+const heldBack = 1 << 10
+
+// forward sends a part of a request: what has been read of it, and the bytes behind that, through a buffer that may be where the first
+// part is.
+func (r *relay) forward(frame []byte, left int, buf []byte) error {
+	if len(frame) > 0 {
+		if _, err := r.broker.Write(frame); err != nil {
+			return err
+		}
 	}
-	left, err := r.splice(4 + n - len(frame))
+	left, err := r.splice(left)
 	if err != nil {
 		return err
 	}
