@@ -1,10 +1,6 @@
 package kafka
 
-import (
-	"time"
-
-	"github.com/twmb/franz-go/pkg/kmsg"
-)
+import "time"
 
 // connection is what is known of a client's connection: which answers it waits for, who it is, and until when it is not listened to. It
 // has no socket, no lock and no clock. A [relay] has them.
@@ -37,9 +33,6 @@ type pending struct {
 	mutation *mutation // that a quota has counted; nil: none
 	makes    bool      // it asks for metadata, and the broker may make topics that are counted
 }
-
-// question is what the gateway asks on a client's connection, and the answer once there is one.
-type question struct{ answer kmsg.Response }
 
 // kept is how many bytes of others' choice are kept until the answer.
 func (p *pending) kept() int {

@@ -17,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/policy"
 )
 
 // relay is a client and the connection to a broker that is its own. One goroutine moves requests, another answers.
@@ -317,56 +318,74 @@ func (r *relay) request(n int) error {
 		}
 		return r.ownAnswers()
 	}
-	p := pending{request: req}
-	if req.key == keySaslHandshake || req.key == keySaslAuthenticate {
-		if frame, err = r.rest(frame, n); err != nil {
-			return err
-		}
-		if p.step, err = r.login(&req, frame[4:]); err != nil {
-			return err
-		}
-	}
-	var charged weir.Permit
-	defer func() { charged.Cancel() }() // unless the broker has got it as a whole
-	left := 4 + n - len(frame)
+	return r.serve(&req, frame, n, pooled[:])
+}
+
+// serve lets a request of n bytes be answered, whose beginning is frame: by the broker, but for what quotas make of it.
+func (r *relay) serve(req *request, frame []byte, n int, buf []byte) error {
+	p := pending{request: *req}
 	switch quotas := r.server.opts.Quotas(); req.key {
-	case keyProduce:
-		if left > heldBack { // a size costs nobody anything until the bytes have come
-			if err := r.forward(frame, left-heldBack, pooled[:]); err != nil {
-				return err
-			}
-			frame, left = nil, heldBack
+	case keySaslHandshake, keySaslAuthenticate:
+		whole, err := r.rest(frame, n)
+		if err == nil {
+			p.step, err = r.login(req, whole[4:])
 		}
-		charged = r.charge(quotas.Produce, &p, n, &r.server.throttled.produce)
+		if err != nil {
+			return err
+		}
+		return r.send(p, whole)
+	case keyProduce:
+		if quotas.Produce != nil {
+			return r.produce(quotas.Produce, p, frame, n, buf)
+		}
 	case keyFetch, keyShareFetch:
-		r.lower(quotas.Fetch, &req, frame)
+		r.lower(quotas.Fetch, req, frame)
 	case keyMetadata:
-		if quotas.NoAutoCreate || r.mutates(quotas.Mutations, &req) {
-			return r.metadata(&quotas, &req, frame, n)
+		if quotas.NoAutoCreate || r.mutates(quotas.Mutations, req) {
+			return r.metadata(&quotas, req, frame, n)
 		}
 	case keyCreateTopics, keyDeleteTopics, keyCreatePartitions:
-		if r.mutates(quotas.Mutations, &req) {
-			return r.mutate(quotas.Mutations, &req, frame, n)
+		if r.mutates(quotas.Mutations, req) {
+			return r.mutate(quotas.Mutations, req, frame, n)
 		}
 	case keyDescribeQuotas:
 		if len(quotas.gates()) > 0 {
-			return r.describeQuotas(&req, frame, n)
+			return r.describeQuotas(req, frame, n)
 		}
 	case keyAlterQuotas:
 		if len(quotas.gates()) > 0 {
-			return r.alterQuotas(&req, frame, n)
+			return r.alterQuotas(req, frame, n)
 		}
 	}
-	if !req.silent {
-		if err := r.expect(p); err != nil {
+	return r.passOn(p, frame, 4+n-len(frame), buf)
+}
+
+// produce sends on a request to produce. It is charged before the last of it: a size costs nobody anything until the bytes have come.
+func (r *relay) produce(g *policy.Gate, p pending, frame []byte, n int, buf []byte) error {
+	left := 4 + n - len(frame)
+	if left > heldBack {
+		if err := r.forward(frame, left-heldBack, buf); err != nil {
 			return err
 		}
+		frame, left = nil, heldBack
 	}
-	if err := r.forward(frame, left, pooled[:]); err != nil {
+	charged := r.charge(g, &p, n, &r.server.throttled.produce)
+	defer charged.Cancel() // unless the broker has got it as a whole
+	if err := r.passOn(p, frame, left, buf); err != nil {
 		return err
 	}
 	charged.Done(weir.OK)
 	return nil
+}
+
+// passOn sends on a request of which so many bytes are left behind what has been read, and notes that its answer is to come.
+func (r *relay) passOn(p pending, frame []byte, left int, buf []byte) error {
+	if !p.silent {
+		if err := r.expect(p); err != nil {
+			return err
+		}
+	}
+	return r.forward(frame, left, buf)
 }
 
 // heldBack is how much of a request to produce is sent on only after it has been charged.
@@ -461,73 +480,6 @@ func (r *relay) small(frame []byte, n int) ([]byte, error) {
 	return r.rest(frame, n)
 }
 
-// ask lets the broker answer a question of the gateway's own, on the connection of a client and so with its rights. It comes in place of
-// a request of the client's, whose fields are other, and of which b is everything behind the size of its frame. Nothing else of the client is sent
-// meanwhile.
-func (r *relay) ask(req *request, b []byte, other, q kmsg.Request) (kmsg.Response, error) {
-	answers, err := r.askAll(req, b, other, []kmsg.Request{q})
-	if err != nil {
-		return nil, err
-	}
-	return answers[0], nil
-}
-
-// askAll is ask for several questions, all of which are sent before the first answer is waited for.
-func (r *relay) askAll(req *request, b []byte, other kmsg.Request, all []kmsg.Request) (answers []kmsg.Response, err error) {
-	asked := make([]*question, len(all))
-	for i, q := range all {
-		asked[i] = new(question)
-		p := pending{request: request{key: q.Key(), version: q.GetVersion(), correlation: req.correlation}, question: asked[i]}
-		if err := r.send(p, likeRequest(b, other, q)); err != nil {
-			return nil, err
-		}
-	}
-	for i, q := range asked {
-		a, err := r.awaitAnswer(q, all[i].Key())
-		if err != nil {
-			return nil, err
-		}
-		answers = append(answers, a)
-	}
-	return answers, nil
-}
-
-// awaitAnswer waits for the answer to a question of the gateway's own. The broker's time for it begins when all that was asked before has
-// been answered: a client may have asked for what takes minutes.
-func (r *relay) awaitAnswer(q *question, key int16) (kmsg.Response, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var late *time.Timer
-	for q.answer == nil {
-		if r.closed {
-			return nil, net.ErrClosed
-		}
-		if late == nil && r.state.pending[0].question == q {
-			late = time.AfterFunc(saidWithin, func() {
-				r.tell(refuse("the broker has not answered %s within %v", kmsg.NameForKey(key), saidWithin))
-				r.close()
-			})
-			defer late.Stop()
-		}
-		r.moved.Wait()
-	}
-	return q.answer, nil
-}
-
-// reply answers a request here.
-func (r *relay) reply(req *request, resp kmsg.Response) error {
-	header := binary.BigEndian.AppendUint32(nil, uint32(req.correlation))
-	if resp.IsFlexible() {
-		header = append(header, 0) // no tags
-	}
-	own := encode(header, resp)
-	r.told(req, len(own))
-	if err := r.expect(pending{request: *req, own: own}); err != nil {
-		return err
-	}
-	return r.ownAnswers()
-}
-
 // login takes note of a request to log in.
 func (r *relay) login(req *request, b []byte) (step, error) {
 	body, err := req.login(b)
@@ -544,34 +496,6 @@ func (r *relay) login(req *request, b []byte) (step, error) {
 		return r.state.login.authenticate(body), nil
 	}
 	return step{}, nil
-}
-
-// loggedIn takes note of the broker's answer to a request to log in.
-func (r *relay) loggedIn(s step, resp kmsg.Response) error {
-	if resp, ok := resp.(*kmsg.SASLAuthenticateResponse); ok && s.user.token != "" && s.agrees(resp) {
-		s.user = r.server.ownerOf(r.ctx, s.user.token)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	defer r.hurry()
-	l := &r.state.login
-	switch resp := resp.(type) {
-	case *kmsg.SASLHandshakeResponse:
-		l.handshaken(s, resp)
-	case *kmsg.SASLAuthenticateResponse:
-		ended, err := l.authenticated(s, resp)
-		switch {
-		case err != nil:
-			return err
-		case ended && l.user.known:
-			r.server.logins.ok.Add(1)
-		case ended:
-			r.server.logins.unnamed.Add(1)
-		case resp.ErrorCode != 0:
-			r.server.logins.failed.Add(1)
-		}
-	}
-	return nil
 }
 
 // header reads as much of a request as its header needs, and what comes with it.
@@ -625,134 +549,4 @@ func (r *relay) expect(p pending) error {
 	}
 	r.state.expect(p)
 	return nil
-}
-
-// ownAnswers writes the answers of the gateway's own that are next, unless the other goroutine does.
-func (r *relay) ownAnswers() error {
-	r.mu.Lock()
-	own := r.state.firstOwn()
-	r.mu.Unlock()
-	for own != nil {
-		if _, err := r.client.Write(own); err != nil {
-			return err
-		}
-		r.mu.Lock()
-		own = r.state.nextOwn()
-		r.moved.Broadcast()
-		r.mu.Unlock()
-	}
-	return nil
-}
-
-// answered takes the first answer out, which has been written.
-func (r *relay) answered() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.state.answered()
-	r.moved.Broadcast()
-}
-
-// awaitAnswers waits until nothing is in flight, or the connection has ended.
-func (r *relay) awaitAnswers() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for !r.state.over() && !r.closed {
-		r.moved.Wait()
-	}
-}
-
-// answers moves answers until the broker goes.
-func (r *relay) answers() error {
-	head := r.size[1][:]
-	for {
-		if _, err := io.ReadFull(r.broker, head); err != nil {
-			return err
-		}
-		n := int(int32(binary.BigEndian.Uint32(head)))
-		if n < 4 {
-			return refuse("an answer of the broker says that it has %d bytes", n)
-		}
-		if err := r.oneAnswer(n); err != nil {
-			return err
-		}
-		r.answered()
-		if err := r.ownAnswers(); err != nil {
-			return err
-		}
-	}
-}
-
-// oneAnswer moves the answer to the first request in flight, of n bytes.
-func (r *relay) oneAnswer(n int) error {
-	pooled := buffers.Get().(*[32 << 10]byte)
-	defer buffers.Put(pooled)
-	frame := append(pooled[:0], r.size[1][:]...)
-	frame = frame[:min(len(pooled), 4+n)]
-	got, err := io.ReadAtLeast(r.broker, frame[4:], min(n, mostAnswerHeader))
-	if err != nil {
-		return err
-	}
-	frame = frame[:4+got]
-	r.mu.Lock()
-	p, err := r.state.answers(int32(binary.BigEndian.Uint32(frame[4:])))
-	r.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	switch p.key {
-	case keyProduce:
-		p.until = r.owed(r.server.opts.Quotas().Produce, &p, &r.server.throttled.produce)
-	case keyFetch, keyShareFetch:
-		charged := r.charge(r.server.opts.Quotas().Fetch, &p, n, &r.server.throttled.fetch)
-		defer charged.Done(weir.OK)
-	}
-	throttle := throttleOf(p.until, time.Now())
-	if p.question == nil && p.mutation == nil && !p.decoded() && (throttle == 0 || p.key != keyProduce || p.version < produceThrottles) {
-		if p.key == keyFetch && throttle > 0 {
-			if err := raiseFetch(frame[4:], p.version, throttle); err != nil {
-				return err
-			}
-		}
-		r.told(&p.request, 4+n)
-		if _, err := r.client.Write(frame); err != nil {
-			return err
-		}
-		return copyN(r.client, r.broker, 4+n-len(frame), pooled[:])
-	}
-	if n > mostDecoded {
-		return refuse("an answer of %d bytes is larger than what is decoded, %d", n, mostDecoded)
-	}
-	whole := frame[4:]
-	if len(whole) < n {
-		whole = make([]byte, n)
-		if _, err := io.ReadFull(r.broker, whole[copy(whole, frame[4:]):]); err != nil {
-			return err
-		}
-	}
-	resp, body, err := p.decode(whole)
-	if err != nil {
-		return err
-	}
-	if p.question != nil {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		p.question.answer = resp // who asks is woken when this answer counts as written
-		return nil
-	}
-	if p.makes {
-		throttle = throttleOf(r.chargeMade(&p.request, resp), time.Now())
-	}
-	if m := p.mutation; m != nil {
-		resp = r.settle(&p, resp)
-		throttle = throttleOf(m.told(p.until), time.Now())
-	}
-	if err := r.loggedIn(p.step, resp); err != nil {
-		return err
-	}
-	replace(resp, r.server.nodes.Advertised)
-	raise(resp, throttle)
-	out := encode(whole[:body], resp)
-	r.told(&p.request, len(out))
-	_, err = r.client.Write(out)
-	return err
 }

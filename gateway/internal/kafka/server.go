@@ -264,7 +264,7 @@ func (s *Server) accept(l net.Listener, n *node) error {
 			s.relay(c, n)
 		case errors.As(err, &passing) && passing.Temporary() && !errors.Is(err, net.ErrClosed):
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-			s.log.Warn("cannot accept a client of Kafka; trying again", "error", err, "in", pause)
+			s.log.Warn("cannot accept a client of Kafka; trying again", "error", err, "in", pause.String())
 			if !s.wait(pause) {
 				return err
 			}

@@ -1,0 +1,215 @@
+package kafka
+
+import (
+	"encoding/binary"
+	"io"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/weir-go/weir"
+)
+
+// answers moves answers until the broker goes.
+func (r *relay) answers() error {
+	head := r.size[1][:]
+	for {
+		if _, err := io.ReadFull(r.broker, head); err != nil {
+			return err
+		}
+		n := int(int32(binary.BigEndian.Uint32(head)))
+		if n < 4 {
+			return refuse("an answer of the broker says that it has %d bytes", n)
+		}
+		if err := r.oneAnswer(n); err != nil {
+			return err
+		}
+		r.answered()
+		if err := r.ownAnswers(); err != nil {
+			return err
+		}
+	}
+}
+
+// incoming is an answer of the broker, of which the beginning has been read.
+type incoming struct {
+	pending
+	size  int    // in bytes, behind the size of its frame
+	frame []byte // what has been read of it
+	wait  int32  // what the client is told, in milliseconds
+}
+
+// oneAnswer moves the answer to the first request in flight, of n bytes.
+func (r *relay) oneAnswer(n int) error {
+	pooled := buffers.Get().(*[32 << 10]byte)
+	defer buffers.Put(pooled)
+	a, err := r.beginAnswer(n, pooled)
+	if err != nil {
+		return err
+	}
+	charged := r.chargeAnswer(&a)
+	defer charged.Done(weir.OK)
+	if a.passes() {
+		return r.pass(&a, pooled[:])
+	}
+	resp, header, err := r.decodeAnswer(&a)
+	switch {
+	case err != nil:
+		return err
+	case a.question != nil:
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		a.question.answer = resp // who asks is woken when this answer counts as written
+		return nil
+	}
+	return r.rewrite(&a, resp, header)
+}
+
+// beginAnswer reads the beginning of an answer of n bytes, and finds out which request it is for.
+func (r *relay) beginAnswer(n int, pooled *[32 << 10]byte) (a incoming, err error) {
+	a.size = n
+	a.frame = append(pooled[:0], r.size[1][:]...)
+	a.frame = a.frame[:min(len(pooled), 4+n)]
+	got, err := io.ReadAtLeast(r.broker, a.frame[4:], min(n, mostAnswerHeader))
+	if err != nil {
+		return a, err
+	}
+	a.frame = a.frame[:4+got]
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a.pending, err = r.state.answers(int32(binary.BigEndian.Uint32(a.frame[4:])))
+	return a, err
+}
+
+// chargeAnswer charges the client for an answer to a fetch. For how long it is to wait, for that or for what it has produced, is in a then.
+func (r *relay) chargeAnswer(a *incoming) (charged weir.Permit) {
+	switch quotas, t := r.server.opts.Quotas(), &r.server.throttled; a.key {
+	case keyProduce:
+		a.until = r.owed(quotas.Produce, &a.pending, &t.produce)
+	case keyFetch, keyShareFetch:
+		charged = r.charge(quotas.Fetch, &a.pending, a.size, &t.fetch)
+	}
+	a.wait = throttleOf(a.until, time.Now())
+	return charged
+}
+
+// passes reports whether an answer is copied. Of one to Fetch the wait is in its first bytes.
+func (a *incoming) passes() bool {
+	told := a.key == keyProduce && a.version >= produceThrottles && a.wait > 0
+	return a.question == nil && a.mutation == nil && !a.decoded() && !told
+}
+
+// pass copies an answer.
+func (r *relay) pass(a *incoming, buf []byte) error {
+	if a.key == keyFetch && a.wait > 0 {
+		if err := raiseFetch(a.frame[4:], a.version, a.wait); err != nil {
+			return err
+		}
+	}
+	r.told(&a.request, 4+a.size)
+	if _, err := r.client.Write(a.frame); err != nil {
+		return err
+	}
+	return copyN(r.client, r.broker, 4+a.size-len(a.frame), buf)
+}
+
+// decodeAnswer reads an answer to its end.
+func (r *relay) decodeAnswer(a *incoming) (resp kmsg.Response, header []byte, err error) {
+	if a.size > mostDecoded {
+		return nil, nil, refuse("an answer of %d bytes is larger than what is decoded, %d", a.size, mostDecoded)
+	}
+	whole := a.frame[4:]
+	if len(whole) < a.size {
+		whole = make([]byte, a.size)
+		if _, err := io.ReadFull(r.broker, whole[copy(whole, a.frame[4:]):]); err != nil {
+			return nil, nil, err
+		}
+	}
+	resp, body, err := a.decode(whole)
+	if err != nil {
+		return nil, nil, err
+	}
+	return resp, whole[:body], nil
+}
+
+// rewrite writes an answer that has been decoded: with what quotas and logins make of it, and with nodes as clients reach them.
+func (r *relay) rewrite(a *incoming, resp kmsg.Response, header []byte) error {
+	switch {
+	case a.makes:
+		a.wait = throttleOf(r.chargeMade(&a.request, resp), time.Now())
+	case a.mutation != nil:
+		resp = r.settle(&a.pending, resp)
+		a.wait = throttleOf(a.mutation.told(a.until), time.Now())
+	}
+	if err := r.loggedIn(a.step, resp); err != nil {
+		return err
+	}
+	replace(resp, r.server.nodes.Advertised)
+	raise(resp, a.wait)
+	out := encode(header, resp)
+	r.told(&a.request, len(out))
+	_, err := r.client.Write(out)
+	return err
+}
+
+// loggedIn takes note of the broker's answer to a request to log in.
+func (r *relay) loggedIn(s step, resp kmsg.Response) error {
+	if resp, ok := resp.(*kmsg.SASLAuthenticateResponse); ok && s.user.token != "" && s.agrees(resp) {
+		s.user = r.server.ownerOf(r.ctx, s.user.token)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	defer r.hurry()
+	l := &r.state.login
+	switch resp := resp.(type) {
+	case *kmsg.SASLHandshakeResponse:
+		l.handshaken(s, resp)
+	case *kmsg.SASLAuthenticateResponse:
+		ended, err := l.authenticated(s, resp)
+		switch {
+		case err != nil:
+			return err
+		case ended && l.user.known:
+			r.server.logins.ok.Add(1)
+		case ended:
+			r.server.logins.unnamed.Add(1)
+		case resp.ErrorCode != 0:
+			r.server.logins.failed.Add(1)
+		}
+	}
+	return nil
+}
+
+// ownAnswers writes the answers of the gateway's own that are next, unless the other goroutine does.
+func (r *relay) ownAnswers() error {
+	r.mu.Lock()
+	own := r.state.firstOwn()
+	r.mu.Unlock()
+	for own != nil {
+		if _, err := r.client.Write(own); err != nil {
+			return err
+		}
+		r.mu.Lock()
+		own = r.state.nextOwn()
+		r.moved.Broadcast()
+		r.mu.Unlock()
+	}
+	return nil
+}
+
+// answered takes the first answer out, which has been written.
+func (r *relay) answered() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.state.answered()
+	r.moved.Broadcast()
+}
+
+// awaitAnswers waits until nothing is in flight, or the connection has ended.
+func (r *relay) awaitAnswers() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for !r.state.over() && !r.closed {
+		r.moved.Wait()
+	}
+}

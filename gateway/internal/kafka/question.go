@@ -1,0 +1,79 @@
+package kafka
+
+import (
+	"encoding/binary"
+	"net"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// question is what the gateway asks on a client's connection, and the answer once there is one.
+type question struct{ answer kmsg.Response }
+
+// ask lets the broker answer a question of the gateway's own, on the connection of a client and so with its rights. It comes in place of
+// a request of the client's, whose fields are other, and of which b is everything behind the size of its frame. Nothing else of the client is sent
+// meanwhile.
+func (r *relay) ask(req *request, b []byte, other, q kmsg.Request) (kmsg.Response, error) {
+	answers, err := r.askAll(req, b, other, []kmsg.Request{q})
+	if err != nil {
+		return nil, err
+	}
+	return answers[0], nil
+}
+
+// askAll is ask for several questions, all of which are sent before the first answer is waited for.
+func (r *relay) askAll(req *request, b []byte, other kmsg.Request, all []kmsg.Request) (answers []kmsg.Response, err error) {
+	asked := make([]*question, len(all))
+	for i, q := range all {
+		asked[i] = new(question)
+		p := pending{request: request{key: q.Key(), version: q.GetVersion(), correlation: req.correlation}, question: asked[i]}
+		if err := r.send(p, likeRequest(b, other, q)); err != nil {
+			return nil, err
+		}
+	}
+	for i, q := range asked {
+		a, err := r.awaitAnswer(q, all[i].Key())
+		if err != nil {
+			return nil, err
+		}
+		answers = append(answers, a)
+	}
+	return answers, nil
+}
+
+// awaitAnswer waits for the answer to a question of the gateway's own. The broker's time for it begins when all that was asked before has
+// been answered: a client may have asked for what takes minutes.
+func (r *relay) awaitAnswer(q *question, key int16) (kmsg.Response, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var late *time.Timer
+	for q.answer == nil {
+		if r.closed {
+			return nil, net.ErrClosed
+		}
+		if late == nil && r.state.pending[0].question == q {
+			late = time.AfterFunc(saidWithin, func() {
+				r.tell(refuse("the broker has not answered %s within %v", kmsg.NameForKey(key), saidWithin))
+				r.close()
+			})
+			defer late.Stop()
+		}
+		r.moved.Wait()
+	}
+	return q.answer, nil
+}
+
+// reply answers a request here.
+func (r *relay) reply(req *request, resp kmsg.Response) error {
+	header := binary.BigEndian.AppendUint32(nil, uint32(req.correlation))
+	if resp.IsFlexible() {
+		header = append(header, 0) // no tags
+	}
+	own := encode(header, resp)
+	r.told(req, len(own))
+	if err := r.expect(pending{request: *req, own: own}); err != nil {
+		return err
+	}
+	return r.ownAnswers()
+}
