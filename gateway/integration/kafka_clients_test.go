@@ -24,19 +24,7 @@ import (
 // confluent-kafka, kafka-python, franz-go. None of them connects to a broker.
 func TestClientsOfKafka(t *testing.T) {
 	t.Parallel()
-	jars, err := kafka.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
-	server, err := kafka.Start(t.Context(), kafka.Config{Jars: jars, Ports: &ports, Users: map[string]string{"user": "secret"}}) // there are ACLs then
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := server.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	server := startKafka(t, kafka.Config{Users: map[string]string{"user": "secret"}}) // there are ACLs then
 	addr := freeAddr(t)
 	startKafkaGateway(t, addr, fmt.Sprintf(`
 kafka:

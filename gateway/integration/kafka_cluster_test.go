@@ -34,19 +34,7 @@ import (
 // connects to one.
 func TestKafkaClusterBehindTwoGateways(t *testing.T) {
 	t.Parallel()
-	jars, err := kafka.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cluster, err := kafka.StartCluster(t.Context(), 3, kafka.Config{Jars: jars, Ports: &ports})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := cluster.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	cluster := startBrokers(t, 3, kafka.Config{})
 	gateways := []*gateway{beforeCluster(t, cluster), beforeCluster(t, cluster)}
 	looked := onlyGateways(t, cluster)
 	seeds := []string{gateways[0].addr, gateways[1].addr}

@@ -28,31 +28,15 @@ import (
 // delegation token is its owner to the quotas, and the broker's word holds for who may do what.
 func TestKafkaLoginsBehindTheGateway(t *testing.T) {
 	t.Parallel()
-	jars, err := kafka.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cluster, err := kafka.Start(t.Context(), kafka.Config{
-		Jars: jars, Ports: &ports, Users: map[string]string{"alice": "secret", "weir": "gateway"},
+	cluster := startKafka(t, kafka.Config{
+		Users:    map[string]string{"alice": "secret", "weir": "gateway"},
 		Settings: []string{"connections.max.reauth.ms=5000", "delegation.token.secret.key=of-these-tests", "allow.everyone.if.no.acl.found=false"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := cluster.Stop(); err != nil {
-			t.Error(err)
-		}
 	})
 	admin := kafkaClient(t, kgo.SeedBrokers(cluster.Addr))
 	allow(t, admin, "alice", kmsg.ACLResourceTypeTopic, "orders", kmsg.ACLOperationAll)
 	allow(t, admin, "weir", kmsg.ACLResourceTypeDelegationToken, "*", kmsg.ACLOperationDescribe)
-	create := kmsg.NewPtrCreateTopicsRequest()
-	topic := kmsg.NewCreateTopicsRequestTopic()
-	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = "orders", 1, 1
-	create.Topics, create.TimeoutMillis = append(create.Topics, topic), 30_000
-	if resp, err := create.RequestWith(t.Context(), admin); err != nil || resp.Topics[0].ErrorCode != 0 {
-		t.Fatalf("%+v, %v", resp, err)
+	if resp := createTopic(t, admin, "orders", 1); resp.Topics[0].ErrorCode != 0 {
+		t.Fatalf("%+v", resp)
 	}
 
 	secret, addr := filepath.Join(t.TempDir(), "secret"), freeAddr(t)

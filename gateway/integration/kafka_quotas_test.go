@@ -54,19 +54,7 @@ const configs = `
 // both.
 func TestKafkaConfigs(t *testing.T) {
 	t.Parallel()
-	jars, err := kafka.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cluster, err := kafka.Start(t.Context(), kafka.Config{Jars: jars, Ports: &ports})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := cluster.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	cluster := startKafka(t, kafka.Config{})
 	addr := freeAddr(t)
 	g := startKafkaGateway(t, addr, fmt.Sprintf(`
 kafka:
@@ -156,19 +144,7 @@ func compare(t *testing.T, file, got string) {
 // A quota of connections that a client sets holds at once: those that come too soon wait, and are served.
 func TestKafkaConnectionQuota(t *testing.T) {
 	t.Parallel()
-	jars, err := kafka.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cluster, err := kafka.Start(t.Context(), kafka.Config{Jars: jars, Ports: &ports})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := cluster.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	cluster := startKafka(t, kafka.Config{})
 	addr := freeAddr(t)
 	g := startKafkaGateway(t, addr, fmt.Sprintf(`
 kafka:
@@ -219,19 +195,7 @@ runtime_quotas: {file: "%s"}
 // weir kafka import takes the quotas of real brokers over. As long as there are both, the gateway says so.
 func TestKafkaImport(t *testing.T) {
 	t.Parallel()
-	jars, err := kafka.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cluster, err := kafka.Start(t.Context(), kafka.Config{Jars: jars, Ports: &ports})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := cluster.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	cluster := startKafka(t, kafka.Config{})
 	client, name := kafkaClient(t, kgo.SeedBrokers(cluster.Addr)), "alice"
 	req, entry, is := kmsg.NewPtrAlterClientQuotasRequest(), kmsg.NewAlterClientQuotasRequestEntry(), kmsg.NewAlterClientQuotasRequestEntryEntity()
 	is.Type, is.Name = "user", &name

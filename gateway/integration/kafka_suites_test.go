@@ -23,19 +23,7 @@ import (
 // franz-go's own tests, at a broker and through the gateway: as they are, with connections that break every second, and with TLS and
 // quotas in force. Who logs in does so with SCRAM. What fails at the broker as well is not the gateway's. make test-kafka-suites runs them.
 func TestFranzGoSuites(t *testing.T) {
-	jars, err := kafka.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cluster, err := kafka.Start(t.Context(), kafka.Config{Jars: jars, Ports: &ports, Users: map[string]string{"reader": "secret"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := cluster.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	cluster := startKafka(t, kafka.Config{Users: map[string]string{"reader": "secret"}})
 	open, login, secure := freeAddr(t), freeAddr(t), freeAddr(t)
 	cert, secret := newCertificate(t, t.TempDir(), 1), filepath.Join(t.TempDir(), "secret")
 	writeFile(t, secret, []byte("secret\n"))

@@ -12,7 +12,6 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/weir-go/weir/internal/kafka"
 )
@@ -22,29 +21,9 @@ import (
 // the safe end when nobody can tell.
 func TestLimitFollowsALagOfKafka(t *testing.T) {
 	t.Parallel()
-	jars, err := kafka.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cluster, err := kafka.Start(t.Context(), kafka.Config{Jars: jars, Ports: &ports})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := cluster.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	cluster := startKafka(t, kafka.Config{})
 	client := kafkaClient(t, kgo.SeedBrokers(cluster.Addr))
-	create := kmsg.NewPtrCreateTopicsRequest()
-	topic := kmsg.NewCreateTopicsRequestTopic()
-	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = "documents", 2, 1
-	create.Topics, create.TimeoutMillis = append(create.Topics, topic), 30_000
-	resp, err := create.RequestWith(t.Context(), client)
-	if err == nil {
-		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
-	}
-	if err != nil {
+	if err := kerr.ErrorForCode(createTopic(t, client, "documents", 2).Topics[0].ErrorCode); err != nil {
 		t.Fatal(err)
 	}
 
@@ -112,4 +91,30 @@ func kafkaClient(t *testing.T, opts ...kgo.Opt) *kgo.Client {
 	}
 	t.Cleanup(client.CloseAllowingRebalance)
 	return client
+}
+
+// startKafka starts a broker for a test. What is set but jars and ports is the test's.
+func startKafka(t *testing.T, cfg kafka.Config) *kafka.Server {
+	t.Helper()
+	return startBrokers(t, 1, cfg)[0]
+}
+
+// startBrokers is the same for several brokers of one cluster.
+func startBrokers(t *testing.T, n int, cfg kafka.Config) kafka.Cluster {
+	t.Helper()
+	var err error
+	if cfg.Jars, err = kafka.Find(); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Ports = &ports
+	cluster, err := kafka.StartCluster(t.Context(), n, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cluster.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return cluster
 }

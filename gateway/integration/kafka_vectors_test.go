@@ -24,20 +24,8 @@ import (
 // run before a broker of the tests' own (gateway/internal/kafka). A request may delete topics by name and by id, and each counts. A topic that the broker makes by itself is charged to who has asked for it.
 func TestKafkaVectors(t *testing.T) {
 	t.Parallel()
-	jars, err := kafka.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
 	users := map[string]string{"weir": "gateway", "strict": "secret", "older": "secret", "curious": "secret", "remover": "secret", "nobody": "secret"}
-	cluster, err := kafka.Start(t.Context(), kafka.Config{Jars: jars, Ports: &ports, Users: users, Settings: []string{"auto.create.topics.enable=true", "num.partitions=3"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := cluster.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	cluster := startKafka(t, kafka.Config{Users: users, Settings: []string{"auto.create.topics.enable=true", "num.partitions=3"}})
 	admin := kafkaClient(t, kgo.SeedBrokers(cluster.Addr))
 	for user := range users {
 		allow(t, admin, user, kmsg.ACLResourceTypeTopic, "*", kmsg.ACLOperationAll)

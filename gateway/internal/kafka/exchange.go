@@ -261,7 +261,8 @@ func (r *request) decode(b []byte) (resp kmsg.Response, body int, err error) {
 	if r.key == keyApiVersions && len(b) >= 6 && int16(binary.BigEndian.Uint16(b[4:])) == kerr.UnsupportedVersion.Code {
 		resp.SetVersion(0) // that of an error about the version
 	}
-	in := reader{b: b, at: 4} // behind the correlation id
+	in := reader{b: b}
+	in.int32() // the correlation id
 	if resp.IsFlexible() && r.key != keyApiVersions {
 		in.tags()
 	}
@@ -289,11 +290,9 @@ func replace(resp kmsg.Response, to advertise) {
 		kept := resp.ApiKeys[:0]
 		for _, k := range resp.ApiKeys {
 			if of, ok := offered[k.ApiKey]; ok && k.MinVersion <= of.max {
-				k.MaxVersion = min(k.MaxVersion, of.max)
-				if k.ApiKey == keySaslHandshake {
-					k.MinVersion = of.min // version 0 is followed by bytes in no frame
-				}
-				if k.MinVersion <= k.MaxVersion {
+				// The least version stays what it is. Of SaslHandshake version 0 is not served, because bytes in no frame follow it, but
+				// librdkafka 2.0 does not log in where it is not named.
+				if k.MaxVersion = min(k.MaxVersion, of.max); k.MinVersion <= k.MaxVersion {
 					kept = append(kept, k)
 				}
 			}
