@@ -13,8 +13,15 @@ import (
 // decodedRequests are those that the gateway reads as a whole.
 var decodedRequests = []int16{keyMetadata, keySaslHandshake, keyCreateTopics, keyDeleteTopics, keySaslAuthenticate, keyCreatePartitions, keyDescribeQuotas, keyAlterQuotas}
 
-// seeds are requests as clients send them: each API that is offered, in its first and its last version.
+// seeds are requests as clients send them: those of real ones, and each API that is offered, in its first and its last version.
 func seeds(f *testing.F, add func(b []byte)) {
+	for _, e := range recordedExchanges(f) {
+		for _, s := range e.frames {
+			if !s.answer {
+				add(s.b)
+			}
+		}
+	}
 	for key, of := range offered {
 		for _, version := range []int16{of.min, of.max} {
 			add(sent("app", version, kmsg.RequestForKey(key)))
@@ -156,6 +163,13 @@ func FuzzDecodedAnswers(f *testing.F) {
 			}
 		}
 	}
+	for _, e := range recordedExchanges(f) {
+		for _, s := range e.frames {
+			if s.answer {
+				f.Add(s.of.key, s.of.version, s.b)
+			}
+		}
+	}
 	fetched := kmsg.NewPtrFetchResponse()
 	f.Add(int16(keyFetch), int16(15), answer(15, fetched)[4:])
 	f.Fuzz(func(t *testing.T, key, version int16, b []byte) {
@@ -265,6 +279,9 @@ func FuzzLoginSteps(f *testing.F) {
 
 // A connection of any bytes ends, and the broker has got nothing but whole requests of it, and the beginning of the last one.
 func FuzzFraming(f *testing.F) {
+	for _, e := range recordedExchanges(f) {
+		f.Add(e.stream(false))
+	}
 	seeds(f, func(b []byte) { f.Add(append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...)) })
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for at := 0; at+4 <= len(b); {
