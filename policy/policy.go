@@ -231,19 +231,27 @@ func (p *Policy) replace(next *Policy) {
 // Close closes the gates at once: new and waiting work is refused as draining,
 // permits in flight stay valid. After Replace it leaves alone what the next
 // policy has adopted.
-func (p *Policy) Close() {
-	for _, g := range p.own() {
-		g.close()
+func (p *Policy) Close() { closeAll(p.own()) }
+
+// closeAll closes gates. Those that tell a store elsewhere what they have charged do so at the same time: others would be charged, and have more to
+// tell, while one waits for its answer.
+func closeAll(gates []*Gate) {
+	var distant sync.WaitGroup
+	for _, g := range gates {
+		if d, ok := g.mechanism.(weir.Distant); ok && d.IsDistant() {
+			distant.Go(g.close)
+		} else {
+			g.close()
+		}
 	}
+	distant.Wait()
 }
 
 // Drain closes the gates and waits until nothing is in flight in them. If ctx ends first, the error
 // says how much is in flight in which gates.
 func (p *Policy) Drain(ctx context.Context) error {
 	own := p.own()
-	for _, g := range own {
-		g.close()
-	}
+	closeAll(own)
 	var errs []error
 	for _, g := range own {
 		m, ok := g.mechanism.(drainer)

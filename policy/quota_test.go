@@ -2,7 +2,10 @@ package policy
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -459,6 +462,49 @@ func TestQuotaFaults(t *testing.T) {
 
 // nilStore can tell nothing.
 type nilStore struct{ quota.Store }
+
+// slowStore answers after a second.
+type slowStore struct{ quota.Store }
+
+func (s slowStore) Decide(ctx context.Context, r *quota.Request) (quota.Decision, error) {
+	time.Sleep(time.Second)
+	return s.Store.Decide(ctx, r)
+}
+
+// Gates whose store is elsewhere close together, however many there are, while clients go on: one question may be under way in each, and one
+// more tells the rest.
+func TestDistantGatesCloseTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory, err := quota.NewMemory(quota.MemoryConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		gates := map[string]GateSpec{"near": {Quota: &QuotaSpec{QuotaLimitSpec: rate("2/h")}}}
+		for i := range 8 {
+			gates[fmt.Sprint("far", i)] = GateSpec{Quota: &QuotaSpec{QuotaLimitSpec: rate("1000/s"), Store: "shared", Debt: true}}
+		}
+		p := compile(t, Spec{Gates: gates}, Options{Stores: map[string]quota.Store{"shared": slowStore{memory}}})
+		var clients sync.WaitGroup
+		for name := range gates {
+			clients.Go(func() {
+				for {
+					permit, _, err := p.Gate(name).AdmitAhead(t.Context(), weir.Work{Cost: 1})
+					if permit.Done(weir.OK); errors.Is(err, weir.ErrRejected) && weir.AsRejection(err).Reason == weir.ReasonDraining {
+						return
+					}
+					time.Sleep(100 * time.Millisecond)
+				}
+			})
+		}
+		time.Sleep(5 * time.Second)
+		begin := time.Now()
+		p.Close()
+		if took := time.Since(begin); took > 2*time.Second {
+			t.Errorf("8 gates take %v to close, and one takes 2 s", took)
+		}
+		clients.Wait()
+	})
+}
 
 // A gate is distant if it asks a server, alone or in a chain, unless it is off.
 func TestDistant(t *testing.T) {
