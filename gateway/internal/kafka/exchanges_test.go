@@ -170,8 +170,8 @@ func FuzzRelay(f *testing.F) {
 			if _, err := client.Write(frame); err != nil {
 				break
 			}
-			if len(frame) < 4+leastRequest {
-				break
+			if len(frame) < 4+leastRequest || len(frame) != 4+int(binary.BigEndian.Uint32(frame)) {
+				break // nobody answers a part of a request
 			}
 			if req, _, err := readRequest(frame[4:], len(frame)-4); err == nil && !req.silent {
 				heard = hears(client, nil)
