@@ -61,7 +61,8 @@
 // new connection for each. [Open] sets pgconn.CancelRequestContextWatcherHandler instead: the
 // server is told to stop, and the connection and its slot are held until it has. That costs
 // about 100 ms of a slot for each statement that is cancelled, because pgx waits so long for a cancel that
-// comes late. A server that has not stopped after [CancelPatience] loses its connection
+// comes late. One that comes later still stops the next statement of that connection, with SQLSTATE
+// 57014: seen on a server that had hardly any processor time. A server that has not stopped after [CancelPatience] loses its connection
 // all the same. For a pool that is made elsewhere, [CancelRequests] does this.
 //
 // # The size of the pool

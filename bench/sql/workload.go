@@ -64,7 +64,10 @@ var workloads = []*workload{
 	}},
 }
 
+// fill makes the tables, on connections that nothing else has used: a cancel of the load before may come
+// after all, and would stop a statement of these.
 func (w *workload) fill(ctx context.Context, pool *pgxpool.Pool) error {
+	pool.Reset()
 	for _, text := range w.tables {
 		if _, err := pool.Exec(ctx, text); err != nil {
 			return fmt.Errorf("%s: %w", text, err)
