@@ -8,16 +8,15 @@ import (
 	"github.com/weir-go/weir"
 )
 
-// AdmitAhead is AdmitIn in Permissive mode that does not wait for a store elsewhere. What
-// one bucket is charged in 20 ms is one decision of the store, so there are at most 50 of
-// them a second for each bucket, however much is charged. The Answer says what is known
-// here: what the store said last, less what has been charged since. Of a bucket that
-// nobody has asked about it is taken that it is full. [Quota.Owed] knows better once the
-// store has answered.
+// AdmitAhead is AdmitIn in Permissive mode that does not wait for a store elsewhere. What one
+// bucket is charged in 20 ms is one decision of the store. So there are at most 50 of them a
+// second for each bucket, however much is charged. The Answer says what is known here: what the
+// store said last, less what has been charged since. Of a bucket that nobody has asked about it
+// is taken that it is full. [Quota.Owed] knows better once the store has answered.
 //
-// After a failure of the store, Config.OnStoreError holds for what comes next: what it
-// did not take is charged to the buckets of this process, or not at all. With a [Memory]
-// it is AdmitIn.
+// After a failure of the store, Config.OnStoreError holds for what comes next. What the store
+// did not take is charged to the buckets of this process, or not at all. With a [Memory] it is
+// AdmitIn.
 func (q *Quota) AdmitAhead(ctx context.Context, w weir.Work) (weir.Permit, Answer, error) {
 	if !q.tabs.serve(q) {
 		return q.AdmitIn(ctx, Permissive, w)
@@ -49,10 +48,10 @@ func (q *Quota) AdmitAhead(ctx context.Context, w weir.Work) (weir.Permit, Answe
 	return p, a, nil
 }
 
-// Owed returns how long the bucket of w takes to pay back what it owes, as far as this
-// process knows; 0 if it owes nothing, or nothing is counted. It never waits: a store
-// elsewhere that has said nothing of the bucket for a second is asked meanwhile. The cost
-// of w does not matter.
+// Owed returns how long the bucket of w takes to pay back what it owes, as far as this process
+// knows. It is 0 if nothing is owed, or nothing is counted. It never waits: a store elsewhere
+// that has said nothing of the bucket for a second is asked meanwhile. The cost of w does not
+// matter.
 func (q *Quota) Owed(w weir.Work) time.Duration {
 	ctx, set := context.Background(), q.settings.Load()
 	var c bill
@@ -69,9 +68,9 @@ func (q *Quota) Owed(w weir.Work) time.Duration {
 	return d.Wait
 }
 
-// tab is the account that a process keeps of one bucket of a store elsewhere: what the
-// store said last, what has been charged since, and what the store has not been told. It
-// has no clock and asks nobody.
+// tab is the account that a process keeps of one bucket of a store elsewhere. It has what the
+// store said last, what has been charged since, and what the store has not been told. It has no
+// clock and asks nobody.
 type tab struct {
 	rule *rule         // of the last charge
 	used time.Duration // when that was

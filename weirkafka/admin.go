@@ -24,8 +24,9 @@ const (
 
 // RetryQuota makes a call about topics, and repeats it for the topics that a quota of the cluster refused:
 // error 89, THROTTLING_QUOTA_EXCEEDED. Each repeat is for these topics alone. It is what Kafka's Java client
-// does by itself, and franz-go's kadm does not. Brokers answer so since Kafka 2.7, for topics that are made
-// and deleted and for partitions that are added, if a principal has a controller_mutation_rate (KIP-599).
+// does by itself, and franz-go's kadm does not. Brokers answer so since Kafka 2.7 if a principal has a
+// controller_mutation_rate (KIP-599). It is about topics that are made and deleted, and partitions that are
+// added.
 //
 //	made, err := weirkafka.RetryQuota(ctx, func(ctx context.Context, topics ...string) (kadm.CreateTopicResponses, error) {
 //		return admin.CreateTopics(ctx, 12, 3, nil, topics...)
@@ -35,7 +36,7 @@ const (
 // nothing more over that connection until they are over. So a repeat goes out when it can be accepted.
 //
 // All attempts share the deadline of the context, or a minute where it has none. When that is over during a
-// repeat, the answers so far are returned with a nil error, and those refused have the quota's error, not a
+// repeat, the answers so far are returned with a nil error. Those refused have the quota's error, not a
 // time-out's. An error of the first attempt is returned as it is, and so is one of a repeat, with the answers so
 // far. A context that was cancelled ends it with that error. Leave RetryQuota out to be told at once.
 func RetryQuota[M ~map[string]V, V any](ctx context.Context, call func(ctx context.Context, topics ...string) (M, error), refused func(V) error, topics ...string) (M, error) {

@@ -87,7 +87,7 @@ func CostOptimized() AdmissionConfig {
 // EvidentDB's admission control, put together from [keyed.Pools], control.LagMap and a [signal.Poller]. It is
 // safe for concurrent use.
 //
-// A permit bounds what a database has on its way, so hold it until the work is applied: call Done when the
+// A permit bounds what a database has on its way, so hold it until the work is applied. Call Done when the
 // result is there ([Producer.Publish]).
 //
 // While the lag is unknown, the last reading counts for two intervals. Then the capacity stays for three, and

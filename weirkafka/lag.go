@@ -149,8 +149,8 @@ func CheckTopic(name string) error {
 func (l *Lag) Name() string { return l.cfg.Name }
 
 // Read implements [signal.Signal]. It asks one broker for the topics, the group's coordinator for the
-// commits, and each broker that leads a partition for starts and ends: whatever the number of topics,
-// one request of each kind to a broker. One partition that cannot be told makes it an error.
+// commits, and each broker that leads a partition for starts and ends. Whatever the number of topics,
+// a broker gets one request of each kind. One partition that cannot be told makes it an error.
 func (l *Lag) Read(ctx context.Context) (float64, error) {
 	all, err := l.Partitions(ctx)
 	if err != nil {

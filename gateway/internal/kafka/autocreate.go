@@ -24,7 +24,7 @@ func makes(m *kmsg.MetadataRequest) bool {
 	return len(m.Topics) > 0 && (m.Version < saysAutoCreate || m.AllowAutoTopicCreation)
 }
 
-// metadata serves a request for metadata of n bytes, whose beginning is frame, where topics that brokers make are counted, or none is to be made.
+// metadata serves a request for metadata of n bytes, whose beginning is frame. Topics that brokers make are counted then, or none is to be made.
 func (r *relay) metadata(q *Quotas, req *request, frame []byte, n int) error {
 	frame, err := r.small(frame, n)
 	if err != nil {

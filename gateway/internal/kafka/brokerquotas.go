@@ -51,8 +51,8 @@ func gateOf(q *config.KafkaQuotas) map[string]string {
 	return all
 }
 
-// ReadBrokerQuotas asks a cluster for the quotas that its brokers have for what the gates of q count, in a lasting order. Each
-// broker counts bytes for itself, so byte rates here are as many times theirs as factor says; 0: the number of brokers, which is returned.
+// ReadBrokerQuotas asks a cluster for the quotas that its brokers have for what the gates of q count, in a lasting order. Each broker
+// counts bytes for itself, so byte rates here are as many times theirs as factor says. 0 is the number of brokers, which is returned.
 func ReadBrokerQuotas(ctx context.Context, client *kgo.Client, q *config.KafkaQuotas, factor float64) (all []BrokerQuota, by float64, err error) {
 	if factor == 0 {
 		nodes := kmsg.NewPtrMetadataRequest()

@@ -21,8 +21,8 @@ import (
 )
 
 // Quotas that clients set by AlterClientQuotas, as kafka-configs does. Those that a gate of the gateway counts are kept as rules that are
-// set at run time (package quotas); all others are the broker's. The broker always decides first who may ask for what: it is asked on
-// the client's own connection, and what it refuses is refused in its words.
+// set at run time (package quotas); all others are the broker's. The broker always decides first who may ask for what. It is asked on the
+// client's own connection, and what it refuses is refused in its words.
 
 // Keys of quotas that a gate may count.
 const (
@@ -127,7 +127,7 @@ func (a *alteration) ops(e *kmsg.AlterClientQuotasRequestEntry) (ops []kmsg.Alte
 	return ops
 }
 
-// judged takes note of what the broker says of the entries that it was asked about, and returns how long the client is to wait for that, in
+// judged takes note of what the broker says of the entries that it was asked about. It returns how long the client is to wait for that, in
 // ms. If it was to carry something out and has not, the client is told what holds nevertheless.
 func (a *alteration) judged(asked *kmsg.AlterClientQuotasRequest, resp kmsg.Response) (throttle int32) {
 	wanted, said := map[string]bool{}, map[string]*kmsg.AlterClientQuotasResponseEntry{}
@@ -163,8 +163,8 @@ func (a *alteration) judged(asked *kmsg.AlterClientQuotasRequest, resp kmsg.Resp
 	return all.ThrottleMillis
 }
 
-// rest is what the broker has to carry out of the entries that nobody has refused: quotas that are not counted here, and each removal, so that
-// what it has of the others goes too. It is nil if nothing is left.
+// rest is what the broker has to carry out of the entries that nobody has refused: quotas that are not counted here, and each removal. So what
+// it has of the others goes too. It is nil if nothing is left.
 func (a *alteration) rest() *kmsg.AlterClientQuotasRequest {
 	if a.ValidateOnly {
 		return nil
@@ -461,7 +461,7 @@ func described(v *quotas.View) (entity []kmsg.DescribeClientQuotasResponseEntryE
 	return entity, value, len(entity) > 0
 }
 
-// matches reports whether an entity is one that a filter asks for: every component of it has to match, and if it is strict the entity has
+// matches reports whether an entity is one that a filter asks for. Every component of it has to match, and if it is strict the entity has
 // no other. An address gets the name that it was asked for by.
 func matches(filter *kmsg.DescribeClientQuotasRequest, entity []kmsg.DescribeClientQuotasResponseEntryEntity) bool {
 	for _, c := range filter.Components {

@@ -116,8 +116,8 @@ func readRequest(b []byte, size int) (r request, more bool, err error) {
 	return r, in.short, nil
 }
 
-// ownAnswer is the answer to a request that no broker is asked about, nil if it has to be: an ApiVersions that is newer than what
-// is understood here gets error 35 in version 0, as from a broker that does not know it.
+// ownAnswer is the answer to a request that no broker is asked about, nil if it has to be. An ApiVersions that is newer than what
+// is understood here gets error 35 in version 0. A broker that does not know it answers so.
 func (r *request) ownAnswer() []byte {
 	if r.key != keyApiVersions || r.version <= lastApiVersions {
 		return nil
@@ -203,7 +203,7 @@ func (r *request) login(b []byte) (kmsg.Request, error) {
 }
 
 // largeBodies lets one large request be read at a time. What it claims to hold may take eighty times its size in memory, until it turns
-// out not to be there; the requests of a thousand clients together must not.
+// out not to be there. The requests of a thousand clients together must not.
 var largeBodies sync.Mutex
 
 // largeBody is from how many bytes on a request is large. Those of real clients are smaller.
@@ -233,8 +233,8 @@ func readBody(b []byte, to kmsg.Request) error {
 	return to.ReadFrom(b[body:])
 }
 
-// likeRequest returns the frame of a request q in place of another, of which b is everything behind the size of its frame: with its
-// correlation id, its client id and its tags.
+// likeRequest returns the frame of a request q in place of another, of which b is everything behind the size of its frame. The
+// correlation id, the client id and the tags are those of the other.
 func likeRequest(b []byte, other, q kmsg.Request) []byte {
 	frame := binary.BigEndian.AppendUint16(make([]byte, 4, 256), uint16(q.Key()))
 	frame = binary.BigEndian.AppendUint16(frame, uint16(q.GetVersion()))
@@ -290,8 +290,8 @@ func replace(resp kmsg.Response, to advertise) {
 		kept := resp.ApiKeys[:0]
 		for _, k := range resp.ApiKeys {
 			if of, ok := offered[k.ApiKey]; ok && k.MinVersion <= of.max {
-				// The least version stays what it is. Of SaslHandshake version 0 is not served, because bytes in no frame follow it, but
-				// librdkafka 2.0 does not log in where it is not named.
+				// The least version stays what it is. Of SaslHandshake version 0 is not served, because bytes in no frame
+				// follow it. It is named, because librdkafka 2.0 logs in nowhere else.
 				if k.MaxVersion = min(k.MaxVersion, of.max); k.MinVersion <= k.MaxVersion {
 					kept = append(kept, k)
 				}

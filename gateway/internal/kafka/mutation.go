@@ -16,8 +16,8 @@ import (
 )
 
 // A mutation is a request that creates or deletes partitions. A quota charges each topic of it, as brokers do, once it has been found
-// valid (KIP-599). So the gateway asks first, on the client's own connection and with its rights: what would be made by a copy
-// that only validates, what would be deleted by Metadata. What a broker would refuse costs nothing, and the client gets the broker's
+// valid (KIP-599). So the gateway asks first, on the client's own connection and with its rights. A copy that only validates says
+// what would be made, Metadata what would be deleted. What a broker would refuse costs nothing, and the client gets the broker's
 // error. Topics that the quota refuses are left out of what is sent on, and put into the answer.
 type mutation struct {
 	topics
@@ -188,7 +188,7 @@ func (r *relay) chargeTopics(g *policy.Gate, req *request, m *mutation, mode quo
 }
 
 // answerTo is what a client is told of a refusal: an error, why, and how long it is to wait. A code of 0 is none, and the topic goes to the
-// broker: the client does not know the error, or the connection ends, or the gate is closed, by a reload or because the gateway stops.
+// broker: the client does not know the error, or the connection ends, or the gate is closed. A reload closes gates, and so does a stop.
 func answerTo(refused *weir.Rejection, mode quota.Mode, windows []quota.Window) (code int16, why string, wait time.Duration) {
 	switch refused.Reason {
 	case weir.ReasonBlocked:

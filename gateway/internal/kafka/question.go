@@ -11,9 +11,8 @@ import (
 // question is what the gateway asks on a client's connection, and the answer once there is one.
 type question struct{ answer kmsg.Response }
 
-// ask lets the broker answer a question of the gateway's own, on the connection of a client and so with its rights. It comes in place of
-// a request of the client's, whose fields are other, and of which b is everything behind the size of its frame. Nothing else of the client is sent
-// meanwhile.
+// ask lets the broker answer a question of the gateway's own, on the connection of a client and so with its rights. It comes in place of a request
+// of the client's. The fields of that are other, and b is everything behind the size of its frame. Nothing else of the client is sent meanwhile.
 func (r *relay) ask(req *request, b []byte, other, q kmsg.Request) (kmsg.Response, error) {
 	answers, err := r.askAll(req, b, other, []kmsg.Request{q})
 	if err != nil {

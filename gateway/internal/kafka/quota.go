@@ -143,8 +143,8 @@ func (r *relay) owed(g *policy.Gate, p *pending, t *throttles) time.Time {
 // leastFetch is the least that max_bytes of a fetch is lowered to. Brokers send a batch that is larger nevertheless.
 const leastFetch = 1 << 20
 
-// lower lowers max_bytes of a fetch to what a full bucket of its quota holds, or the answer would be a debt whatever there was before.
-// A store elsewhere is asked what is there while the broker works: the answer says it in its first bytes.
+// lower lowers max_bytes of a fetch to what a full bucket of its quota holds. Else the answer would be a debt whatever there was
+// before. A store elsewhere is asked what is there while the broker works: the answer says it in its first bytes.
 func (r *relay) lower(g *policy.Gate, req *request, frame []byte) {
 	if g == nil || g.Mode() != policy.Enforce {
 		return

@@ -50,7 +50,8 @@ const (
 	mostRequest = 1 << 20
 	// saidWithin bounds how long a broker may take to answer a question of the gateway's own.
 	saidWithin = time.Minute
-	// mostAnswerHeader is what is read of an answer at least, if it has as much: its header, and the wait that an answer to Fetch begins with.
+	// mostAnswerHeader is what is read of an answer at least, if it has as much. That is its header, and the wait that an answer to Fetch
+	// begins with.
 	mostAnswerHeader = 64
 )
 
@@ -199,7 +200,7 @@ func (r *relay) hurry() {
 	}
 }
 
-// dial connects to the broker of a node, or to any of those where the cluster bootstraps: each of them has its part of the time, or one
+// dial connects to the broker of a node, or to any of those where the cluster bootstraps. Each of them has its part of the time, or one
 // that is silent would use it all.
 func (s *Server) dial(ctx context.Context, n *node) (c net.Conn, address string, err error) {
 	all := s.opts.Config.Bootstrap
@@ -391,7 +392,7 @@ func (r *relay) passOn(p pending, frame []byte, left int, buf []byte) error {
 // heldBack is how much of a request to produce is sent on only after it has been charged.
 const heldBack = 1 << 10
 
-// forward sends a part of a request: what has been read of it, and the bytes behind that, through a buffer that may be where the first
+// forward sends a part of a request: what has been read of it, and the bytes behind that. It uses a buffer that may be where the first
 // part is.
 func (r *relay) forward(frame []byte, left int, buf []byte) error {
 	if len(frame) > 0 {

@@ -1,5 +1,5 @@
 // Package kafka stands before a cluster of Kafka. Clients bootstrap at one listener, and find each node of the cluster at a
-// listener of its own, because each answer that names a node names its listener instead.
+// listener of its own. For each answer that names a node names that listener instead.
 //
 // Each connection of a client has one to a broker, shared by nobody. So rights, sessions, transactions and the
 // order of answers stay the broker's. Of requests and answers only what has to be known is decoded ([Server] says what); the rest

@@ -6,7 +6,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// shape is the fields of a request in a version with tags: a digit is so many bytes, u the 16 of an id, s a text, T tags, and what stands in
+// shape is the fields of a request in a version with tags. A digit is so many bytes, u the 16 of an id, s a text, and T tags. What stands in
 // brackets repeats.
 type shape string
 
@@ -44,8 +44,8 @@ func shapeOf(r kmsg.Request) (s shape, ok bool) {
 	return "", false
 }
 
-// fields passes over the fields of a shape. kmsg goes on reading tags behind the end of a request for as long as their number says, four
-// billion at most, and that takes minutes. So nothing is given to it before its end is known.
+// fields passes over the fields of a shape. kmsg goes on reading tags behind the end of a request for as long as their number says. That
+// is four billion at most, and takes minutes. So nothing is given to it before its end is known.
 func (r *reader) fields(s shape) {
 	for at := 0; at < len(s) && !r.short; at++ {
 		switch of := s[at]; of {
