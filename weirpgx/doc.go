@@ -58,11 +58,12 @@
 //
 // By default pgx closes a connection whose context ends, and cancels the statement in the background.
 // Under overload a storm of time-outs then leaves many more backends at work than there are slots, and a
-// new connection for each. [Open] sets pgconn.CancelRequestContextWatcherHandler instead: the
-// server is told to stop, and the connection and its slot are held until it has. That costs
-// about 100 ms of a slot for each statement that is cancelled, because pgx waits so long for a cancel that
-// comes late. One that comes later still stops the next statement of that connection, with SQLSTATE
-// 57014: seen on a server that had hardly any processor time. A server that has not stopped after [CancelPatience] loses its connection
+// new connection for each. With [Open] the server is told to stop, and the connection and its slot are held
+// until it has. pgconn.CancelRequestContextWatcherHandler does that too, and rests for 100 ms after each
+// cancel, because one that comes late would stop the next statement of that connection. Here it rests only
+// where the server does not say that the cancel has come: where the statement ended by itself meanwhile, or where
+// lc_messages is not English. A cancel that is later still stops the next statement, with SQLSTATE 57014. That
+// was seen on a server that had hardly any processor time. A server that has not stopped after [CancelPatience] loses its connection
 // all the same. For a pool that is made elsewhere, [CancelRequests] does this.
 //
 // # The size of the pool

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"log/slog"
 	"sync/atomic"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-go/weir"
@@ -87,7 +85,7 @@ func Open(ctx context.Context, cfg *pgxpool.Config, gate limit.Config, opts ...O
 		return nil, err
 	}
 	cfg = cfg.Copy()
-	CancelRequests(cfg)
+	CancelRequests(cfg.ConnConfig)
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		limiter.Close()
@@ -96,19 +94,6 @@ func Open(ctx context.Context, cfg *pgxpool.Config, gate limit.Config, opts ...O
 	p := New(pool, limiter, opts...)
 	p.own = limiter
 	return p, nil
-}
-
-// CancelPatience is how long a server may take to stop a statement whose context has ended. After
-// that its connection is closed, and its slot is free. The PingTimeout of a pool takes as much longer where
-// the server does not answer at all.
-const CancelPatience = 5 * time.Second
-
-// CancelRequests makes the pool's connections ask the server to stop when a context ends, and wait until it
-// has. See the package's documentation for why. [Open] does so by itself.
-func CancelRequests(cfg *pgxpool.Config) {
-	cfg.ConnConfig.BuildContextWatcherHandler = func(c *pgconn.PgConn) ctxwatch.Handler {
-		return &pgconn.CancelRequestContextWatcherHandler{Conn: c, DeadlineDelay: CancelPatience}
-	}
 }
 
 // Close closes the gate, if [Open] has made it, and then the pool. It returns when all connections

@@ -19,6 +19,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-go/weir"
@@ -723,6 +724,90 @@ func TestRestart(t *testing.T) {
 	p.Unguarded().Reset() // connections of before the restart
 	if _, err := p.Exec(t.Context(), "select 1"); err != nil {
 		t.Error(err)
+	}
+}
+
+// cancelled runs a statement that sleeps for ten minutes, and cancels it once it sleeps. It returns how long that
+// took to end.
+func cancelled(t *testing.T, p *Pool, statement string) (took time.Duration) {
+	t.Helper()
+	watcher, err := pgx.Connect(t.Context(), server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watcher.Close(context.WithoutCancel(t.Context()))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	over := make(chan struct{})
+	go func() {
+		_, _ = p.Exec(ctx, statement) // no error if the cancel came before the context was looked at
+		close(over)
+	}()
+	for sleeps := false; !sleeps; {
+		err := watcher.QueryRow(t.Context(), `select count(*) > 0 from pg_stat_activity where query = $1 and wait_event = 'PgSleep'`, statement).Scan(&sleeps)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	begun := time.Now()
+	cancel()
+	<-over
+	return time.Since(begun)
+}
+
+// resting returns a pool of one connection that rests for so long.
+func resting(t *testing.T, late time.Duration) *Pool {
+	t.Helper()
+	cfg := config(t, 1)
+	CancelRequests(cfg.ConnConfig)
+	build := cfg.ConnConfig.BuildContextWatcherHandler
+	cfg.ConnConfig.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+		h := build(conn)
+		h.(*canceller).late = late
+		return h
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return New(pool, nil)
+}
+
+// A connection whose statement the server has stopped is of use at once: it would rest for an hour.
+func TestStoppedStatementCostsNothing(t *testing.T) {
+	p := resting(t, time.Hour)
+	for range 10 {
+		cancelled(t, p, `/* stops */ select pg_sleep(600)`)
+		if _, err := p.Exec(t.Context(), `select 1`); err != nil {
+			t.Fatalf("the cancel came once more: %v", err)
+		}
+	}
+	if n := p.Unguarded().Stat().NewConnsCount(); n != 1 {
+		t.Errorf("%d connections were made", n)
+	}
+}
+
+// A statement that does not stop for the cancel ends by itself. Then the connection rests.
+func TestLateCancelIsWaitedFor(t *testing.T) {
+	const late = 300 * time.Millisecond
+	p := resting(t, late)
+	if took := cancelled(t, p, `/* goes on */ do $$ begin perform pg_sleep(600); exception when query_canceled then null; end $$`); took < late {
+		t.Errorf("the connection was free after %v", took)
+	}
+}
+
+// Other ends with the same code are no cancels.
+func TestIsCancel(t *testing.T) {
+	p := open(t, config(t, 1), limit.Config{})
+	var stop *pgconn.PgError
+	_, err := p.Exec(t.Context(), `set statement_timeout = 10; select pg_sleep(600)`)
+	if !errors.As(err, &stop) || stop.Code != "57014" || isCancel(stop) {
+		t.Errorf("a statement time-out: %v", err)
+	}
+	_, err = p.Exec(t.Context(), `set statement_timeout = 0; select pg_cancel_backend(pg_backend_pid()), pg_sleep(600)`)
+	if !errors.As(err, &stop) || !isCancel(stop) {
+		t.Errorf("a cancel: %v", err)
 	}
 }
 

@@ -41,8 +41,9 @@
 // # Contexts that end while the database works
 //
 // A driver may return at once and leave the server working. Under a storm of short deadlines the server
-// then has much more to do than the limit says. pgx's stdlib can cancel and wait for the server instead, which
-// costs about 100 ms of a slot each. config is the one that stdlib.GetConnector gets:
+// then has much more to do than the limit says. pgx's stdlib can cancel and wait for the server instead, by
+// weirpgx.CancelRequests(config). config is the one that stdlib.GetConnector gets. Without weirpgx it is the
+// following, which costs about 100 ms of a slot each:
 //
 //	config.BuildContextWatcherHandler = func(c *pgconn.PgConn) ctxwatch.Handler {
 //		return &pgconn.CancelRequestContextWatcherHandler{Conn: c, DeadlineDelay: 5 * time.Second}

@@ -126,7 +126,7 @@ func (b *bench) measure(ctx context.Context, url string) error {
 		return err
 	}
 	cfg.MaxConns = 2*128 + 8 // what ProbePair may ask for
-	weirpgx.CancelRequests(cfg)
+	weirpgx.CancelRequests(cfg.ConnConfig)
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return err

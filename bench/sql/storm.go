@@ -32,9 +32,9 @@ var stormStatements = []struct{ name, text string }{
 
 var handlers = []struct {
 	name, style string
-	set         func(*pgxpool.Config)
+	set         func(*pgx.ConnConfig)
 }{
-	{"pgx's own: close the connection, cancel in the background", "aimd", func(*pgxpool.Config) {}},
+	{"pgx's own: close the connection, cancel in the background", "aimd", func(*pgx.ConnConfig) {}},
 	{"weirpgx's: cancel, and wait until the server has stopped", "default", weirpgx.CancelRequests},
 }
 
@@ -68,13 +68,13 @@ func (b *bench) storms(ctx context.Context, url string) error {
 }
 
 // storm1 runs one storm, and returns how many backends were active at each look.
-func (b *bench) storm1(ctx context.Context, url, statement string, set func(*pgxpool.Config)) (active []float64, made int64, err error) {
+func (b *bench) storm1(ctx context.Context, url, statement string, set func(*pgx.ConnConfig)) (active []float64, made int64, err error) {
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, 0, err
 	}
 	cfg.MaxConns = stormClients
-	set(cfg)
+	set(cfg.ConnConfig)
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, 0, err

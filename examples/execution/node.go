@@ -67,7 +67,7 @@ func startNode(ctx context.Context, database, addr, controller string, ingress i
 		return nil, err
 	}
 	cfg.MaxConns = 2*most + 2*exemptCap // nobody ever waits for a connection
-	weirpgx.CancelRequests(cfg)
+	weirpgx.CancelRequests(cfg.ConnConfig)
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, err

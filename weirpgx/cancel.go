@@ -1,0 +1,88 @@
+package weirpgx
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
+)
+
+// CancelPatience is how long a server may take to stop a statement whose context has ended. After
+// that its connection is closed, and its slot is free. The PingTimeout of a pool takes as much longer where
+// the server does not answer at all.
+const CancelPatience = 5 * time.Second
+
+// CancelRequests makes connections ask the server to stop when a context ends, and wait until it has. See the
+// package's documentation for why. [Open] does so by itself. Of a pool it is the ConnConfig of its
+// configuration, of database/sql the one that stdlib.GetConnector gets. It sets BuildContextWatcherHandler, and
+// an OnPgError that calls the one before it.
+func CancelRequests(cfg *pgx.ConnConfig) {
+	cfg.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+		c := &canceller{conn: conn, late: lateCancel}
+		conn.CustomData()[cancellerKey] = c
+		return c
+	}
+	before := cfg.OnPgError
+	cfg.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
+		if c, ok := conn.CustomData()[cancellerKey].(*canceller); ok && isCancel(err) {
+			c.stopped.Store(true)
+		}
+		return before == nil || before(conn, err)
+	}
+}
+
+const cancellerKey = "weirpgx.canceller"
+
+// isCancel reports whether somebody's cancel stopped a statement. A statement time-out has the same code and
+// another text. Where the server speaks another language, no cancel is recognised, and each costs lateCancel.
+func isCancel(err *pgconn.PgError) bool {
+	return err.Code == "57014" && err.Message == "canceling statement due to user request"
+}
+
+// lateCancel is how long a connection rests after a statement that was to be cancelled and ended by itself. The server
+// may still deliver the cancel, which would stop the next statement. pgx waits as long.
+const lateCancel = 100 * time.Millisecond
+
+// canceller asks the server to stop a connection's statement when its context ends. It does what
+// pgconn.CancelRequestContextWatcherHandler does, which rests after each cancel. A canceller does not if the
+// server has said that the cancel stopped the statement: then nothing is on its way any more.
+type canceller struct {
+	conn    *pgconn.PgConn
+	late    time.Duration // lateCancel
+	stopped atomic.Bool   // the server has said so of this statement
+	ended   context.CancelFunc
+	asked   chan bool // whether the server was asked
+}
+
+// HandleCancel implements [ctxwatch.Handler].
+func (c *canceller) HandleCancel(context.Context) {
+	c.stopped.Store(false)
+	until := time.Now().Add(CancelPatience)
+	_ = c.conn.Conn().SetDeadline(until) // of a connection that is closed already
+	ctx, ended := context.WithDeadline(context.Background(), until)
+	c.ended, c.asked = ended, make(chan bool, 1)
+	go func() {
+		asks := ctx.Err() == nil // the statement has not ended meanwhile
+		if asks {
+			_ = c.conn.CancelRequest(ctx) // returns when the server has taken note; an error changes nothing here
+		}
+		c.asked <- asks
+	}()
+}
+
+// HandleUnwatchAfterCancel implements [ctxwatch.Handler]. It is called when the statement has ended.
+func (c *canceller) HandleUnwatchAfterCancel() {
+	stopped := c.stopped.Load()
+	if !stopped {
+		c.ended()
+	}
+	asked := <-c.asked
+	c.ended()
+	if asked && !stopped && !c.conn.IsClosed() {
+		time.Sleep(c.late)
+	}
+	_ = c.conn.Conn().SetDeadline(time.Time{})
+}
