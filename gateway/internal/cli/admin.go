@@ -85,20 +85,38 @@ func askAdmin(ctx context.Context, at, method, path string, header http.Header, 
 	for name, values := range header {
 		req.Header[name] = values
 	}
+	asked := time.Now()
+	late := func(err error) error { // in words, where the time is over
+		if errors.Is(err, context.DeadlineExceeded) {
+			return lateError{time.Since(asked)}
+		}
+		return err
+	}
 	res, err := client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("no gateway answers at %s: %w; set --admin to the address of its admin listener, or to unix:PATH of its socket", at, errors.Unwrap(err))
+		return nil, fmt.Errorf("no gateway answers at %s: %w; set --admin to the address of its admin listener, or to unix:PATH of its socket", at, late(errors.Unwrap(err)))
 	}
 	defer res.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(res.Body, mostAnswer))
 	if err != nil {
-		return nil, fmt.Errorf("the answer of %s %w: %w", at, errBrokeOff, err)
+		return nil, fmt.Errorf("the answer of %s %w: %w", at, errBrokeOff, late(err))
 	}
 	return &answer{res, at, text}, nil
 }
 
 // errBrokeOff is the error of an answer that ended too early.
 var errBrokeOff = errors.New("broke off")
+
+// lateError is the error of an answer that has not come in time.
+type lateError struct{ after time.Duration }
+
+// Error says how long the answer was waited for.
+func (e lateError) Error() string {
+	return fmt.Sprintf("there was no answer within %v", e.after.Round(100*time.Millisecond))
+}
+
+// Unwrap returns the error of the context that ended.
+func (lateError) Unwrap() error { return context.DeadlineExceeded }
 
 // adminClient returns a client for an address, and the URL that stands before each path.
 func adminClient(at string) (base string, client *http.Client) {

@@ -22,6 +22,7 @@ type reloadOptions struct {
 	TokenFile string
 	PID       int // 0: over the admin listener
 	Signal    func(pid int) error
+	Answer    time.Duration // for what a gateway answers at once
 	Wait      time.Duration // for the end of a reload
 	Out       io.Writer
 }
@@ -31,7 +32,7 @@ const reloadPatience = 30 * time.Second
 
 // NewReloadCommand returns weir reload.
 func NewReloadCommand() *cobra.Command {
-	o := reloadOptions{Signal: hangUp, Wait: reloadPatience}
+	o := reloadOptions{Signal: hangUp, Answer: patience, Wait: reloadPatience}
 	cmd := &cobra.Command{
 		Use:   "reload",
 		Short: "Have a running gateway read its configuration again, and show what changed",
@@ -76,7 +77,15 @@ func runReload(ctx context.Context, o reloadOptions) error {
 	if err != nil {
 		return err
 	}
+	// A gateway answers this at once. What does not is not worth the wait for a reload.
+	before, err := o.last(ctx)
+	if err != nil {
+		return fmt.Errorf("%w; weir reload --pid sends a signal instead", err)
+	}
 	res, err := askAdmin(ctx, o.Admin, http.MethodPost, "/reload", header, nil)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("the gateway at %s has not reloaded within %v, and may still do so; its log says what becomes of it", o.Admin, o.Wait)
+	}
 	if err != nil {
 		return fmt.Errorf("%w; weir reload --pid sends a signal instead", err)
 	}
@@ -88,23 +97,14 @@ func runReload(ctx context.Context, o reloadOptions) error {
 		}
 		return o.tell(&done)
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return fmt.Errorf("%w; %s", res.problem(), o.instead(ctx))
+		return fmt.Errorf("%w; without them, weir reload --pid %d on the gateway's machine sends a signal", res.problem(), before.PID)
 	}
 	return res.problem()
 }
 
-// instead says how to reload a gateway that takes no writes from here.
-func (o *reloadOptions) instead(ctx context.Context) string {
-	pid := "PID"
-	if now, err := o.last(ctx); err == nil && now.PID > 0 {
-		pid = fmt.Sprint(now.PID)
-	}
-	return "without them, weir reload --pid " + pid + " on the gateway's machine sends a signal"
-}
-
 // last asks what became of the last reload.
 func (o *reloadOptions) last(ctx context.Context) (*admin.Reload, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, o.Answer)
 	defer cancel()
 	res, err := askAdmin(ctx, o.Admin, http.MethodGet, "/reload", nil, nil)
 	if err != nil {

@@ -92,7 +92,7 @@ func TestReload(t *testing.T) {
 func TestReloadBySignal(t *testing.T) {
 	g := startReloadable(t)
 	out := new(strings.Builder)
-	o := reloadOptions{Admin: g.admin, PID: os.Getpid(), Wait: await.Patience, Out: out}
+	o := reloadOptions{Admin: g.admin, PID: os.Getpid(), Answer: await.Patience, Wait: await.Patience, Out: out}
 	o.Signal = func(int) error { g.signals <- syscall.SIGHUP; return nil }
 	g.save(t, "limit: 3", "limit: 7")
 	if err := runReload(t.Context(), o); err != nil || !strings.Contains(out.String(), "gates.api.limit.limit: 7 (was 3)") {
@@ -112,7 +112,7 @@ func TestReloadBySignal(t *testing.T) {
 func TestReloadWithoutFile(t *testing.T) {
 	g := &reloadable{admin: freeAddr(t)}
 	g.run(t, runOptions{Upstream: "http://127.0.0.1:1", Listen: freeAddr(t), Admin: g.admin})
-	o := reloadOptions{Admin: g.admin, PID: os.Getpid(), Wait: await.Patience}
+	o := reloadOptions{Admin: g.admin, PID: os.Getpid(), Answer: await.Patience, Wait: await.Patience}
 	o.Signal = func(int) error { t.Error("a signal was sent"); return nil }
 	for _, pid := range []int{o.PID, 0} {
 		o.PID = pid
@@ -149,10 +149,39 @@ func TestReloadGivesUp(t *testing.T) {
 	g := startReloadable(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	o := reloadOptions{Admin: g.admin, PID: os.Getpid(), Wait: 100 * time.Millisecond, Out: new(strings.Builder)}
+	o := reloadOptions{Admin: g.admin, PID: os.Getpid(), Answer: await.Patience, Wait: 100 * time.Millisecond, Out: new(strings.Builder)}
 	o.Signal = func(int) error { return nil }
 	err := runReload(ctx, o)
 	if err == nil {
 		t.Error("a signal that nobody has got is reported as a reload")
+	}
+}
+
+// What takes connections and never answers is given up long before a reload would be, and so is a gateway that
+// does not come to an end.
+func TestReloadWithoutAnswer(t *testing.T) {
+	for _, test := range []struct {
+		silent       string // the method that gets no answer
+		answer, wait time.Duration
+		want         string
+	}{
+		{http.MethodGet, 100 * time.Millisecond, time.Hour, "there was no answer within"},
+		{http.MethodPost, time.Hour, 100 * time.Millisecond, "has not reloaded within 100ms, and may still do so"},
+	} {
+		ended := make(chan struct{})
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == test.silent {
+				<-ended
+			}
+			_, _ = w.Write([]byte("{}"))
+		}))
+		o := reloadOptions{Admin: s.URL, Answer: test.answer, Wait: test.wait, Out: new(strings.Builder)}
+		ctx, cancel := context.WithTimeout(t.Context(), test.wait)
+		if err := runReload(ctx, o); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s is not answered: %v, want %q", test.silent, err, test.want)
+		}
+		cancel()
+		close(ended)
+		s.Close()
 	}
 }
