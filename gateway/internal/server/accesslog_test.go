@@ -168,8 +168,8 @@ func TestAccessLogOfWaiting(t *testing.T) {
 	}
 }
 
-// logrotate renames the file and sends SIGHUP, which reloads. That opens the file again, also if the
-// configuration has faults, and loses no line.
+// logrotate renames the file and asks for a reload, by SIGHUP or at the admin listener. That opens the file again,
+// also if the configuration has faults, and loses no line.
 func TestAccessLogIsReopened(t *testing.T) {
 	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {})
 	cfg, file := logged(t, up.URL)
@@ -185,6 +185,15 @@ func TestAccessLogIsReopened(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	rotateAndTell := func(to string) {
+		t.Helper()
+		if err := os.Rename(file, to); err != nil {
+			t.Fatal(err)
+		}
+		if told := g.reloadAndTell(); told.Error != fault.Error() {
+			t.Fatal(told.Error)
+		}
+	}
 	get(t, g.url+"/1")
 	g.idle()
 	rotate(file + ".1")
@@ -194,7 +203,10 @@ func TestAccessLogIsReopened(t *testing.T) {
 	rotate(file + ".2")
 	get(t, g.url+"/3")
 	g.idle()
-	for i, name := range []string{file + ".1", file + ".2", file} {
+	rotateAndTell(file + ".3")
+	get(t, g.url+"/4")
+	g.idle()
+	for i, name := range []string{file + ".1", file + ".2", file + ".3", file} {
 		if got, want := linesOf(t, name, 1)[0].Path, fmt.Sprintf("/%d", i+1); got != want {
 			t.Errorf("%s is about %s, want %s", name, got, want)
 		}
@@ -205,8 +217,8 @@ func TestAccessLogIsReopened(t *testing.T) {
 	off := *cfg
 	off.AccessLog = config.AccessLog{To: config.Off}
 	next = &off
-	rotate(file + ".3")
-	get(t, g.url+"/4")
+	rotate(file + ".4")
+	get(t, g.url+"/5")
 	bad := *cfg
 	bad.AccessLog.To = filepath.Join(file, "none")
 	next = &bad
@@ -217,16 +229,16 @@ func TestAccessLogIsReopened(t *testing.T) {
 	if err := g.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	get(t, g.url+"/5")
+	get(t, g.url+"/6")
 	g.idle()
-	if got := linesOf(t, file, 1)[0].Path; got != "/5" {
+	if got := linesOf(t, file, 1)[0].Path; got != "/6" {
 		t.Errorf("the file is about %s", got)
 	}
 	if err := g.stop(); err != nil {
 		t.Error(err)
 	}
-	if s := g.AccessLog(); s.Written != 4 || s.Full+s.Failed != 0 {
-		t.Errorf("counted %+v; want four lines and none lost", s)
+	if s := g.AccessLog(); s.Written != 5 || s.Full+s.Failed != 0 {
+		t.Errorf("counted %+v; want five lines and none lost", s)
 	}
 }
 

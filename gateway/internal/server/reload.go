@@ -33,9 +33,15 @@ func (s *Server) Reload() error {
 	}
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
+	return s.reloadNow()
+}
+
+// reloadNow is reload for somebody who has asked for it. With a fault it opens the access log again all the
+// same: whoever has renamed that does not know of the faults in the file.
+func (s *Server) reloadNow() error {
 	err := s.reload()
 	if err != nil {
-		s.reopenAccessLog() // whoever has renamed it does not know of the faults in the file
+		s.reopenAccessLog()
 	}
 	return err
 }
@@ -114,7 +120,7 @@ func (s *Server) lastReload() admin.Reload {
 func (s *Server) reloadAndTell() admin.Reload {
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
-	_ = s.reload() // lastReload has the error
+	_ = s.reloadNow() // lastReload has the error
 	return s.lastReload()
 }
 
