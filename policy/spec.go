@@ -260,7 +260,8 @@ type RouteSpec struct {
 	SettleEvent string `json:"settle_event,omitempty" example:"usage.total_tokens"`
 	// Let the client see the header of settle.
 	SettleKeep bool `json:"settle_keep,omitempty" default:"false"`
-	// When an answer is no longer useful, counted from the arrival. 0 means never.
+	// When an answer is no longer useful, counted from the arrival. What would come later is not begun; an answer that
+	// comes later all the same is not cut off. 0 means never.
 	Timeout Duration `json:"timeout,omitempty" default:"0s" min:"0s"`
 	// Shortens the wait below what the gate allows. 0 means what the gate allows.
 	MaxWait Duration `json:"max_wait,omitempty" default:"0s" min:"0s" minus1:"refuse instead of waiting"`

@@ -254,6 +254,9 @@ type Upstream struct {
 	ConnectTimeout policy.Duration `json:"connect_timeout,omitempty" default:"2s" min:"1ms" max:"10m"`
 	// How long a target may take until the header of its answer. 0 means no limit.
 	ResponseTimeout policy.Duration `json:"response_timeout" default:"30s" min:"0s" max:"24h"`
+	// How long a target may send nothing in the middle of an answer. Then the answer is cut off. Connections that were
+	// upgraded, as by WebSockets, have no such limit, and calls of gRPC have one of their own. 0 means no limit.
+	ResponseIdleTimeout policy.Duration `json:"response_idle_timeout" default:"5m" min:"0s" max:"24h"`
 	// How long a call of gRPC may go without a byte of either side before it is reset. It begins with
 	// the call, and does not count while the target works on a complete request: response_timeout
 	// does then. 0 means no limit.

@@ -152,6 +152,7 @@ type exchange struct {
 	body     *clientBody   // nil for a request without a body
 	// conversation is for calls of gRPC.
 	conversation conversation
+	awaited      atomic.Int64 // since when a part of the answer's body is waited for, on the upstream's clock; 0: it is not
 	bodies       struct {
 		client clientBody
 		answer answerBody
@@ -175,6 +176,7 @@ type exchange struct {
 var (
 	errResponseTimeout = errors.New("the upstream did not answer in time")
 	errClientLeft      = errors.New("the client left")
+	errSilent          = errors.New("the upstream has sent nothing in the middle of its answer for too long")
 	errIdle            = errors.New("neither side of the call has sent anything for too long")
 )
 
@@ -559,7 +561,9 @@ type answerBody struct {
 }
 
 func (b *answerBody) Read(p []byte) (int, error) {
+	b.x.awaited.Store(int64(b.x.upstream.now()) + 1) // never 0
 	n, err := b.ReadCloser.Read(p)
+	b.x.awaited.Store(0)
 	b.x.touch(n)
 	b.x.readCall(p[:n], b.res.Trailer, err)
 	if b.x.events != nil {
@@ -577,6 +581,8 @@ func (b *answerBody) Read(p []byte) (int, error) {
 		b.x.settleStream(true)
 		b.x.leave()
 		b.x.permit.Done(weir.NoSample)
+	case b.x.cancelledBy() == errSilent:
+		b.x.upstream.recordFailure(b.x, failedBody, errSilent)
 	case b.x.Context.Err() == nil && !b.x.deadlinePassed():
 		b.x.upstream.recordFailure(b.x, failedBody, err)
 	}

@@ -201,6 +201,8 @@ func (x *exchange) overdue(now time.Duration, round uint64) bool {
 		return false
 	case !gone && x.idle(now):
 		x.cause = errIdle
+	case !gone && x.silent(now):
+		x.cause = errSilent
 	case x.answered:
 		if gone {
 			x.cause = errClientLeft
@@ -220,6 +222,13 @@ func (x *exchange) overdue(now time.Duration, round uint64) bool {
 		x.cause = errResponseTimeout
 	}
 	return x.cause != nil
+}
+
+// silent reports whether the target has sent nothing for too long in the middle of an answer. While the client is
+// waited for, the target may have nothing to say. The exchange's mutex is held.
+func (x *exchange) silent(now time.Duration) bool {
+	most, since := time.Duration(x.upstream.cfg.ResponseIdleTimeout), time.Duration(x.awaited.Load())
+	return !x.call.GRPC && most > 0 && since > 0 && !x.paused && now-since >= most
 }
 
 // expectedEnd estimates when the upstream will be done with the request. 0 means that the slot is

@@ -99,6 +99,19 @@ func TestWatch(t *testing.T) {
 		x.call.GRPC = false
 		x.mu.Unlock()
 	}), nil, 10*time.Second)
+	awaited := func(act func(x *exchange)) func(*Upstream, *exchange, func()) {
+		return func(u *Upstream, x *exchange, _ func()) {
+			x.mu.Lock()
+			u.cfg.ResponseIdleTimeout = policy.Duration(3 * time.Second)
+			x.mu.Unlock()
+			x.endWait()
+			x.awaited.Store(int64(u.now()) + 1)
+			act(x)
+		}
+	}
+	f("an answer that says no more", config.Hold, awaited(func(*exchange) {}), errSilent, 3*time.Second)
+	f("an answer that its client reads slowly", config.Hold, awaited(func(x *exchange) { x.awaited.Store(0) }), nil, 10*time.Second)
+	f("an answer whose request is under way", config.Hold, awaited((*exchange).pause), nil, 10*time.Second)
 	mean = 0 // nothing has been answered yet: nothing is known
 	f("the client leaves a cold start, hold", config.Hold, func(_ *Upstream, _ *exchange, leave func()) {
 		time.Sleep(100 * time.Millisecond)

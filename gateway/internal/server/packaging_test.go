@@ -140,6 +140,17 @@ func TestAlertsAreWhole(t *testing.T) {
 	}
 }
 
+// The unit refuses to reload a file with faults before it sends the signal. An access log must be opened again all the
+// same, so logrotate is told to send the signal itself.
+func TestRotationSendsTheSignal(t *testing.T) {
+	unit, guide := readText(t, "../../../packaging/weir.service"), readText(t, "../../../docs/howto/access-log.md")
+	_, after, rotates := strings.Cut(guide, "postrotate\n")
+	command, _, _ := strings.Cut(after, "\n")
+	if checks := strings.Contains(unit, "ExecReload=/usr/bin/weir check"); !rotates || checks && strings.TrimSpace(command) != "systemctl kill -s HUP weir" {
+		t.Errorf("the guide rotates by %q", command)
+	}
+}
+
 // The examples for Kubernetes fit together, and the files of weir in them have no faults. That the cluster
 // knows their fields is what make test-manifests checks.
 func TestKubernetesExamples(t *testing.T) {

@@ -185,6 +185,32 @@ func TestAnswerBreaksOff(t *testing.T) {
 	f("reset in a chunk", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
 }
 
+// An upstream that falls silent in the middle of an answer loses its client, is counted, and keeps no slot.
+func TestAnswerFallsSilent(t *testing.T) {
+	up := upstreamOf(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write([]byte("only this"))
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	cfg := baseConfig(t, up.URL)
+	change(cfg, func(u *config.Upstream, _ *policy.LimitSpec) {
+		u.ResponseIdleTimeout = policy.Duration(100 * time.Millisecond)
+	})
+	g := start(t, cfg, Options{})
+	res, err := http.Get(g.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(res.Body); err == nil || string(text) != "only this" {
+		t.Errorf("the client got %q, %v; want an answer that breaks off", text, err)
+	}
+	res.Body.Close()
+	g.idle()
+	if stats := g.Upstreams()[0].Stats(); stats[0].Failures["body"] != 1 || !strings.Contains(g.log.String(), "sent nothing in the middle of its answer") {
+		t.Errorf("counted %+v; the log has\n%s", stats, g.log)
+	}
+}
+
 // An upstream that sends more than it announced.
 func TestAnswerTooLong(t *testing.T) {
 	g := start(t, baseConfig(t, rawUpstream(t, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello and more")), Options{})
