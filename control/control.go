@@ -95,6 +95,9 @@ type Decision struct {
 	// Limit is the new limit, from 1 to 1<<30. On any other value a gate keeps the
 	// last good limit and counts a fault.
 	Limit int64
+	// Fraction is what the limit of a key has beyond Limit in the mean, from 0 to below 1.
+	// keyed.Pools give so many of the keys one slot more, in turn. Other gates ignore it.
+	Fraction float64
 	// Next is how long the next window should last, at least 1 ms: a gate uses 1 ms
 	// for less. 0 means that the controller need not be called again.
 	Next time.Duration

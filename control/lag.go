@@ -228,6 +228,9 @@ type DrainConfig struct {
 //
 // While lag is unknown, the limit stays and then goes to Safe, as in [LagMap].
 //
+// The limit has a fraction, which keyed.Pools share out ([Decision].Fraction). So fifty keys
+// with two or three slots each follow the lag as finely as one gate with a hundred.
+//
 // # Assumptions, and where it fails
 //
 // Work must keep its slot until it is drained, so that what finishes is what was
@@ -256,7 +259,7 @@ func NewDrain(cfg DrainConfig) (*Drain, error) {
 	var f fault.List
 	setting.Complete(&cfg, &f)
 	cfg.Initial, cfg.Safe = cmp.Or(cfg.Initial, cfg.Max), cmp.Or(cfg.Safe, cfg.Min)
-	cfg.Adder = cmp.Or(cfg.Adder, max(1, float64(cfg.Max)/100))
+	cfg.Adder = cmp.Or(cfg.Adder, float64(cfg.Max)/100)
 	checkBounds(&f, cfg.Min, cfg.Max)
 	reader := lagReader{signal: cfg.Signal, hold: cfg.Hold, safe: cfg.Safe}
 	reader.check(&f, cfg.Min, cfg.Max)
@@ -287,7 +290,9 @@ func (d *Drain) Update(w *Window) Decision {
 	} else {
 		d.limit, why = d.reader.without(d.limit)
 	}
-	return d.decideBy(name, why)
+	decision := d.decideBy(name, why)
+	_, decision.Fraction = math.Modf(d.limit)
+	return decision
 }
 
 func (d *Drain) follow(lag float64, w *Window) string {
@@ -312,7 +317,7 @@ func (d *Drain) follow(lag float64, w *Window) string {
 // any where those that hold most shrink first.
 func (d *Drain) overfull(w *Window) bool {
 	if w.Within == nil {
-		return float64(w.InFlight) > d.limit
+		return float64(w.InFlight) > math.Ceil(d.limit)
 	}
 	held, _ := w.Within(int64(d.limit))
 	now, _ := w.Within(math.MaxInt64)

@@ -195,6 +195,8 @@ func byLag(c control.Controller) bool {
 // settings are what every shard reads: replaced as a whole, never written to.
 type settings struct {
 	limit      int64  // of a key without an override
+	more       uint8  // so many groups of keys have one slot more than limit
+	turn       uint8  // added to a group's number, it tells whether that is one of them
 	reason     string // for that limit, by this controller
 	controller string
 	signal     string
@@ -222,6 +224,7 @@ func (c *Config) settings(by control.Controller, first control.Decision) *settin
 		timed: !fixed || c.Hooks.Done != nil || c.Now != nil || c.Queue.ByTime,
 		moved: !fixed, largest: c.LargestFirst, byTime: c.Queue.ByTime, refuseOversize: c.RefuseOversize,
 	}
+	s.share(first.Fraction)
 	if s.maxKeys == 0 {
 		s.maxKeys = DefaultMaxKeys
 	}
@@ -236,7 +239,21 @@ func (s *settings) limitOf(e *keys.Entry) int64 {
 	if e.Is(keys.Marked) {
 		return s.limitOfName(e.Name())
 	}
+	if s.more > 0 && (e.Group()+s.turn)%keys.Groups < s.more {
+		return s.limit + 1
+	}
 	return s.limit
+}
+
+// share gives so many groups of keys one slot more than the limit that a fraction of a slot is
+// the mean. Those who have it now have it last again. Where the largest shrink first, nobody
+// has: that limit is a level for the few who hold more.
+func (s *settings) share(fraction float64) {
+	s.turn = (s.turn - s.more) % keys.Groups
+	s.more = 0
+	if fraction > 0 && fraction < 1 && !s.largest && s.limit < limit.MaxLimit {
+		s.more = uint8(fraction * keys.Groups)
+	}
 }
 
 // limitOfName is limitOf for a key that may not be known.

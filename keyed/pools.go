@@ -31,7 +31,8 @@ type Pools struct {
 	shards   []shard // as many as a power of two
 	shift    uint    // hash >> shift is the shard
 	settings atomic.Pointer[settings]
-	keys     atomic.Int64 // known, in all shards
+	keys     atomic.Int64  // known, in all shards
+	dealt    atomic.Uint32 // keys that became known, each to the next group
 	waiting  atomic.Int64
 	exempt   gate.Exempt
 	hand     atomic.Uint32 // counts up: the remainder is the shard that reclaim asked last

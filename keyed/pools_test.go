@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -576,12 +577,15 @@ func TestWindowIsOfOneKey(t *testing.T) {
 }
 
 type spy struct {
-	limit int64
-	seen  control.Window
+	limit    int64
+	fraction float64
+	seen     control.Window
 }
 
-func (s *spy) Name() string            { return "spy" }
-func (s *spy) Start() control.Decision { return control.Decision{Limit: s.limit, Next: time.Second} }
+func (s *spy) Name() string { return "spy" }
+func (s *spy) Start() control.Decision {
+	return control.Decision{Limit: s.limit, Fraction: s.fraction, Next: time.Second}
+}
 func (s *spy) Update(w *control.Window) control.Decision {
 	s.seen = *w
 	if s.limit < 0 {
@@ -599,7 +603,13 @@ func TestNonsense(t *testing.T) {
 		*now += time.Second
 		g.Step()
 	}
-	if s := g.Snapshot(); s.Limit != 4 || s.Faults != 3 || len(told) != 1 {
+	c.limit = 5
+	for _, f := range []float64{math.NaN(), -0.1, 1, math.Inf(1)} {
+		c.fraction = f
+		*now += time.Second
+		g.Step()
+	}
+	if s := g.Snapshot(); s.Limit != 4 || s.Faults != 7 || len(told) != 1 {
 		t.Errorf("%+v, told %q", s, told)
 	}
 }

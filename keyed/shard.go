@@ -95,7 +95,7 @@ func (s *shard) find(set *settings, h uint64, n *keys.Name) (slot uint32, ok boo
 	if !s.makeRoom(set.maxKeys) {
 		return 0, false
 	}
-	slot = s.table.Add(h, n)
+	slot = s.table.Add(h, n, uint8(s.gate.dealt.Add(1)%keys.Groups))
 	s.count.newcomers++
 	s.mark(set, s.table.At(slot))
 	return slot, true

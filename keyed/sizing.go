@@ -108,15 +108,16 @@ func (g *Pools) ticked() (c gate.Change, out gate.Answers) {
 	if set.largest {
 		g.weigh(set, now-at > at-g.since)
 	}
-	d, problem := g.sizer.Ask(control.Decision{Limit: set.limit, Signal: set.signal})
+	d, problem := g.sizer.Ask(control.Decision{Limit: set.limit, Fraction: float64(set.more) / keys.Groups, Signal: set.signal})
 	c.Problem = problem
 	if !d.Extend {
 		g.restart(now, sum)
 	}
 	next := *set
 	next.limit, next.signal = gate.ClampLimit(d.Limit), d.Signal
+	next.share(d.Fraction)
 	changed, grown := g.askOwn(&next, &c)
-	if changed || next.limit != set.limit || next.signal != set.signal {
+	if changed || next.limit != set.limit || next.signal != set.signal || next.more != set.more || next.turn != set.turn {
 		next.reason = d.Reason
 		c.From, c.To, c.Reason = set.limit, next.limit, d.Reason
 		out = g.apply(&next, false, grown, now)
@@ -175,7 +176,8 @@ func (g *Pools) startOwn(cfg *Config, set *settings) {
 // says whether the overrides have changed, grown whether the limit of a key may have grown.
 func (g *Pools) apply(next *settings, overrides, grown bool, now time.Duration) (out gate.Answers) {
 	was := g.settings.Swap(next)
-	if !overrides && !grown && next.limit <= was.limit {
+	grown = grown || next.limit > was.limit || next.limit == was.limit && next.more > 0
+	if !overrides && !grown {
 		return out
 	}
 	for i := range g.shards {

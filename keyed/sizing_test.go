@@ -2,6 +2,9 @@ package keyed
 
 import (
 	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -53,5 +56,114 @@ func TestLagLoopSettles(t *testing.T) {
 	s := g.Snapshot()
 	if s.Limit < 714 || s.Limit > 718 || s.InFlight < 35_700 || s.InFlight > 35_900 {
 		t.Errorf("settled at %d slots and a lag of %d", s.Limit, s.InFlight)
+	}
+}
+
+// A limit of 2.25 is 3 for a quarter of the keys, another quarter each window, and whoever waits
+// for a slot gets it with its key's turn.
+func TestFraction(t *testing.T) {
+	c := &spy{limit: 2, fraction: 0.25}
+	g, now := byHand(t, Config{Controller: c, Overrides: map[string]Override{"own": {Limit: 2}}, Queue: limit.Queue{Len: 1000, MaxWait: time.Hour}})
+	names := []string{"own"}
+	for i := range 64 {
+		names = append(names, fmt.Sprint("db-", i))
+	}
+	had, waiting := map[string]int{}, 0
+	for _, name := range names {
+		for range 6 {
+			if _, _, err := g.Arrive(tenant(name), func(weir.Permit, error) { had[name]++ }); err == nil {
+				had[name]++
+			}
+		}
+	}
+	limits := func() (two, three int) {
+		for _, name := range names {
+			switch u, _ := g.Key(name); {
+			case u.Limit == 2 || name == "own":
+				two++
+			case u.Limit == 3:
+				three++
+			}
+		}
+		return two, three
+	}
+	for window := range 4 {
+		if two, three := limits(); two != 49 || three != 16 {
+			t.Errorf("window %d: %d keys with 2 slots and %d with 3", window, two, three)
+		}
+		*now += time.Second
+		g.Step()
+	}
+	for _, name := range names {
+		if want := map[bool]int{true: 2, false: 3}[name == "own"]; had[name] != want {
+			t.Errorf("%s has had %d slots, want %d: each had its turn", name, had[name], want)
+		}
+		waiting += 6 - had[name]
+	}
+	if s := g.Snapshot(); s.Limit != 2 || s.Waiting != int64(waiting) {
+		t.Errorf("%+v, want %d waiting", s, waiting)
+	}
+	for _, tt := range []struct {
+		settings
+		fraction float64
+		want     uint8
+	}{
+		{settings{limit: 2}, 0.3, 4}, {settings{limit: 2, more: 4}, 0, 0}, {settings{limit: 2}, math.NaN(), 0}, {settings{limit: 2}, 1, 0},
+		{settings{limit: limit.MaxLimit}, 0.5, 0}, {settings{limit: 2, largest: true}, 0.5, 0},
+	} {
+		if tt.share(tt.fraction); tt.more != tt.want {
+			t.Errorf("%+v: %d groups have one more, want %d", tt, tt.more, tt.want)
+		}
+	}
+}
+
+// Fifty databases share a lag of a hundred: with whole slots for all, control.Drain would go from
+// two to three and back, and the lag from 25 to 190. It does not, so nobody waits for much
+// longer than the mean.
+func TestDrainOfFewSlots(t *testing.T) {
+	const databases, capacity, offered, settled = 50, 500, 1500, 30 * time.Second
+	source := &flying{}
+	drain := weir.Must(control.NewDrain(control.DrainConfig{Min: 1, Max: 20, Target: 200, Interval: time.Second}))
+	g, now := byHand(t, Config{Controller: drain, Signals: source, Queue: limit.Queue{Len: -1}})
+	source.g = g
+	type batch struct {
+		weir.Permit
+		since time.Duration
+	}
+	var (
+		queue             []batch
+		times             []time.Duration
+		arrivals          = rand.New(rand.NewPCG(1, 2))
+		low, peak, lagSum = math.MaxInt, 0, 0
+	)
+	for *now < 2*time.Minute {
+		*now += 2 * ms
+		for range 2 * capacity / 1000 {
+			if len(queue) > 0 {
+				queue[0].Done(weir.OK)
+				times = append(times, *now-queue[0].since)
+				queue = queue[1:]
+			}
+		}
+		for range 2 * offered / 1000 {
+			if p, err := g.TryAdmit(tenant(fmt.Sprint("db-", arrivals.IntN(databases)))); err == nil {
+				queue = append(queue, batch{p, *now})
+			}
+		}
+		if *now%time.Second == 0 {
+			g.Step()
+		}
+		if *now <= settled {
+			times = times[:0]
+			continue
+		}
+		low, peak, lagSum = min(low, len(queue)), max(peak, len(queue)), lagSum+len(queue)
+	}
+	slices.Sort(times)
+	p99, applied := times[len(times)*99/100], float64(len(times))/(*now-settled).Seconds()
+	lag := float64(lagSum) / float64((*now-settled)/(2*ms))
+	t.Logf("lag %.0f, from %d to %d; p99 %v, %.2f of lag over capacity; %.0f applied a second", lag, low, peak, p99, p99.Seconds()/(lag/capacity), applied)
+	if low < 50 || peak > 150 || p99.Seconds() > 1.5*lag/capacity || applied < 0.99*capacity {
+		t.Error("want a lag from 50 to 150, 1.5, and 500")
 	}
 }

@@ -85,6 +85,8 @@ func (s *Sizer) ask(kept control.Decision, update func(*control.Window) control.
 	switch {
 	case d.Limit < 1 || d.Limit > MaxLimit:
 		return kept, fmt.Sprintf("controller %q wants a limit of %d: it must be from 1 to %d", name, d.Limit, int64(MaxLimit))
+	case !(d.Fraction >= 0 && d.Fraction < 1):
+		return kept, fmt.Sprintf("controller %q wants a fraction of %v: it must be from 0 to below 1", name, d.Fraction)
 	case d.Next < 0:
 		return kept, fmt.Sprintf("controller %q wants a window of %v: it must not be negative", name, d.Next)
 	case d.Next > 0:

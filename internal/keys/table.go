@@ -34,7 +34,13 @@ const (
 	// Waiting and Marked are for the caller.
 	Waiting
 	Marked
+
+	groupBit // the first of those that hold the group
 )
+
+// Groups is how many groups there are. Keys are dealt to them one after the other, so they
+// differ by few keys.
+const Groups = 16
 
 // Name returns the entry's name.
 func (e *Entry) Name() *Name { return &e.name }
@@ -50,6 +56,9 @@ func (e *Entry) Set(flag uint8, on bool) {
 		e.flags &^= flag
 	}
 }
+
+// Group returns the group that the key was dealt to, below [Groups].
+func (e *Entry) Group() uint8 { return e.flags / groupBit }
 
 // Held returns what the key has in flight.
 func (e *Entry) Held() int64 { return int64(e.held) }
@@ -131,14 +140,14 @@ func (t *Table) Peek(h uint64, n *Name) (slot uint32, ok bool) {
 	return 0, false
 }
 
-// Add adds n, with the hash h. n must not be in the table, and the table must have
+// Add adds n, with the hash h, to a group. n must not be in the table, and the table must have
 // fewer keys than Most.
-func (t *Table) Add(h uint64, n *Name) (slot uint32) {
+func (t *Table) Add(h uint64, n *Name, group uint8) (slot uint32) {
 	if (t.len+1)*4 > len(t.index)*3 {
 		t.reindex()
 	}
 	slot = t.slot()
-	*t.At(slot) = Entry{hash: uint32(h), name: *n, flags: used}
+	*t.At(slot) = Entry{hash: uint32(h), name: *n, flags: used | group%Groups*groupBit}
 	t.insert(uint32(h), slot)
 	t.len++
 	t.idle++

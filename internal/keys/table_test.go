@@ -19,7 +19,7 @@ func find(t *Table, key string) (uint32, bool) {
 
 func add(t *Table, key string) uint32 {
 	n := NameOf(key)
-	return t.Add(n.hash(seed), &n)
+	return t.Add(n.hash(seed), &n, uint8(len(key)))
 }
 
 func TestNames(t *testing.T) {
@@ -127,7 +127,7 @@ func run(t *testing.T, ops []byte) {
 		switch op >> 6 {
 		case 0, 1:
 			if !ok {
-				slot = table.Add(hash(&n), &n)
+				slot = table.Add(hash(&n), &n, uint8(len(key)))
 			}
 			table.Hold(slot, 1)
 			model[key]++
@@ -184,7 +184,7 @@ func compare(t *testing.T, table *Table, model map[string]uint32) {
 	for key, held := range model {
 		name := NameOf(key)
 		slot, ok := table.Find(name.hash(seed)&0xc0000007, &name)
-		if !ok || table.At(slot).Held() != int64(held) {
+		if !ok || table.At(slot).Held() != int64(held) || table.At(slot).Group() != uint8(len(key)%Groups) {
 			t.Fatalf("%.8q: %v, want %d in flight", key, ok, held)
 		}
 	}
