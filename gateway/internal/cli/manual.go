@@ -19,8 +19,8 @@ func NewManCommand(version string) *cobra.Command {
 		Use:   "man [COMMAND]",
 		Short: "Print a manual page, or write all of them to a directory",
 		Long: `Man prints the manual page of a command, in the form that man reads. Without COMMAND it
-is that of weir. --dir writes the pages of all commands, as weir.1, weir-run.1 and so on.
-The packages install them already.`,
+is that of weir. --dir writes the pages of all commands, as weir.1, weir-run.1 and so on,
+to a directory that is made if it is not there. The packages install them already.`,
 		Example: "  weir man run | man -l -\n  weir man --dir /usr/local/share/man/man1",
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -29,6 +29,9 @@ The packages install them already.`,
 				return usage("--dir writes the pages of all commands; leave %s out", strings.Join(args, " "))
 			}
 			if dir != "" {
+				if err := os.MkdirAll(dir, 0o755); err != nil {
+					return fmt.Errorf("man: %w", err)
+				}
 				return writeManuals(root, version, dir)
 			}
 			of, rest, err := root.Find(args)

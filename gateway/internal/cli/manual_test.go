@@ -27,7 +27,7 @@ func TestCommandsPage(t *testing.T) {
 // Every command has a manual page, and the same one each time.
 func TestManuals(t *testing.T) {
 	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
-	dirs := []string{t.TempDir(), t.TempDir()}
+	dirs := []string{t.TempDir(), filepath.Join(t.TempDir(), "share", "man1")}
 	for _, dir := range dirs {
 		if _, _, err := run(NewManCommand("v1.2.3"), "", "--dir", dir); err != nil {
 			t.Fatal(err)
@@ -61,8 +61,8 @@ func TestManMistakes(t *testing.T) {
 			t.Errorf("%v: %v", args, err)
 		}
 	}
-	if _, _, err := run(NewManCommand("test"), "", "--dir", filepath.Join(t.TempDir(), "none")); err == nil {
-		t.Error("pages were written to a directory that is not there")
+	if _, _, err := run(NewManCommand("test"), "", "--dir", filepath.Join(write(t, "file", ""), "man1")); err == nil {
+		t.Error("pages were written below a file")
 	}
 	if out, _, err := run(NewManCommand("test"), "", "quota", "set"); err != nil || !strings.Contains(out, "WEIR-QUOTA-SET") {
 		t.Errorf("%v %.100s", err, out)
