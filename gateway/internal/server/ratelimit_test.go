@@ -86,6 +86,7 @@ shutdown: {grace: 1m, lame_duck: 0s}
 	}
 	write(50)
 	g.reloadChanged()
+	g.reloadChanged()
 	if got := askLimit(t, c, "api", "db", "orders"); got != "OK 50/HOUR left 49" {
 		t.Errorf("after a reload: %s", got)
 	}

@@ -46,21 +46,28 @@ func (s *Server) reloadNow() error {
 	return err
 }
 
-// watchFiles reloads when the file or a certificate has changed. It reads the files' state every second.
+// watchFiles reloads when the file or a certificate has changed. It looks at the files' state now and then.
 // Nothing else works for editors that write in place, editors that rename, and mounted config maps
 // that swap a symbolic link.
 func (s *Server) watchFiles(ctx context.Context) {
 	if s.opts.Watch == "" || s.opts.Load == nil {
 		return
 	}
-	every(ctx, time.Second, s.reloadChanged)
+	every(ctx, lookEvery, s.reloadChanged)
 }
 
-// reloadChanged reloads if a file has changed since it was read.
+// lookEvery is how often the files' state is looked at. A change is in force after the second look.
+const lookEvery = 500 * time.Millisecond
+
+// reloadChanged reloads if a file has changed since it was read, and not since the last look. Whoever writes in place
+// may not be done: half a file is often a valid one, with fewer routes.
 func (s *Server) reloadChanged() {
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
-	if !slices.EqualFunc(s.files(s.state.Load().cfg), s.seen, sameVersion) {
+	now := s.files(s.state.Load().cfg)
+	rests := slices.EqualFunc(now, s.looked, sameVersion)
+	s.looked = now
+	if rests && !slices.EqualFunc(now, s.seen, sameVersion) {
 		_ = s.reload() // which has logged and counted it
 	}
 }
@@ -393,8 +400,6 @@ type retiring struct {
 // prev for a shutdown that comes while requests wait there.
 func (s *Server) retire(prev, next *state) {
 	prev.retire(next)
-	now := time.Now()
-	s.retiring = slices.DeleteFunc(s.retiring, func(r retiring) bool { return now.After(r.until) })
 	closeUnused := func() {
 		prev.stores.closeBut(next.stores)
 		prev.lags.closeBut(next.lags)
@@ -402,8 +407,18 @@ func (s *Server) retire(prev, next *state) {
 			closeTracer(prev.tracer)
 		}
 	}
-	time.AfterFunc(policy.LongestRetirement, closeUnused)
-	s.retiring = append(s.retiring, retiring{prev.policy, now.Add(policy.LongestRetirement), closeUnused})
+	s.retiring = append(s.retiring, retiring{prev.policy, time.Now().Add(policy.LongestRetirement), closeUnused})
+	time.AfterFunc(policy.LongestRetirement, func() {
+		closeUnused()
+		s.forgetRetired()
+	})
+}
+
+// forgetRetired lets go of the policies whose time is over.
+func (s *Server) forgetRetired() {
+	s.mu.Lock() // at the end of a shutdown, if there is one
+	defer s.mu.Unlock()
+	s.retiring = slices.DeleteFunc(s.retiring, func(r retiring) bool { return !time.Now().Before(r.until) })
 }
 
 // retire lets the state go: next is in force, or nothing if it is nil.

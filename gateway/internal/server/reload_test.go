@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weir-go/weir/gateway/internal/await"
@@ -404,12 +405,38 @@ func TestReloadFaultOnce(t *testing.T) {
 	step("another signal", signal, 1, again)
 	src.set(bad("line 7"))
 	save("bad in another way, line 7")
-	step("saved, then a look", s.reloadChanged, 1, strings.Replace(full, "3", "7", 1))
+	step("half of it saved, then a look", s.reloadChanged, 0)
+	save("bad in another way, line 7, and line 8")
+	step("all of it saved, then a look", s.reloadChanged, 0)
+	step("the look after that", s.reloadChanged, 1, strings.Replace(full, "3", "7", 1))
 	step("a signal after that", signal, 1, again)
 	src.set(func() (*config.Config, error) { loads++; return baseConfig(t, "http://127.0.0.1:1"), nil })
 	step("mended", func() { signal(); log = new(logBuffer) }, 1)
 	src.set(bad("line 7"))
 	step("broken again", signal, 1, strings.Replace(full, "3", "7", 1))
+}
+
+// A policy that was replaced is let go once nothing can wait in it, without another reload.
+func TestReplacedPolicyIsLetGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := baseConfig(t, "http://127.0.0.1:1")
+		src := new(source)
+		src.set(func() (*config.Config, error) { return cfg, nil })
+		s, _ := idleServer(t, cfg, Options{Load: src.load})
+		for range 3 {
+			if err := s.Reload(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(s.retiring) != 3 {
+			t.Errorf("%d policies wait for their end, want 3", len(s.retiring))
+		}
+		time.Sleep(policy.LongestRetirement)
+		synctest.Wait()
+		if len(s.retiring) != 0 {
+			t.Errorf("%d policies are kept", len(s.retiring))
+		}
+	})
 }
 
 // discard closes the sockets of a server that is never run.

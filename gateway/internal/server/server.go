@@ -103,6 +103,7 @@ type Server struct {
 
 	reloading sync.Mutex    // one Reload at a time, reading included; guards what follows
 	seen      []os.FileInfo // of the files, when they were read last
+	looked    []os.FileInfo // of the files, at the last look of the watcher
 	logged    string        // the error of the last Reload, if it has been logged in full
 	last      atomic.Pointer[admin.Reload]
 
