@@ -319,13 +319,13 @@ func (d *Drain) overfull(w *Window) bool {
 	if w.Within == nil {
 		return float64(w.InFlight) > math.Ceil(d.limit)
 	}
-	held, _ := w.Within(int64(d.limit))
+	held, _ := w.Within(int64(math.Ceil(d.limit)))
 	now, _ := w.Within(math.MaxInt64)
 	return held < now
 }
 
 // wanted is what the limit should not exceed above the threshold. Where the keys that hold
-// most shrink first, a limit leaves a part of the lag. wanted is the largest limit under
+// most shrink first, a limit leaves a part of the lag. wanted is then the largest limit, with a fraction, under
 // which all keys hold no more than that part allows.
 func (d *Drain) wanted(busy, lag float64, w *Window) float64 {
 	if w.Within == nil || w.MeanInFlight <= 0 {
@@ -333,10 +333,17 @@ func (d *Drain) wanted(busy, lag float64, w *Window) float64 {
 	}
 	now, _ := w.Within(math.MaxInt64)
 	keys := now / w.MeanInFlight
-	return float64(levelOf(d.cfg.Min, d.cfg.Max, func(limit int64) bool {
+	// room is how much more all keys may hold than they would under a limit.
+	room := func(limit int64) float64 {
 		held, left := left(w, limit, lag)
-		return held <= product(keys, d.cfg.shrink(busy, left))
-	}))
+		return product(keys, d.cfg.shrink(busy, left)) - held
+	}
+	level := levelOf(d.cfg.Min, d.cfg.Max, func(limit int64) bool { return room(limit) >= 0 })
+	wanted, rest, lack := float64(level), room(level), room(level+1)
+	if rest > 0 && lack < 0 {
+		wanted += rest / (rest - lack)
+	}
+	return wanted
 }
 
 // grow is what the limit becomes below the threshold.

@@ -246,12 +246,11 @@ func (s *settings) limitOf(e *keys.Entry) int64 {
 }
 
 // share gives so many groups of keys one slot more than the limit that a fraction of a slot is
-// the mean. Those who have it now have it last again. Where the largest shrink first, nobody
-// has: that limit is a level for the few who hold more.
+// the mean. Those who have it now have it last again.
 func (s *settings) share(fraction float64) {
 	s.turn = (s.turn - s.more) % keys.Groups
 	s.more = 0
-	if fraction > 0 && fraction < 1 && !s.largest && s.limit < limit.MaxLimit {
+	if fraction > 0 && fraction < 1 && s.limit < limit.MaxLimit {
 		s.more = uint8(fraction * keys.Groups)
 	}
 }

@@ -38,8 +38,7 @@
 // controller is asked once a window, whatever the number of keys. Its limit holds for
 // each key, also for keys to come. If the limit has a fraction (control.Drain), so many of
 // the keys have one slot more: at 2.25 a quarter of them has 3 and the others 2, another
-// quarter each window. Keys with an override are not among them, and with LargestFirst no
-// key is.
+// quarter each window. Keys with an override are not among them.
 //
 // The controller is shown the window of the mean key in use. Counts and levels are
 // divided by the number of keys that hold something at the window's end, rounded up.
