@@ -155,8 +155,8 @@ func checkInfo(addr, info string) *Error {
 	case !ok:
 		return unreadable(addr, fmt.Errorf("%w: INFO does not say it", errProtocol))
 	case policy != "noeviction":
-		return fail(Refused, fmt.Errorf("%w: %s has maxmemory-policy %s, so it may drop buckets and their debts; "+
-			"set maxmemory-policy noeviction there, or keep quotas on a server of their own", errUnfit, addr, policy))
+		return fail(Refused, fmt.Errorf("%w: %s has maxmemory-policy %s, so it may drop buckets and their debts. "+
+			"Set maxmemory-policy noeviction there, or keep quotas on a server of their own", errUnfit, addr, policy))
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ func TestJudge(t *testing.T) {
 		{"redis_version:7.2.4\r\nvalkey_version:8.0.1\r\nmaxmemory_policy:noeviction\r\n", ""},
 		{"# Memory\r\nmaxmemory_policy:noeviction\r\n", ""},
 		{"redis_version:5.0.14\r\nmaxmemory_policy:noeviction\r\n", "is Redis 5.0.14"},
-		{"redis_version:7.0.0\r\nmaxmemory_policy:volatile-ttl\r\n", "set maxmemory-policy noeviction"},
+		{"redis_version:7.0.0\r\nmaxmemory_policy:volatile-ttl\r\n", "Set maxmemory-policy noeviction"},
 		{"redis_version:7.0.0\r\n", "set AssumeNoEviction"},
 		{"", "set AssumeNoEviction"},
 	} {

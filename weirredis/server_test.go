@@ -366,7 +366,7 @@ func TestEviction(t *testing.T) {
 	for _, policy := range []string{"allkeys-lru", "volatile-lru", "allkeys-random", "volatile-ttl"} {
 		server := startRedis(t, "--maxmemory-policy", policy)
 		_, err := New(Config{Addrs: []string{server.addr}, DialTimeout: patient})
-		if err == nil || !strings.Contains(err.Error(), "set maxmemory-policy noeviction") || !strings.Contains(err.Error(), policy) {
+		if err == nil || !strings.Contains(err.Error(), "Set maxmemory-policy noeviction") || !strings.Contains(err.Error(), policy) {
 			t.Errorf("%s: %v", policy, err)
 		}
 		if s, err := New(Config{Addrs: []string{server.addr}, AssumeNoEviction: true, DialTimeout: patient}); err != nil {

@@ -41,6 +41,7 @@ var arrows = map[string][]string{
 	"internal/station":  {},
 	"internal/fault":    {},
 	"internal/jsontree": {"internal/fault", "internal/setting"},
+	"internal/plain":    {},
 	"internal/setting":  {"internal/fault"},
 	"internal/keys":     {},
 	"internal/room":     {},

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/plain"
 	"github.com/weir-go/weir/sim"
 )
 
@@ -41,7 +42,7 @@ func TestPagesAreShort(t *testing.T) {
 		if page == "README.md" {
 			most = 700
 		}
-		if n := len(strings.Fields(prose(read(t, page)))); n > most && !slices.Contains(tables, strings.TrimPrefix(page, "docs/reference/")) {
+		if n := len(strings.Fields(plain.Prose(read(t, page)))); n > most && !slices.Contains(tables, strings.TrimPrefix(page, "docs/reference/")) {
 			t.Errorf("%s has %d words beside its code, and may have %d: move something to a page of its own", page, n, most)
 		}
 	}
@@ -50,46 +51,17 @@ func TestPagesAreShort(t *testing.T) {
 // Sentences are short, and figures are written as 0.98.
 func TestPagesArePlain(t *testing.T) {
 	for _, page := range pages(t) {
-		text := prose(read(t, page))
-		for _, s := range sentences(text) {
-			if n := len(strings.Fields(s)); n > 25 && !slices.Contains(tables, strings.TrimPrefix(page, "docs/reference/")) {
-				t.Errorf("%s: %d words, and 25 are the most: %s", page, n, s)
-			}
+		text := read(t, page)
+		for _, fault := range plain.Faults(plain.Page(text)) {
+			t.Errorf("%s: %s", page, fault)
 		}
-		for _, m := range bareFigure.FindAllString(text, -1) {
+		for _, m := range bareFigure.FindAllString(plain.Prose(text), -1) {
 			t.Errorf("%s: write %q with the 0 before the point", page, strings.TrimSpace(m))
 		}
 	}
 }
 
-var (
-	blocks     = regexp.MustCompile("(?ms)^ *```.*?^ *```|<!--.*?-->|^    .*?$")
-	inline     = regexp.MustCompile("`[^`]*`")
-	target     = regexp.MustCompile(`\]\([^)]*\)`)
-	unit       = regexp.MustCompile(`\n\s*\n|\n\s*(?:[-*]|\d+\.|#+) |\n?\s*\|\s*`)
-	end        = regexp.MustCompile(`[.!?]["')*_]*\s+|:\n`)
-	bareFigure = regexp.MustCompile(`(?:^|[\s(])\.\d`)
-)
-
-// prose is a page without its code: what is fenced, indented, or quoted in a line, which
-// counts as one word.
-func prose(text string) string {
-	return target.ReplaceAllString(inline.ReplaceAllString(blocks.ReplaceAllString(text, ""), "code"), "]")
-}
-
-// sentences takes prose apart. A cell of a table, a heading and an item of a list are at
-// least one each.
-func sentences(text string) []string {
-	var all []string
-	for _, part := range unit.Split(text, -1) {
-		for _, s := range end.Split(part, -1) {
-			if s = strings.Join(strings.Fields(s), " "); s != "" {
-				all = append(all, s)
-			}
-		}
-	}
-	return all
-}
+var bareFigure = regexp.MustCompile(`(?:^|[\s(])\.\d`)
 
 // Every reason of a refusal is explained, in the table and among the questions.
 func TestReasonsAreExplained(t *testing.T) {

@@ -8,12 +8,14 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/weir-go/weir/internal/plain"
 )
 
 // What the programs print is read like the pages: help, messages of weir check, log lines, refusals, the
-// help of metrics. All of it stands in literals. A semicolon ends a sentence there, because it stands between
-// what is wrong and what to write.
+// help of metrics. All of it stands in literals.
 func TestTextsArePlain(t *testing.T) {
+	judged := 0
 	for _, name := range tree(t, ".go") {
 		if strings.HasSuffix(name, "_test.go") || unread.MatchString(name) {
 			continue
@@ -35,22 +37,21 @@ func TestTextsArePlain(t *testing.T) {
 			if !literal {
 				return true
 			}
-			for _, s := range sentences(prose(typed.ReplaceAllString(semicolon.ReplaceAllString(text, ".\n\n"), "\n"))) {
-				if n := len(strings.Fields(s)); n > 25 {
-					t.Errorf("%v: %d words, and 25 are the most: %s", fset.Position(expr.Pos()), n, s)
-				}
+			all := plain.Printed(text)
+			judged += len(all)
+			for _, fault := range plain.Faults(all) {
+				t.Errorf("%v: %s", fset.Position(expr.Pos()), fault)
 			}
 			return false
 		})
 	}
+	if judged < 5000 {
+		t.Errorf("only %d sentences were found", judged)
+	}
 }
 
-var (
-	// unread are files whose texts no user reads: benchmarks, tools, and what the tree's own tests are made of.
-	unread    = regexp.MustCompile(`^(bench|examples|internal/deptest|internal/tools|weirtest)/|/testdata/`)
-	semicolon = regexp.MustCompile(`; `)
-	typed     = regexp.MustCompile(`(?m)^  .*$`) // what stands indented in help is to be typed, or a table
-)
+// unread are files whose texts no user reads: benchmarks, tools, and what the tree's own tests are made of.
+var unread = regexp.MustCompile(`^(bench|examples|internal/deptest|internal/plain|internal/tools|weirtest)/|/testdata/`)
 
 // literalText is the text of an expression that is made of literals, with the rest of a concatenation as one word.
 func literalText(expr ast.Expr) (text string, ok bool) {

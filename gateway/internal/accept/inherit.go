@@ -108,7 +108,7 @@ func (in *Inherited) Check(addresses []string) error {
 		}
 		switch {
 		case len(users) == 0:
-			wrong = append(wrong, fmt.Errorf("the service manager passes a socket at %s, and no listener has that address (they have %s); write ListenStream= in the socket unit and address: in the file alike",
+			wrong = append(wrong, fmt.Errorf("the service manager passes a socket at %s, and no listener has that address (they have %s). Write ListenStream= in the socket unit and address: in the file alike",
 				at, strings.Join(addresses, ", ")))
 		case len(users) > 1:
 			wrong = append(wrong, fmt.Errorf("the service manager passes a socket at %s, and several listeners have that address (%s); leave one", at, strings.Join(users, ", ")))

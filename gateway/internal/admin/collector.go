@@ -433,7 +433,7 @@ func cluster(f figures, s *kafka.Snapshot) {
 		counter(f, "weir_kafka_request_bytes_total", "Bytes of requests of clients of Kafka.", a.RequestBytes)
 		counter(f, "weir_kafka_answer_bytes_total", "Bytes of answers to clients of Kafka.", a.AnswerBytes)
 	}
-	logins := "Logins by SASL of clients of Kafka, again included, by outcome: ok; unnamed (the broker agreed, and the name is not in the exchange, as with a delegation token); failed."
+	logins := "Logins by SASL of clients of Kafka, again included, by outcome: ok, unnamed or failed. unnamed: the broker agreed, and the name is not in the exchange, as with a delegation token."
 	counter(f.of("outcome", "ok"), "weir_kafka_logins_total", logins, s.Logins-s.LoginsUnnamed)
 	counter(f.of("outcome", "unnamed"), "weir_kafka_logins_total", logins, s.LoginsUnnamed)
 	counter(f.of("outcome", "failed"), "weir_kafka_logins_total", logins, s.LoginsFailed)
@@ -472,7 +472,7 @@ func (c *collector) rules(all figures) {
 		}
 	}
 	for by, n := range s.Changes {
-		counter(all.of("who", by.Via).of("outcome", by.Outcome), "weir_quota_dynamic_changes_total", "Requests to change rules or reset buckets, by who asked (socket, token; nobody: who may not) and outcome: changed, reset, validated, refused, conflict, failed, unsure or denied.", n)
+		counter(all.of("who", by.Via).of("outcome", by.Outcome), "weir_quota_dynamic_changes_total", "Requests to change rules or reset buckets, by who asked and by outcome. Who: socket, token, or nobody for those who may not. Outcome: changed, reset, validated, refused, conflict, failed, unsure or denied.", n)
 	}
 	if s.Kept == "" {
 		return

@@ -128,7 +128,7 @@ func TestRunRateMistakes(t *testing.T) {
 	f(`--by user: nothing says who the user is; write --by header:X-User, or --by address`, up, "--rate=10/s", "--by=user")
 	f(`--by tenant: nothing says who the tenant is; write --tenant header:X-Tenant beside it`, up, "--rate=10/s", "--by=tenant")
 	f(`--rate is given 9 times; at most 8 can hold together`, append([]string{up}, strings.Fields(strings.Repeat("--rate=1/s ", 9))...)...)
-	f("--limit 0 admits nothing; it is how many requests may be in progress at a time, at least 1; leave it out to let the gateway find it\n"+
+	f("--limit 0 admits nothing; it is how many requests may be in progress at a time, at least 1. Leave it out to let the gateway find it\n"+
 		`--rate: "x" is no limit; write for instance 10/s, 10/s burst 20, 1000/h, or 5000 a day Europe/Berlin`+"\n"+
 		`--by "me" is unknown; write header:NAME, as in header:X-User, or address, user or tenant`,
 		up, "--limit=0", "--rate=x", "--by=me")

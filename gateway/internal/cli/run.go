@@ -319,7 +319,7 @@ func (o *runOptions) withoutFile() (*config.Config, error) {
 	var wrong []error
 	add := func(format string, args ...any) { wrong = append(wrong, fmt.Errorf(format, args...)) }
 	if o.LimitSet && !o.LimitAuto && o.Limit < 1 {
-		add("--limit %d admits nothing; it is how many requests may be in progress at a time, at least 1; leave it out to let the gateway find it", o.Limit)
+		add("--limit %d admits nothing; it is how many requests may be in progress at a time, at least 1. Leave it out to let the gateway find it", o.Limit)
 	}
 	if o.TimeoutSet && o.Timeout == 0 {
 		add("--timeout 0s says that nobody waits; it is how long clients wait for an answer, for instance 1s; leave it out if nobody knows")

@@ -89,7 +89,7 @@ func TestRunMistakes(t *testing.T) {
 	f(2, "--tenant: no route has the wildcard {db}", up, "--tenant=path:db")
 	f(2, "--priority: an address is no priority", up, "--priority=peer")
 	f(2, `--trusted-proxies: "10.0.0.1" is no network in CIDR notation; write 10.0.0.1/32`, up, "--trusted=10.0.0.1")
-	f(2, "--limit 0 admits nothing; it is how many requests may be in progress at a time, at least 1; leave it out to let the gateway find it\n"+
+	f(2, "--limit 0 admits nothing; it is how many requests may be in progress at a time, at least 1. Leave it out to let the gateway find it\n"+
 		"--timeout -1s is in the past; it is how long clients wait for an answer, for instance 1s; leave it out if nobody knows\n"+
 		"listen address \"x\" has no port; write host:port, for instance 127.0.0.1:8080\n"+
 		`--tenant: "X-T" is no source; did you mean header:X-T? write header:NAME, path:NAME, address, cert:NAME or const:VALUE`+"\n"+

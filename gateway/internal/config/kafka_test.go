@@ -216,13 +216,13 @@ gates:
 	}
 	want := []string{
 		"weir.yaml:7:72: warning: kafka.orders.quotas.max_throttle is 1m0s, and clients give a connection up after 30s without an answer (request.timeout.ms). Those that send meanwhile come back on another connection, and wait for nothing; write less: what is owed stays a debt",
-		"weir.yaml:13:25: warning: the gate topics counts for the clusters orders and second. What clients use of one is not there for the other, and a quota set at one holds at both; give each a gate of its own",
+		"weir.yaml:13:25: warning: the gate topics counts for the clusters orders and second. What clients use of one is not there for the other, and a quota set at one holds at both. Give each a gate of its own",
 		"warning: the gate topics counts by the user, but kafka.orders has no sasl, so brokers ask nobody for a name. All clients are ANONYMOUS, and share one bucket; count by: [client] too, or let the gateway and clients log in",
 		"warning: nothing waits in the queue of the gate topics: clients of Kafka are told to wait, and are not read meanwhile; remove queue",
 		"warning: permissive means nothing at the gate small: bytes always go into debt, and mutations of clients that do not know error 89; remove it",
-		"warning: the quota in holds 999.5 bytes, less than the 1000 that come back in a second, so clients within their rate are delayed; brokers allow ten seconds' worth, burst: 10000",
-		"warning: the quota out holds 1000 bytes, and a fetch may bring 1048576, so it is a debt whatever was there before; give it a burst of 1048576",
-		"warning: the quota small holds 1000 bytes, and a fetch may bring 1048576, so it is a debt whatever was there before; give it a burst of 1048576",
+		"warning: the quota in holds 999.5 bytes, less than the 1000 that come back in a second, so clients within their rate are delayed. Brokers allow ten seconds' worth, burst: 10000",
+		"warning: the quota out holds 1000 bytes, and a fetch may bring 1048576, so it is a debt whatever was there before. Give it a burst of 1048576",
+		"warning: the quota small holds 1000 bytes, and a fetch may bring 1048576, so it is a debt whatever was there before. Give it a burst of 1048576",
 		"warning: no route uses the gate unused",
 	}
 	got := c.Notes()

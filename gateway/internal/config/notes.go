@@ -228,7 +228,7 @@ func (w *warner) chainNotes() {
 			first, ok := waits[name]
 			last := k == len(rt.Gates)-1 && w.Upstreams[rt.Upstream].Limit == nil
 			if g := w.Gates[name]; ok && !last && g.Limit != nil && g.Limit.Queue.Len >= 0 {
-				w.warn(fault.Path{"routes"}.Index(i).At("gates").Index(k), "routes[%d] only tries the gate %s, but the work of routes[%d] waits there: while any waits, routes[%[1]d] gets no slot; name %[2]s last in both, or give it queue: {len: -1}", i, name, first)
+				w.warn(fault.Path{"routes"}.Index(i).At("gates").Index(k), "routes[%d] only tries the gate %s, but the work of routes[%d] waits there: while any waits, routes[%[1]d] gets no slot. Name %[2]s last in both, or give it queue: {len: -1}", i, name, first)
 			}
 		}
 	}
@@ -268,7 +268,7 @@ func (w *warner) ownNotes() {
 		}
 		w.remark(fault.Path{"gates", name, "each"}, "the gate %s makes %s for each %s: %d at most (max_keys), in up to %d MiB of memory", name, what, by, most, max(1, most*parts*policy.OwnKeyBytes>>20))
 		if l.Controller == "lag" || l.Controller == "drain" || l.Controller == "resource" {
-			w.warn(fault.Path{"gates", name, "each", "own"}, "the gate %s has a controller %s for each %s, and all of them read the same signals; leave own out, and one controller sizes all", name, l.Controller, by)
+			w.warn(fault.Path{"gates", name, "each", "own"}, "the gate %s has a controller %s for each %s, and all of them read the same signals. Leave own out, and one controller sizes all", name, l.Controller, by)
 		}
 	}
 }

@@ -26,7 +26,7 @@ func (w *warner) kafkaNotes() {
 				continue
 			}
 			if other := counts[name]; other != "" {
-				w.warn(path.At(key), "the gate %s counts for the clusters %s and %s. What clients use of one is not there for the other, and a quota set at one holds at both; give each a gate of its own", name, other, cluster)
+				w.warn(path.At(key), "the gate %s counts for the clusters %s and %s. What clients use of one is not there for the other, and a quota set at one holds at both. Give each a gate of its own", name, other, cluster)
 			} else {
 				counts[name] = cluster
 				w.kafkaRuleNotes(name, q)
@@ -98,9 +98,9 @@ func (w *warner) kafkaGateNotes(name, key string, q *policy.QuotaSpec) {
 		}
 		if j := slices.IndexFunc(limits, func(l quota.Window) bool { return l.Rate > l.Burst }); j >= 0 {
 			l := limits[j]
-			w.warn(at, "the quota %s holds %s bytes, less than the %s that come back in a second, so clients within their rate are delayed; brokers allow ten seconds' worth, burst: %s", name, written(l.Burst), written(l.Rate), written(10*l.Rate))
+			w.warn(at, "the quota %s holds %s bytes, less than the %s that come back in a second, so clients within their rate are delayed. Brokers allow ten seconds' worth, burst: %s", name, written(l.Burst), written(l.Rate), written(10*l.Rate))
 		} else if j := slices.IndexFunc(limits, func(l quota.Window) bool { return l.Burst < leastFetched }); j >= 0 && key == "fetch" {
-			w.warn(at, "the quota %s holds %s bytes, and a fetch may bring %d, so it is a debt whatever was there before; give it a burst of %[3]d", name, written(limits[j].Burst), leastFetched)
+			w.warn(at, "the quota %s holds %s bytes, and a fetch may bring %d, so it is a debt whatever was there before. Give it a burst of %[3]d", name, written(limits[j].Burst), leastFetched)
 		}
 	}
 }

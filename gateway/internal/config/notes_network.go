@@ -117,7 +117,7 @@ func (w *warner) nodePortNotes() {
 		n := w.Config.Kafka[name].Nodes
 		first, last := n.Range()
 		if port := givenAway(first, last, string(text), string(reserved)); port > 0 {
-			w.warn(fault.Path{"kafka", name, "nodes", "ports"}, "kafka.%s.nodes.ports %s: the kernel of this machine gives ports from %d on to outgoing connections, and a node cannot listen on one that is taken; write ports below %s, or add them to net.ipv4.ip_local_reserved_ports",
+			w.warn(fault.Path{"kafka", name, "nodes", "ports"}, "kafka.%s.nodes.ports %s: the kernel of this machine gives ports from %d on to outgoing connections, and a node cannot listen on one that is taken. Write ports below %s, or add them to net.ipv4.ip_local_reserved_ports",
 				name, n.Ports, port, strings.Fields(string(text))[0])
 		}
 	}

@@ -24,7 +24,7 @@ func (w *warner) quotaNotes() {
 			switch {
 			case !q.LooksAt(part):
 			case strings.HasPrefix(sources[part], "path:") && q.Each(part):
-				w.warn(fault.Path{"gates", name, "quota"}, "the gate %s gives each %s in the path a full bucket, and the client chooses the path; count also by a part of the identity that no client can invent. End the route with a gate that has one bucket or a limit", name, part)
+				w.warn(fault.Path{"gates", name, "quota"}, "the gate %s gives each %s in the path a full bucket, and the client chooses the path. Count also by a part of the identity that no client can invent. End the route with a gate that has one bucket or a limit", name, part)
 			case sources[part] == "" && part != "user": // the address stands in for an empty user
 				w.warn(fault.Path{"gates", name, "quota"}, "the gate %s counts by the %s, but identity.%[2]s names no source: it is empty in all requests", name, part)
 			}
@@ -123,7 +123,7 @@ func (w *warner) quotaUnits() {
 			slots = "upstream " + rt.Upstream
 		}
 		if tokens != "" && slots != "" && (rt.Cost > 1 || rt.CostFrom != "") {
-			w.warn(fault.Path{"routes"}.Index(i), "routes[%d] takes as many slots of the limit of %s as tokens of the quota %s; if that is not meant, give one of them count: requests", i, slots, tokens)
+			w.warn(fault.Path{"routes"}.Index(i), "routes[%d] takes as many slots of the limit of %s as tokens of the quota %s. If that is not meant, give one of them count: requests", i, slots, tokens)
 		}
 	}
 }
@@ -140,7 +140,7 @@ func (w *warner) quotaPlaces() {
 				limit = name
 			case g.Quota == nil:
 			case rt.CostFrom == "" && tooDear(g.Quota, rt.Cost):
-				w.warn(fault.Path{"routes"}.Index(i).At("cost"), "routes[%d] costs %d, more than the quota %s ever holds: all work that it limits is refused; give it a burst of at least %d, or debt: true", i, rt.Cost, name, rt.Cost)
+				w.warn(fault.Path{"routes"}.Index(i).At("cost"), "routes[%d] costs %d, more than the quota %s ever holds: all work that it limits is refused. Give it a burst of at least %d, or debt: true", i, rt.Cost, name, rt.Cost)
 			case limit != "":
 				w.warn(fault.Path{"routes"}.Index(i).At("gates").Index(k), "routes[%d] asks the quota %s after the limit %s: work may wait for a slot and be refused after that; name %s first", i, name, limit, name)
 			case g.Quota.Queue.Len > 0 && (k < len(rt.Gates)-1 || w.Upstreams[rt.Upstream].Limit != nil):

@@ -78,7 +78,7 @@ routes:
 		"no gate uses the store spare",
 		"the gate own counts by the client",
 		"the quota small is shared by all clients, and holds 20, less than the 100 that come back in a second",
-		"routes[7] takes as many slots of the limit of gate slots as tokens of the quota some; if that is not meant, give one of them count: requests",
+		"routes[7] takes as many slots of the limit of gate slots as tokens of the quota some. If that is not meant, give one of them count: requests",
 		"routes[8] takes as many slots of the limit of upstream limited as tokens of the quota owing",
 	} {
 		at := slices.IndexFunc(notes, func(n string) bool { return strings.HasPrefix(n, want) })

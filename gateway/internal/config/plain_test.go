@@ -5,11 +5,13 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/weir-go/weir/internal/plain"
 )
 
-// What weir check says is read by somebody who is stuck: no sentence of it has more than 25 words, which is
-// what the docs are held to. TestTextsArePlain of internal/deptest reads literals. This one reads the golden files,
-// where messages stand as a user gets them, and no semicolon ends a sentence.
+// What weir check says is read by somebody who is stuck: its sentences are as short as those of the docs.
+// TestTextsArePlain of internal/deptest reads literals. This one reads the golden files, where messages stand
+// as a user gets them.
 func TestMessagesArePlain(t *testing.T) {
 	judged := 0
 	for _, pattern := range []string{"testdata/mistakes/*.txt", "testdata/faults/*.want"} {
@@ -20,10 +22,8 @@ func TestMessagesArePlain(t *testing.T) {
 		for _, file := range files {
 			for _, m := range message.FindAllStringSubmatch(string(read(t, file)), -1) {
 				judged++
-				for _, s := range sentenceEnd.Split(oneWord(m[1]), -1) {
-					if n := len(strings.Fields(s)); n > 25 {
-						t.Errorf("%s: %d words, and 25 are the most: %s\nin %s", file, n, s, m[1])
-					}
+				for _, fault := range plain.Faults(plain.Printed(m[1])) {
+					t.Errorf("%s: %s", file, fault)
 				}
 			}
 		}
@@ -33,18 +33,35 @@ func TestMessagesArePlain(t *testing.T) {
 	}
 }
 
-var (
-	message     = regexp.MustCompile(`(?m)^(?:[\w.-]+:)?\d+:\d+: (?:warning: )?(.*)$`)
-	sentenceEnd = regexp.MustCompile(`[.!?]["')]*\s+`)
-	inQuotes    = regexp.MustCompile("\"(?:[^\"\\\\]|\\\\.)*\"|`[^`]*`")
-	inBraces    = regexp.MustCompile(`\{[^{}]*\}|\[[^\[\]]*\]`)
-)
-
-// oneWord writes one word for each text in quotes and each group of YAML.
-func oneWord(text string) string {
-	text = inQuotes.ReplaceAllString(text, "code")
-	for inBraces.MatchString(text) {
-		text = inBraces.ReplaceAllString(text, "code")
+// The starters explain settings to somebody who has never seen one.
+func TestStartersArePlain(t *testing.T) {
+	for _, name := range []string{"starter.yaml", "starter-full.yaml"} {
+		all := plain.Printed(explained(string(read(t, name))))
+		for _, fault := range plain.Faults(all) {
+			t.Errorf("%s: %s", name, fault)
+		}
+		if len(all) < 15 {
+			t.Errorf("%s: only %d sentences were found", name, len(all))
+		}
 	}
-	return text
 }
+
+// explained is what the comments of a file say, those of one place in a paragraph. "#key:" is a setting.
+func explained(file string) string {
+	var b strings.Builder
+	for line := range strings.Lines(file) {
+		m := comment.FindStringSubmatch(strings.TrimRight(line, "\n"))
+		if m == nil || m[1] != "" {
+			b.WriteString("\n\n") // the comment beside a setting is one by itself
+		}
+		if m != nil {
+			b.WriteString(m[2] + "\n")
+		}
+	}
+	return b.String()
+}
+
+var (
+	message = regexp.MustCompile(`(?m)^(?:[\w.-]+:)?\d+:\d+: (?:warning: )?(.*)$`)
+	comment = regexp.MustCompile(`^\s*(#?[^#\s].*)?#\s+(\S.*)$`)
+)

@@ -165,8 +165,8 @@ func (s *Service) count(end End) {
 		s.earlyRow.Store(0)
 	case Early:
 		if s.earlyRow.Add(1) == earlyInRow {
-			s.opts.Logger.Warn("Envoy ends ext_proc streams before the answer, so slots are given back by a guess; "+
-				"set response_header_mode and response_trailer_mode of its processing_mode to SEND, unless all of these clients have left",
+			s.opts.Logger.Warn("Envoy ends ext_proc streams before the answer, so slots are given back by a guess. "+
+				"Set response_header_mode and response_trailer_mode of its processing_mode to SEND, unless all of these clients have left",
 				"in_a_row", earlyInRow)
 		}
 	}

@@ -162,7 +162,7 @@ func (s *Server) openRules(cfg *config.Config) (place rulesPlace, read *quotas.S
 		store, err = openShared(place.store, server)
 	case place.memory:
 		store = new(quotas.Memory)
-		s.log.Warn("quotas that are set while the gateway runs are kept in its memory, and lost when it ends; write a file with runtime_quotas to keep them")
+		s.log.Warn("quotas that are set while the gateway runs are kept in its memory, and lost when it ends. Write a file with runtime_quotas to keep them")
 	}
 	if err != nil {
 		return place, nil, err

@@ -1,0 +1,62 @@
+// Package plain judges the English of pages, help and messages. It is for tests: of the docs, of the commands,
+// and of what weir check says.
+package plain
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+const most = 25 // words in a sentence
+
+// Page returns the sentences of a page in Markdown. A cell of a table, a heading and an item of a list are at
+// least one each. Code is left out; what is quoted in a line counts as one word.
+func Page(text string) []string { return sentences(item.Split(Prose(text), -1)) }
+
+// Prose is a page without its code and without the targets of its links.
+func Prose(text string) string {
+	return target.ReplaceAllString(inline.ReplaceAllString(block.ReplaceAllString(text, ""), "code"), "]")
+}
+
+// Printed returns the sentences of what a terminal shows: help, a message, a log line. A row that is indented is
+// at least one by itself. What stands in quotes, braces or brackets counts as one word.
+func Printed(text string) []string {
+	text = quoted.ReplaceAllString(text, "code")
+	for braces.MatchString(text) {
+		text = braces.ReplaceAllString(text, "code")
+	}
+	return sentences(row.Split(text, -1))
+}
+
+func sentences(parts []string) (all []string) {
+	for _, part := range parts {
+		for _, s := range end.Split(part, -1) {
+			if s = strings.Join(strings.Fields(s), " "); s != "" {
+				all = append(all, s)
+			}
+		}
+	}
+	return all
+}
+
+// Faults says of each sentence that has too many words how many they are.
+func Faults(sentences []string) (faults []string) {
+	for _, s := range sentences {
+		if n := len(strings.Fields(s)); n > most {
+			faults = append(faults, fmt.Sprintf("%d words, and %d are the most: %s", n, most, s))
+		}
+	}
+	return faults
+}
+
+var (
+	block  = regexp.MustCompile("(?ms)^ *```.*?^ *```|<!--.*?-->|^    .*?$")
+	inline = regexp.MustCompile("`[^`]*`")
+	target = regexp.MustCompile(`\]\([^)]*\)`)
+	item   = regexp.MustCompile(`\n\s*\n|\n\s*(?:[-*]|\d+\.|#+) |\n?\s*\|\s*`)
+	row    = regexp.MustCompile(`\n\s*\n|\n {2,}`)
+	quoted = regexp.MustCompile("\"(?:[^\"\\\\]|\\\\.)*\"|`[^`]*`")
+	braces = regexp.MustCompile(`\{[^{}]*\}|\[[^\[\]]*\]`)
+	end    = regexp.MustCompile(`[.!?]["')*_]*\s+|:\n`)
+)
