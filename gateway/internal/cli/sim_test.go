@@ -152,8 +152,8 @@ func TestGuideScenarios(t *testing.T) {
 	if testing.Short() {
 		t.Skip("simulates for a minute under the race detector")
 	}
-	for page, n := range map[string]int{"simulate.md": 3, "protect-an-analytics-service.md": 1} {
-		t.Run(page, func(t *testing.T) { playGuide(t, "../../../docs/howto/"+page, n) })
+	for page, n := range map[string]int{"howto/simulate.md": 3, "howto/protect-an-analytics-service.md": 1, "explain/waiting.md": 1} {
+		t.Run(page, func(t *testing.T) { playGuide(t, "../../../docs/"+page, n) })
 	}
 }
 
