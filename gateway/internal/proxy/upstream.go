@@ -185,10 +185,9 @@ func (u *Upstream) Retire(next *Upstream) {
 	}
 }
 
-// roundTrips counts the round trips under way on an upstream's transports. Transports that are used no
+// roundTrips counts the round trips under way on the transports of an upstream. Transports that are used no
 // more close their idle connections only between round trips. net/http takes a connection for idle a
-// moment before an answer without a body is handed over, and fails that request if the connection is
-// closed then.
+// moment before it hands over an answer without a body. If the connection is closed then, that request fails.
 type roundTrips struct {
 	n     atomic.Int64 // under way; and retired
 	mu    sync.Mutex   // held while connections are closed

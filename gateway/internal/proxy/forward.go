@@ -1,0 +1,111 @@
+package proxy
+
+import (
+	"net/http"
+	"net/http/httputil"
+	"slices"
+	"strings"
+)
+
+// removeBypasses removes headers that would carry requests, or names, past the gateway. One is the
+// upgrade to HTTP/2 without TLS: after it, a client could send anything on the connection. The
+// others are trailers, because some servers read them as headers.
+func removeBypasses(out *http.Request) {
+	out.Header.Del("Http2-Settings")
+	if strings.Contains(strings.ToLower(out.Header.Get("Upgrade")), "h2c") {
+		out.Header.Del("Upgrade")
+		out.Header.Del("Connection")
+	}
+	out.Trailer = nil
+}
+
+// setForwarded says where the request came from.
+func (u *Upstream) setForwarded(pr *httputil.ProxyRequest) {
+	if !u.policy.Trusted(pr.In) {
+		pr.SetXForwarded()
+		u.claims.Remove(pr.Out.Header)
+		return
+	}
+	u.claims.removeDisguised(pr.Out.Header)
+	copyHeader(pr, headerFor)
+	copyHeader(pr, headerStd)
+	pr.SetXForwarded()
+	copyHeader(pr, headerHost)
+	copyHeader(pr, headerProto)
+}
+
+// The headers that say where a request came from.
+const (
+	headerFor   = "X-Forwarded-For"
+	headerHost  = "X-Forwarded-Host"
+	headerProto = "X-Forwarded-Proto"
+	headerStd   = "Forwarded"
+)
+
+// copyHeader copies a header of the incoming request, if it has it.
+func copyHeader(pr *httputil.ProxyRequest, name string) {
+	if v, ok := pr.In.Header[name]; ok {
+		pr.Out.Header[name] = v
+	}
+}
+
+// Claims are headers that count only from a trusted peer.
+type Claims struct {
+	exact []string
+	alike map[string]bool // as CGI, WSGI and the like see them
+}
+
+// NewClaims returns the headers of names, and those that say where a request came from.
+func NewClaims(names []string) Claims {
+	c := Claims{alike: make(map[string]bool)}
+	for _, name := range names {
+		c.exact = append(c.exact, name, http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-")))
+		c.alike[alike(name)] = true
+	}
+	for _, name := range []string{headerFor, headerHost, headerProto} { // with dashes they are rewritten
+		c.alike[alike(name)] = true
+	}
+	return c
+}
+
+// certificateHeaders are the headers that TLS servers use for the certificates of clients. They
+// come from RFC 9440 and from custom: Envoy's, and what nginx is usually configured to set.
+var certificateHeaders = []string{
+	"Client-Cert", "Client-Cert-Chain", "X-Forwarded-Client-Cert", "X-Client-Cert", "X-Ssl-Cert", "Ssl-Client-Cert",
+	"X-Ssl-Client-Cert", "X-Ssl-Client-Verify", "X-Ssl-Client-S-Dn", "X-Ssl-Client-Dn", "X-Ssl-Client-Cn",
+	"X-Client-Verify", "X-Client-Dn", "Ssl-Client-Verify", "Ssl-Client-S-Dn",
+}
+
+// Remove removes the claims from h, under every name.
+func (c Claims) Remove(h http.Header) {
+	for _, name := range c.exact {
+		delete(h, name)
+	}
+	c.removeDisguised(h)
+}
+
+// removeDisguised removes headers that only look like claims to CGI, WSGI and other programs that
+// read headers as variables. To them X-Tenant, X_Tenant and X.Tenant are all HTTP_X_TENANT. A proxy
+// that sets one may have passed on another.
+func (c Claims) removeDisguised(h http.Header) {
+	for name := range h {
+		if strings.ContainsFunc(name, separates) && !slices.Contains(c.exact, name) && c.alike[alike(name)] {
+			delete(h, name)
+		}
+	}
+}
+
+// separates reports whether these programs read r as a dash.
+func separates(r rune) bool {
+	return r != '-' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+}
+
+// alike returns the same for headers that they cannot tell apart.
+func alike(name string) string {
+	return strings.ToLower(strings.Map(func(r rune) rune {
+		if separates(r) {
+			return '-'
+		}
+		return r
+	}, name))
+}
