@@ -428,13 +428,18 @@ func TestReplacedPolicyIsLetGo(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if len(s.retiring) != 3 {
-			t.Errorf("%d policies wait for their end, want 3", len(s.retiring))
+		kept := func() int {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return len(s.retiring)
+		}
+		if n := kept(); n != 3 {
+			t.Errorf("%d policies wait for their end, want 3", n)
 		}
 		time.Sleep(policy.LongestRetirement)
 		synctest.Wait()
-		if len(s.retiring) != 0 {
-			t.Errorf("%d policies are kept", len(s.retiring))
+		if n := kept(); n != 0 {
+			t.Errorf("%d policies are kept", n)
 		}
 	})
 }
