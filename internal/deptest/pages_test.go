@@ -159,3 +159,20 @@ func TestScenariosPage(t *testing.T) {
 }
 
 const scenariosBegin = "<!-- The table below is written by go test ./internal/deptest -run Scenarios -update. -->\n"
+
+// A reader keeps two figures of a sentence in mind. Where they are many, a table has them.
+func TestFiguresAreFew(t *testing.T) {
+	judged := 0
+	for _, page := range pages(t) {
+		if page == "docs/benchmarks.md" || slices.Contains(tables, strings.TrimPrefix(page, "docs/reference/")) {
+			continue // figures are what they are for
+		}
+		judged++
+		for _, fault := range plain.Crowded(read(t, page)) {
+			t.Errorf("%s: %s", page, fault)
+		}
+	}
+	if judged < 50 {
+		t.Errorf("only %d pages were found", judged)
+	}
+}

@@ -8,7 +8,10 @@ import (
 	"strings"
 )
 
-const most = 25 // words in a sentence
+const (
+	most        = 25 // words in a sentence
+	mostFigures = 2
+)
 
 // Page returns the sentences of a page in Markdown. A cell of a table, a heading and an item of a list are at
 // least one each. Code is left out; what is quoted in a line counts as one word.
@@ -50,13 +53,49 @@ func Faults(sentences []string) (faults []string) {
 	return faults
 }
 
+// Crowded says of each sentence of a page that has too many figures how many they are. A range is one figure. What
+// stands in brackets after a figure belongs to it, and so does a default after its setting. Figures in tables, code
+// and links do not count. Nor do names: HTTP/2, S7, p99, RFC 9110, version 3, a status code.
+func Crowded(text string) (faults []string) {
+	for _, s := range Page(bare(text)) {
+		if n := figures(s); n > mostFigures {
+			faults = append(faults, fmt.Sprintf("%d figures, and %d are the most; write two sentences, or a table: %s", n, mostFigures, s))
+		}
+	}
+	return faults
+}
+
+// bare is a page without its tables and links. A code span stays as a word.
+func bare(text string) string {
+	return table.ReplaceAllString(link.ReplaceAllString(inline.ReplaceAllString(block.ReplaceAllString(text, ""), "code"), "link"), "")
+}
+
+func figures(sentence string) int {
+	for _, name := range []*regexp.Regexp{beside, named, status} {
+		sentence = name.ReplaceAllString(sentence, "$1")
+	}
+	return len(figure.FindAllString(between.ReplaceAllString(sentence, "$1"), -1))
+}
+
 var (
 	block  = regexp.MustCompile("(?ms)^ *```.*?^ *```|<!--.*?-->|^    .*?$")
 	inline = regexp.MustCompile("`[^`]*`")
 	target = regexp.MustCompile(`\]\([^)]*\)`)
 	item   = regexp.MustCompile(`\n\s*\n|\n\s*(?:[-*]|\d+\.|#+) |\n?\s*\|\s*`)
+	table  = regexp.MustCompile(`(?m)^\s*\|.*$`)
+	link   = regexp.MustCompile(`\[[^\]]*\]\([^)]*\)`)
 	row    = regexp.MustCompile(`\n\s*\n|\n {2,}`)
 	quoted = regexp.MustCompile("\"(?:[^\"\\\\]|\\\\.)*\"|`[^`]*`")
 	braces = regexp.MustCompile(`\{[^{}]*\}|\[[^\[\]]*\]`)
 	end    = regexp.MustCompile(`[.!?]["')*_]*\s+|:\n`)
+)
+
+const number = `\d+(?:,\d{3})*(?:\.\d+)?`
+
+var (
+	figure  = regexp.MustCompile(`(?:^|[\s("'*≤≥<>~+−-])` + number + `x?(?:[\s)"'*%,;:?!^+×-]|\.?$)`)
+	beside  = regexp.MustCompile(`((?:\d|code)[^.,;:(]{0,30}) \([^()]*\)`)
+	between = regexp.MustCompile(`(` + number + `)(?: ?(?:%|[a-zA-Z]{1,3}))? to ` + number)
+	named   = regexp.MustCompile(`(RFC|[Vv]ersions?|seeds?|Go|Redis|PostgreSQL|Kafka) \d[\d.]*(?: to \d+)?`)
+	status  = regexp.MustCompile(`()\b(?:40[1-9]|41\d|42[169]|431|499|50[1-4])\b`)
 )
