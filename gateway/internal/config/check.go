@@ -294,7 +294,11 @@ func (m *meaning) healthCheck(path fault.Path, h *HealthCheck) {
 	if u, err := url.Parse(h.Path); err != nil || !strings.HasPrefix(h.Path, "/") || u.Host != "" || u.Fragment != "" {
 		m.report(path.At("path"), "write a path such as /healthz", "%s is no path", quote(h.Path))
 	}
-	if h.Timeout > h.Interval {
+	switch {
+	case h.Timeout <= h.Interval:
+	case m.root != nil && !m.root.Has(path.At("timeout")):
+		h.Timeout = h.Interval // the default is for longer ones
+	default:
 		m.report(path.At("timeout"), "write a shorter timeout, or a longer interval", "is %v, longer than the interval of %v", h.Timeout, h.Interval)
 	}
 }

@@ -287,7 +287,7 @@ type HealthCheck struct {
 	Path string `json:"path" example:"/healthz" form:"a path such as /healthz" required:"true"`
 	// How often a target is asked, a tenth more or less.
 	Interval policy.Duration `json:"interval,omitempty" default:"10s" min:"100ms" max:"24h"`
-	// How long an answer may take, connecting included.
+	// How long an answer may take, connecting included: no longer than the interval, which is the default of a shorter one.
 	Timeout policy.Duration `json:"timeout,omitempty" default:"2s" min:"1ms" max:"10m"`
 	// The statuses of a target that works. Left out, 200 to 399. Redirects are not followed.
 	Status []int `json:"status,omitempty" min:"100" max:"599" example:"[200, 204]"`

@@ -868,3 +868,20 @@ func TestBadQuotaNames(t *testing.T) {
 		}
 	}
 }
+
+// A check that comes often has as long a timeout as its interval, unless the file says another.
+func TestTimeoutOfShortInterval(t *testing.T) {
+	const file = "upstreams: {app: {targets: [http://127.0.0.1:1], health_check: {path: /, %s}}}\nroutes: [{match: [/], upstream: app}]\n"
+	for settings, want := range map[string]time.Duration{
+		"interval: 500ms": 500 * time.Millisecond, "interval: 500ms, timeout: 100ms": 100 * time.Millisecond, "interval: 5s": 2 * time.Second, "timeout: 5s": 5 * time.Second,
+	} {
+		cfg, err := config.Parse("weir.yaml", fmt.Appendf(nil, file, settings))
+		if err != nil {
+			t.Errorf("%s: %v", settings, err)
+			continue
+		}
+		if got := cfg.Upstreams["app"].HealthCheck.Timeout; time.Duration(got) != want {
+			t.Errorf("%s: a timeout of %v, want %v", settings, got, want)
+		}
+	}
+}
