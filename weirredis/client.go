@@ -163,7 +163,7 @@ func checkInfo(addr, info string) *Error {
 
 func unreadable(addr string, err error) *Error {
 	return fail(Refused, fmt.Errorf("%w: cannot read the maxmemory-policy of %s: %w; allow the user INFO, "+
-		"or set AssumeNoEviction if it is noeviction for certain", errUnfit, addr, err))
+		"or set AssumeNoEviction (in a file assume_no_eviction) if it is surely noeviction", errUnfit, addr, err))
 }
 
 // askAgain is the least time between two calls of PasswordFunc: while a server is gone, the
