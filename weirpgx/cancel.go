@@ -21,7 +21,7 @@ const CancelPatience = 5 * time.Second
 // an OnPgError that calls the one before it.
 func CancelRequests(cfg *pgx.ConnConfig) {
 	cfg.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
-		c := &canceller{conn: conn, late: lateCancel}
+		c := &canceller{conn: conn, after: cancelAfter, late: lateCancel}
 		conn.CustomData()[cancellerKey] = c
 		return c
 	}
@@ -46,15 +46,19 @@ func isCancel(err *pgconn.PgError) bool {
 // may still deliver the cancel, which would stop the next statement. pgx waits as long.
 const lateCancel = 100 * time.Millisecond
 
+// cancelAfter is how long a statement may go on when its context has ended, before the server is asked to stop it. Most
+// statements end by themselves in that time. A cancel would come too late for them, and the connection would rest.
+const cancelAfter = 20 * time.Millisecond
+
 // canceller asks the server to stop a connection's statement when its context ends. It does what
 // pgconn.CancelRequestContextWatcherHandler does, which rests after each cancel. A canceller does not if the
 // server has said that the cancel stopped the statement: then nothing is on its way any more.
 type canceller struct {
-	conn    *pgconn.PgConn
-	late    time.Duration // lateCancel
-	stopped atomic.Bool   // the server has said so of this statement
-	ended   context.CancelFunc
-	asked   chan bool // whether the server was asked
+	conn        *pgconn.PgConn
+	after, late time.Duration // cancelAfter, lateCancel
+	stopped     atomic.Bool   // the server has said so of this statement
+	ended       context.CancelFunc
+	asked       chan bool // whether the server was asked
 }
 
 // HandleCancel implements [ctxwatch.Handler].
@@ -65,11 +69,15 @@ func (c *canceller) HandleCancel(context.Context) {
 	ctx, ended := context.WithDeadline(context.Background(), until)
 	c.ended, c.asked = ended, make(chan bool, 1)
 	go func() {
-		asks := ctx.Err() == nil // the statement has not ended meanwhile
-		if asks {
+		soon := time.NewTimer(c.after)
+		defer soon.Stop()
+		select {
+		case <-ctx.Done():
+			c.asked <- false
+		case <-soon.C:
 			_ = c.conn.CancelRequest(ctx) // returns when the server has taken note; an error changes nothing here
+			c.asked <- true
 		}
-		c.asked <- asks
 	}()
 }
 

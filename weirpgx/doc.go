@@ -58,13 +58,20 @@
 //
 // By default pgx closes a connection whose context ends, and cancels the statement in the background.
 // Under overload a storm of time-outs then leaves many more backends at work than there are slots, and a
-// new connection for each. With [Open] the server is told to stop, and the connection and its slot are held
-// until it has. pgconn.CancelRequestContextWatcherHandler does that too, and rests for 100 ms after each
-// cancel, because one that comes late would stop the next statement of that connection. Here it rests only
-// where the server does not say that the cancel has come: where the statement ended by itself meanwhile, or where
-// lc_messages is not English. A cancel that is later still stops the next statement, with SQLSTATE 57014. That
-// was seen on a server that had hardly any processor time. A server that has not stopped after [CancelPatience] loses its connection
-// all the same. For a pool that is made elsewhere, [CancelRequests] does this.
+// new connection for each. With [Open] the connection and its slot are held until the server has ended the
+// statement, and nothing is closed:
+//
+//   - A statement may go on for 20 ms more. Most end by themselves in that time.
+//   - Then the server is told to stop it. Mostly it says that it did, and the connection is of use at once.
+//   - Where it does not say so the cancel may come late, and would stop the next statement. So the connection rests for
+//     100 ms. pgconn.CancelRequestContextWatcherHandler rests so after each cancel. An lc_messages that is not English
+//     is not understood, and brings that back.
+//   - A transaction is rolled back although its context has ended. pgx would close the connection.
+//   - After [CancelPatience] the connection is closed all the same.
+//
+// A cancel that is later than 100 ms stops the next statement, with SQLSTATE 57014. That was seen on a server that
+// had hardly any processor time. For a pool that is made elsewhere, [CancelRequests] does all this but the rollback,
+// which [New] does.
 //
 // # The size of the pool
 //

@@ -755,15 +755,15 @@ func cancelled(t *testing.T, p *Pool, statement string) (took time.Duration) {
 	return time.Since(begun)
 }
 
-// resting returns a pool of one connection that rests for so long.
-func resting(t *testing.T, late time.Duration) *Pool {
+// resting returns a pool of one connection that asks the server after so long, and rests for so long.
+func resting(t *testing.T, after, late time.Duration) *Pool {
 	t.Helper()
 	cfg := config(t, 1)
 	CancelRequests(cfg.ConnConfig)
 	build := cfg.ConnConfig.BuildContextWatcherHandler
 	cfg.ConnConfig.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 		h := build(conn)
-		h.(*canceller).late = late
+		h.(*canceller).after, h.(*canceller).late = after, late
 		return h
 	}
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
@@ -776,7 +776,7 @@ func resting(t *testing.T, late time.Duration) *Pool {
 
 // A connection whose statement the server has stopped is of use at once: it would rest for an hour.
 func TestStoppedStatementCostsNothing(t *testing.T) {
-	p := resting(t, time.Hour)
+	p := resting(t, time.Millisecond, time.Hour)
 	for range 10 {
 		cancelled(t, p, `/* stops */ select pg_sleep(600)`)
 		if _, err := p.Exec(t.Context(), `select 1`); err != nil {
@@ -791,9 +791,37 @@ func TestStoppedStatementCostsNothing(t *testing.T) {
 // A statement that does not stop for the cancel ends by itself. Then the connection rests.
 func TestLateCancelIsWaitedFor(t *testing.T) {
 	const late = 300 * time.Millisecond
-	p := resting(t, late)
+	p := resting(t, time.Millisecond, late)
 	if took := cancelled(t, p, `/* goes on */ do $$ begin perform pg_sleep(600); exception when query_canceled then null; end $$`); took < late {
 		t.Errorf("the connection was free after %v", took)
+	}
+}
+
+// What ends soon after its context is not cancelled, and its connection does not rest. A transaction is rolled back
+// on it, and it is of use to the next.
+func TestShortDeadlinesKeepConnections(t *testing.T) {
+	p := resting(t, time.Hour, time.Hour)
+	for range 5 {
+		ctx, cancel := context.WithCancel(t.Context())
+		err := pgx.BeginFunc(ctx, p, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, `create temporary table if not exists t (n int); insert into t values (1)`); err != nil {
+				return err
+			}
+			go cancel()
+			_, err := tx.Exec(ctx, `select pg_sleep(0.05)`)
+			<-ctx.Done()
+			return errors.Join(err, ctx.Err())
+		})
+		if !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		var open string
+		if err := p.QueryRow(t.Context(), `select coalesce(pg_current_xact_id_if_assigned()::text, 'none')`).Scan(&open); err != nil || open != "none" {
+			t.Fatalf("transaction %s is open: %v", open, err)
+		}
+	}
+	if n := p.Unguarded().Stat().NewConnsCount(); n != 1 {
+		t.Errorf("%d connections were made", n)
 	}
 }
 

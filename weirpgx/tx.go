@@ -72,10 +72,18 @@ func (t *tx) Commit(ctx context.Context) error {
 	return err
 }
 
-// Rollback implements [pgx.Tx]. The connection is back afterwards, whatever it returns.
+// Rollback implements [pgx.Tx]. The connection is back afterwards, whatever it returns. With a context that has
+// ended pgx would close the connection: under short deadlines the server then does little but start
+// backends. So the transaction is rolled back all the same, within CancelPatience.
 func (t *tx) Rollback(ctx context.Context) error {
 	defer t.abandon()
-	err := t.Tx.Rollback(ctx)
+	within := ctx
+	if ctx.Err() != nil {
+		var cancel context.CancelFunc
+		within, cancel = context.WithTimeout(context.WithoutCancel(ctx), CancelPatience)
+		defer cancel()
+	}
+	err := t.Tx.Rollback(within)
 	t.end(ctx, err, false)
 	return err
 }
