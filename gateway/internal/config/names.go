@@ -15,6 +15,7 @@ const (
 	oneFile     = "remove it: weir reads one file, and again when it changes"
 	refusals    = "remove it: a quota answers 429, a limit 503"
 	healthMade  = "write health_check: {path: /healthz}"
+	silences    = "write response_timeout: 30s until an answer begins, and response_idle_timeout: 60s within it"
 	ejection    = "write passive_health: {failures: 5, for: 10s}"
 	balanced    = "write balance: least_loaded, or balance: round_robin"
 	tooMuch     = "write a gate: limit: 100, or connections: {per_address: 100} in a listener"
@@ -66,7 +67,7 @@ var elsewhere = map[string]map[string]string{
 		"healthchecks": healthMade, "healthuri": healthMade, "httpchk": healthMade, "check": healthMade, "health": healthMade,
 		"maxconn": "write limit: 30, for requests at a time at each target", "maxrequests": "write limit: 30, for requests at a time at each target",
 		"circuitbreakers": "write limit: 30, for requests at a time at each target", "maxinflight": "write limit: 30, for requests at a time at each target",
-		"proxyreadtimeout": "write response_timeout: 30s", "readtimeout": "write response_timeout: 30s", "timeoutserver": "write response_timeout: 30s", "timeout": "write response_timeout: 30s, and connect_timeout: 2s",
+		"streamidletimeout": "write response_idle_timeout: 5m", "proxyreadtimeout": silences, "readtimeout": silences, "timeoutserver": silences, "timeout": "write response_timeout: 30s, and connect_timeout: 2s",
 		"timeoutconnect": "write connect_timeout: 2s", "proxyconnecttimeout": "write connect_timeout: 2s", "dialtimeout": "write connect_timeout: 2s",
 		"lbpolicy": balanced, "loadbalancing": balanced, "lb": balanced, "strategy": balanced, "retries": noRetries, "passhostheader": "remove it: the host of the request is always passed on",
 		"slowstart": "write limit: auto, which finds what a target carries that has just started", "weight": "remove it: targets have no weights; balance: least_loaded gives more to the quicker",
