@@ -419,7 +419,7 @@ func TestEveryEndFreesItsSlot(t *testing.T) {
 			tx := begin(t, ended)
 			cancel()
 			return tx.Rollback(ended)
-		}, true, weir.Abandoned},
+		}, false, weir.Abandoned},
 		{"rollback, connection killed", func(t *testing.T, ctx context.Context) error {
 			tx := begin(t, ctx)
 			_, err := tx.Exec(ctx, "select pg_terminate_backend(pg_backend_pid())")

@@ -1,6 +1,7 @@
 package weirpgx
 
 import (
+	"cmp"
 	"context"
 	"sync"
 
@@ -84,7 +85,7 @@ func (t *tx) Rollback(ctx context.Context) error {
 		defer cancel()
 	}
 	err := t.Tx.Rollback(within)
-	t.end(ctx, err, false)
+	t.end(ctx, cmp.Or(err, ctx.Err()), false) // what ended the context is why nothing was of use
 	return err
 }
 
