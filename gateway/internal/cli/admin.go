@@ -112,7 +112,7 @@ type lateError struct{ after time.Duration }
 
 // Error says how long the answer was waited for.
 func (e lateError) Error() string {
-	return fmt.Sprintf("there was no answer within %v", e.after.Round(100*time.Millisecond))
+	return fmt.Sprintf("there was no whole answer within %v", e.after.Round(100*time.Millisecond))
 }
 
 // Unwrap returns the error of the context that ended.

@@ -165,7 +165,7 @@ func TestReloadWithoutAnswer(t *testing.T) {
 		answer, wait time.Duration
 		want         string
 	}{
-		{http.MethodGet, 100 * time.Millisecond, time.Hour, "there was no answer within"},
+		{http.MethodGet, 100 * time.Millisecond, time.Hour, "there was no whole answer within"},
 		{http.MethodPost, time.Hour, 100 * time.Millisecond, "has not reloaded within 100ms, and may still do so"},
 	} {
 		ended := make(chan struct{})
