@@ -49,6 +49,9 @@
 //		return &pgconn.CancelRequestContextWatcherHandler{Conn: c, DeadlineDelay: 5 * time.Second}
 //	}
 //
+// pgx's stdlib still closes the connection of a transaction whose context has ended. Where deadlines are short and
+// transactions many, weirpgx keeps it.
+//
 // For drivers that cannot, such as those of MySQL, see [WithHold]. [WithBudget] tells a database before.
 //
 // # Generated code and mappers
