@@ -256,7 +256,7 @@ func TestSample(t *testing.T) {
 		if l.Wants(200) {
 			n++
 		}
-		if !l.Wants(503) {
+		if !l.Wants(503) || !l.Wants(429) || !l.Wants(400) {
 			t.Fatal("a refusal has no line")
 		}
 	}

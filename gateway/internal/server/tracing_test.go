@@ -54,6 +54,23 @@ func TestTraceContextIsPassedOn(t *testing.T) {
 	}
 }
 
+// A span that goes on with no trace of the client has nothing of that trace's state.
+func TestFreshTraceHasNoState(t *testing.T) {
+	cfg := baseConfig(t, upstreamOf(t, echo).URL)
+	cfg.Tracing = config.Tracing{Endpoint: upstreamOf(t, func(http.ResponseWriter, *http.Request) {}).URL, Sample: 1, ServiceName: "weir"}
+	g := start(t, cfg, Options{})
+	req, err := http.NewRequest(http.MethodGet, g.url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Traceparent", "00-"+strings.Repeat("0", 32)+traceparent[35:])
+	req.Header.Set("Tracestate", tracestate)
+	res, _ := do(t, req)
+	if id, state, _ := strings.Cut(res.Header.Get("Seen"), " "); traceID(id) == "" || state != "" {
+		t.Errorf("the upstream saw the trace %q with the state %q, want a fresh one without", id, state)
+	}
+}
+
 // A collector gets a span for each request, with what was decided. The upstream is told the span.
 func TestSpans(t *testing.T) {
 	var mu sync.Mutex
