@@ -50,15 +50,20 @@ const lateCancel = 100 * time.Millisecond
 // statements end by themselves in that time. A cancel would come too late for them, and the connection would rest.
 const cancelAfter = 20 * time.Millisecond
 
+// cancelAgain is how long after a cancel the server is asked once more. It drops a cancel that comes before it has
+// begun the statement.
+const cancelAgain = 500 * time.Millisecond
+
 // canceller asks the server to stop a connection's statement when its context ends. It does what
-// pgconn.CancelRequestContextWatcherHandler does, which rests after each cancel. A canceller does not if the
+// pgconn.CancelRequestContextWatcherHandler does, which asks once and rests after each cancel. A canceller does not rest if the
 // server has said that the cancel stopped the statement: then nothing is on its way any more.
 type canceller struct {
 	conn        *pgconn.PgConn
 	after, late time.Duration // cancelAfter, lateCancel
 	stopped     atomic.Bool   // the server has said so of this statement
-	ended       context.CancelFunc
-	asked       chan bool // whether the server was asked
+	ended       chan struct{} // closed when the statement has ended
+	giveUp      context.CancelFunc
+	asked       chan int // how often the server was asked
 }
 
 // HandleCancel implements [ctxwatch.Handler].
@@ -66,30 +71,40 @@ func (c *canceller) HandleCancel(context.Context) {
 	c.stopped.Store(false)
 	until := time.Now().Add(CancelPatience)
 	_ = c.conn.Conn().SetDeadline(until) // of a connection that is closed already
-	ctx, ended := context.WithDeadline(context.Background(), until)
-	c.ended, c.asked = ended, make(chan bool, 1)
-	go func() {
-		soon := time.NewTimer(c.after)
-		defer soon.Stop()
+	ctx, giveUp := context.WithDeadline(context.Background(), until)
+	c.ended, c.giveUp, c.asked = make(chan struct{}), giveUp, make(chan int, 1)
+	go c.ask(ctx)
+}
+
+// ask asks the server until the statement has ended, or ctx.
+func (c *canceller) ask(ctx context.Context) {
+	next := time.NewTimer(c.after)
+	defer next.Stop()
+	for n := 0; ; n++ {
 		select {
+		case <-c.ended:
+			c.asked <- n
+			return
 		case <-ctx.Done():
-			c.asked <- false
-		case <-soon.C:
+			c.asked <- n
+			return
+		case <-next.C:
 			_ = c.conn.CancelRequest(ctx) // returns when the server has taken note; an error changes nothing here
-			c.asked <- true
+			next.Reset(cancelAgain)
 		}
-	}()
+	}
 }
 
 // HandleUnwatchAfterCancel implements [ctxwatch.Handler]. It is called when the statement has ended.
 func (c *canceller) HandleUnwatchAfterCancel() {
 	stopped := c.stopped.Load()
+	close(c.ended)
 	if !stopped {
-		c.ended()
+		c.giveUp()
 	}
 	asked := <-c.asked
-	c.ended()
-	if asked && !stopped && !c.conn.IsClosed() {
+	c.giveUp()
+	if late := asked > 1 || asked == 1 && !stopped; late && !c.conn.IsClosed() {
 		time.Sleep(c.late)
 	}
 	_ = c.conn.Conn().SetDeadline(time.Time{})

@@ -797,6 +797,18 @@ func TestLateCancelIsWaitedFor(t *testing.T) {
 	}
 }
 
+// A cancel that the server drops is not the last: this statement sleeps on after the first.
+func TestCancelAgain(t *testing.T) {
+	p := resting(t, time.Millisecond, time.Millisecond)
+	cancelled(t, p, `/* twice */ do $$ begin perform pg_sleep(600); exception when query_canceled then perform pg_sleep(600); end $$`)
+	if _, err := p.Exec(t.Context(), `select 1`); err != nil {
+		t.Error(err)
+	}
+	if n := p.Unguarded().Stat().NewConnsCount(); n != 1 {
+		t.Errorf("%d connections were made", n)
+	}
+}
+
 // What ends soon after its context is not cancelled, and its connection does not rest. A transaction is rolled back
 // on it, and it is of use to the next.
 func TestShortDeadlinesKeepConnections(t *testing.T) {
