@@ -197,6 +197,24 @@ func TestDrainSteps(t *testing.T) {
 	}
 }
 
+// Fifty keys hold 3 each, and the drain keeps 2.5 of each busy. Under a limit of 2 they would hold 100 of
+// 50 × 2.5 × 0.95 = 118.75 that are right for that lag. Under 3 it is 150 of 50 × 2.5 × 0.95 × 0.5^0.5 = 83.97.
+// The limit lies in between.
+func TestDrainBetweenTwoLevels(t *testing.T) {
+	d, err := NewDrain(DrainConfig{Min: 1, Max: 20, Initial: 3, Target: 200, Interval: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := d.Update(&Window{
+		Elapsed: time.Second, LatencySum: 2500 * time.Millisecond, InFlight: 3, MaxInFlight: 3, MeanInFlight: 3,
+		Readings: []Reading{{Name: "lag", Value: 150, Known: true}},
+		Within:   func(limit int64) (held, all float64) { return 50 * min(3, float64(limit)), 150 },
+	})
+	if want := 18.75 / (18.75 + 150 - 83.969); got.Limit != 2 || math.Abs(got.Fraction-want) > 1e-4 {
+		t.Errorf("%d and %.4f, want 2 and %.4f", got.Limit, got.Fraction, want)
+	}
+}
+
 func TestDrainSignal(t *testing.T) {
 	d := drain(t, DrainConfig{})
 	if got := d.Update(drained(0, 1, 1000)); got.Signal != "" || got.Next != 5*time.Second {

@@ -110,7 +110,7 @@ func (c *Capped) Start() Decision {
 		d.Next = min(d.Next, c.want.Next)
 	}
 	if c.cap < float64(d.Limit) { // started again: its state was restored
-		d.Limit = max(1, int64(c.cap))
+		d.Limit, d.Fraction = max(1, int64(c.cap)), 0
 	}
 	return d
 }
@@ -192,7 +192,7 @@ func (c *Capped) ask(w *Window) {
 	want := c.inner.Update(w)
 	if undo != nil && c.saver.Save().Limit > before.Limit {
 		undo()
-		want.Limit, want.Estimate = min(want.Limit, c.want.Limit), c.want.Estimate
+		want.Limit, want.Fraction, want.Estimate = min(want.Limit, c.want.Limit), c.want.Fraction, c.want.Estimate
 		want.Reason = "does not grow: the cap was the limit"
 	}
 	c.want = want
@@ -224,7 +224,7 @@ func (c *Capped) decide(w *Window, p Reading, asked bool) Decision {
 		return d
 	}
 	c.bound = true
-	d.Limit = max(1, int64(c.cap))
+	d.Limit, d.Fraction = max(1, int64(c.cap)), 0
 	d.Signal = p.Name
 	d.Reason = fmt.Sprintf("capped: %s; inner limit %d", p.pressure(), c.want.Limit)
 	return d

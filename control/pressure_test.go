@@ -10,6 +10,7 @@ import (
 // stub is an inner controller that does as it is told and notes what it saw.
 type stub struct {
 	limit    int64
+	fraction float64
 	grow     int64
 	next     time.Duration
 	extend   bool
@@ -19,12 +20,12 @@ type stub struct {
 
 func (s *stub) Name() string { return "stub" }
 func (s *stub) Start() Decision {
-	return Decision{Limit: s.limit, Next: s.next, Reason: "initial"}
+	return Decision{Limit: s.limit, Fraction: s.fraction, Next: s.next, Reason: "initial"}
 }
 func (s *stub) Update(w *Window) Decision {
 	s.seen = append(s.seen, *w)
 	s.limit += s.grow
-	return Decision{Limit: s.limit, Next: s.next, Extend: s.extend, Reason: "inner"}
+	return Decision{Limit: s.limit, Fraction: s.fraction, Next: s.next, Extend: s.extend, Reason: "inner"}
 }
 func (s *stub) Save() State { return State{Limit: float64(s.limit)} }
 func (s *stub) Restore(st State) {
@@ -78,6 +79,29 @@ func TestCappedFollowsTheHighestPressure(t *testing.T) {
 	}
 	if d := g.step(c, 50*time.Millisecond, known("psi", 1)); d.Limit != 25 || d.Signal != "psi" {
 		t.Errorf("at a pressure of 1: %+v", d)
+	}
+}
+
+// A cap is a whole number: no key has one slot more. Nor does one that grew while the cap was the limit.
+func TestCapHasNoFraction(t *testing.T) {
+	inner := &stub{limit: 40, fraction: 0.5, next: 100 * time.Millisecond}
+	c := capped(t, inner, CapConfig{})
+	g := gate{d: Decision{Limit: 40}}
+	if d := g.step(c, 50*time.Millisecond, known("cpu", 1)); d.Limit != 40 || d.Fraction != 0.5 {
+		t.Errorf("without a cap: %+v", d)
+	}
+	if d := g.step(c, 50*time.Millisecond, known("cpu", 1.6)); d.Limit != 25 || d.Fraction != 0 {
+		t.Errorf("capped: %+v", d)
+	}
+	if d := c.Start(); d.Limit != 25 || d.Fraction != 0 {
+		t.Errorf("started again: %+v", d)
+	}
+	inner.grow, inner.fraction = 1, 0.9
+	for range 4 {
+		g.step(c, 50*time.Millisecond, known("cpu", 1.2))
+	}
+	if c.want.Limit != 40 || c.want.Fraction != 0.5 {
+		t.Errorf("grown under a cap: %+v", c.want)
 	}
 }
 
