@@ -61,9 +61,9 @@ kafka:
     quotas: {mutations: topics, produce: in, fetch: out}
 gates:
   topics: {quota: {rate: 2/s, burst: 20, by: [user], debt: true}}
-  in: {quota: {rate: 1000000/s, by: [user, client]}}
-  out: {quota: {rate: 1000000/s, by: [user, client]}}
-`, cluster.Addr, open, nodePorts(t), cluster.SASL, secret, login, nodePorts(t), cluster.Addr, limited, nodePorts(t)))
+  in: {quota: {rate: %d/s, by: [user, client]}}
+  out: {quota: {rate: %d/s, by: [user, client]}}
+`, cluster.Addr, open, nodePorts(t), cluster.SASL, secret, login, nodePorts(t), cluster.Addr, limited, nodePorts(t), produceRate, fetchRate))
 
 	tool := func(class string, args ...string) string {
 		t.Helper()
@@ -77,8 +77,8 @@ gates:
 	if out := tool("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", open, "--describe", "--topic", "orders"); strings.Count(out, "Partition: ") != 3 {
 		t.Errorf("kafka-topics --describe: %s", out)
 	}
-	const records = 500
-	tool("org.apache.kafka.tools.ProducerPerformance", "--topic", "orders", "--num-records", strconv.Itoa(records), "--record-size", "2000", "--throughput", "-1",
+	const records, size = 500, 2000
+	tool("org.apache.kafka.tools.ProducerPerformance", "--topic", "orders", "--num-records", strconv.Itoa(records), "--record-size", strconv.Itoa(size), "--throughput", "-1",
 		"--producer-props", "bootstrap.servers="+open)
 	out := tool("org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", open, "--topic", "orders", "--from-beginning",
 		"--max-messages", strconv.Itoa(records), "--group", "tools")
@@ -109,7 +109,7 @@ gates:
 		t.Fatal(err)
 	}
 
-	isDelayed(t, g, limited, tool)
+	isDelayed(t, g, limited, records*size, tool)
 	isRefused(t, cluster, limited)
 
 	silent := silentLogin(t, login)
@@ -135,15 +135,20 @@ gates:
 	}
 }
 
-// isDelayed shows that quotas of bytes hold before a real broker, and that clients are told: Java's producer, and franz-go.
-func isDelayed(t *testing.T, g *gateway, addr string, tool func(class string, args ...string) string) {
+// Bytes a second of the quotas that isDelayed reaches. They are so low that one request owes seconds: a client is told the wait
+// less the time its answer took, which on a busy machine would be the whole of a short wait.
+const produceRate, fetchRate = 5_000, 200_000
+
+// isDelayed shows that quotas of bytes hold before a real broker, and that clients are told: Java's producer, and franz-go, which
+// reads the bytes that the topic holds.
+func isDelayed(t *testing.T, g *gateway, addr string, bytes int, tool func(class string, args ...string) string) {
 	t.Helper()
-	const n, size, rate = 4000, 1000, 1e6 // 4 MB, of which a full bucket has 1 MB
+	const n, size = 40, 1000
 	begin := time.Now()
 	out := tool("org.apache.kafka.tools.ProducerPerformance", "--topic", "orders", "--num-records", strconv.Itoa(n), "--record-size", strconv.Itoa(size), "--throughput", "-1",
 		"--print-metrics", "--producer-props", "bootstrap.servers="+addr, "client.id=java")
-	// The last request, of at most 16 KiB and its head, need not wait.
-	if took, least := time.Since(begin), time.Duration((n*size-rate-20_000)/rate*float64(time.Second)); took < least {
+	// A full bucket holds what a second brings. The last request, of at most 16 KiB and its head, need not wait.
+	if took, least := time.Since(begin), time.Duration(n*size-produceRate-17_000)*time.Second/produceRate; took < least {
 		t.Errorf("%d bytes took %v, and at least %v was owed", n*size, took, least)
 	}
 	if m := regexp.MustCompile(`produce-throttle-time-max:\{client-id=java\}\s*: ([0-9.]+)`).FindStringSubmatch(out); m == nil || m[1] == "0.000" {
@@ -152,7 +157,7 @@ func isDelayed(t *testing.T, g *gateway, addr string, tool func(class string, ar
 	told := new(throttleHook)
 	reader := kafkaClient(t, kgo.SeedBrokers(addr), kgo.ClientID("go"), kgo.ConsumeTopics("orders"), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.WithHooks(told))
 	begin = time.Now()
-	for seen := 0; seen < n*size; {
+	for seen := 0; seen < bytes; {
 		fetches := reader.PollFetches(t.Context())
 		if err := fetches.Err(); err != nil {
 			t.Fatal(err)
