@@ -329,8 +329,8 @@ type EachSpec struct {
 	Overrides map[string]OverrideSpec `json:"overrides,omitempty" example:"{acme: {limit: 50}}" names:"any"`
 }
 
-// OverrideSpec is the limit of one key. It is a number, a factor on the limit of the others, or what
-// the controller lag or drain makes of thresholds of the key's own. With Own only the number has a meaning.
+// OverrideSpec is the limit of one key: a number, or a factor on the limit of the others. With
+// thresholds of its own, it is what the controller lag or drain makes of them. With Own only the number has a meaning.
 type OverrideSpec struct {
 	// The key's limit.
 	Limit int64 `json:"limit,omitempty" min:"1" max:"1000000" example:"50"`

@@ -1,5 +1,5 @@
-// Package weirgrpc puts a weir gate in front of the handlers of a gRPC server, and a throttle and a
-// budget for retries under a client.
+// Package weirgrpc puts a weir gate in front of the handlers of a gRPC server. Under a client it puts
+// a throttle and a budget for retries.
 //
 //	api := weir.Must(limit.New(limit.Config{Name: "api", Limit: 50}))
 //	guard := weirgrpc.New(api)

@@ -38,7 +38,7 @@
 //
 // # What the gate learns
 //
-// A query gives its sample when its first row is there, so a caller that reads rows slowly holds a
+// A query gives its sample when its first row is there. So a caller that reads rows slowly holds a
 // slot but is no slow sample. All else is sampled at its end. A transaction counts from Begin to its
 // end, with what its caller does in between: the connection is in use all that time. Acquire gives
 // no sample, because how long somebody keeps a connection says nothing about the database.

@@ -149,8 +149,8 @@ func (s *Store) send(client *client, l *lane, c *call) {
 	c.done <- struct{}{}
 }
 
-// worst returns the first question whose error says something bad about the server, nil if there is none, and
-// whether any was answered with a decision.
+// worst returns the first question whose error says something bad about the server, nil if there is none. good
+// says whether any was answered with a decision.
 func worst(all []question) (bad *question, good bool) {
 	for i := range all {
 		switch r := &all[i]; {

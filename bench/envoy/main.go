@@ -8,9 +8,9 @@
 // (GOMAXPROCS=1), and both get the same mode: headers of the request and of the answer, and its
 // trailers.
 //
-// For memory it opens so many streams at each processor, as an Envoy with so many requests in
-// progress does, and prints the resident memory that each takes. Garbage is in that figure. With
-// -rounds 0 that is all, and no Envoy is needed.
+// For memory it opens as many streams at each processor as an Envoy with so many requests in
+// progress does. It prints the resident memory that each takes, with garbage. With -rounds 0 that is
+// all, and no Envoy is needed.
 //
 // Then one Envoy stands before one service, with a port for each processor and one for none. The
 // ports take turns; the order moves on by one each round. What a processor adds is its quantile less

@@ -1,5 +1,5 @@
-// Command kafka measures the gateway before Kafka, beside a direct connection and beside nginx as a relay of TCP, with a
-// real broker and in one run:
+// Command kafka measures the gateway before Kafka, beside a direct connection and beside nginx as a relay of TCP. The
+// broker is a real one, and all are measured in one run:
 //
 //	make bench-kafka                                every part; ten minutes
 //	go run ./bench/kafka -parts plain -rounds 3

@@ -4,8 +4,8 @@
 //	go run ./bench/sql -workloads point -rounds 1 -length 15s -window 10s
 //	go run ./bench/sql -storm                 statements whose contexts end, with both of pgx's handlers
 //
-// For each workload it tries fixed sizes from 1 to 200, and the controllers that find the size, from
-// a start at 4 and at 128. All take turns, round by round, under the same two loads.
+// For each workload it tries fixed sizes from 1 to 200, and the controllers that find the size. These
+// start at 4 and at 128. All take turns, round by round, under the same two loads.
 //
 //   - Closed: many more clients than the pool can take. Each has one transaction at a time. They wait in order.
 //   - Open: transactions arrive at random, twice as many as the best fixed size gets done. The deadline

@@ -190,8 +190,8 @@ func (k *killing) killSome(ctx context.Context, random *rand.Rand) error {
 	return k.freeze(ctx, k.members[killAPIs+random.IntN(killProcessors)])
 }
 
-// freeze stops a processor for longer than its session, so that others take its partitions over, and lets it go
-// on with what it had begun.
+// freeze stops a processor for longer than its session, so that others take its partitions over. Then it goes on
+// with what it had begun.
 func (k *killing) freeze(ctx context.Context, m *member) error {
 	const frozen = killSession + 2*time.Second
 	fmt.Fprintf(k.o.out, "    process, frozen for %v\n", frozen)

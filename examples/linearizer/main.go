@@ -9,8 +9,8 @@
 //	make linearizer-kills                                 fifty processes are killed under load, and nothing is lost
 //
 // A client sends a batch of events for a database to an API server. The API server admits it, and writes it to
-// the topic prospective-batches. A processor puts the batches of each database in order, gives the events
-// revisions without gaps, and writes events and result to a store that all processes share (SQLite). The
+// the topic prospective-batches. A processor puts the batches of each database in order, and gives the events
+// revisions without gaps. It writes events and result to a store that all processes share (SQLite). The
 // result goes straight back to the API server, over gRPC, which answers the client.
 //
 // A batch holds a slot of its database until its result is there. How many slots a database has follows the

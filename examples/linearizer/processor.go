@@ -109,8 +109,8 @@ func (p *processor) take(ctx context.Context, partition, generation int32) (c cl
 	wanted := func() bool { return true }
 	err = p.persist(ctx, trouble, wanted, try)
 	if errors.Is(err, errFenced) && p.belongs(ctx) {
-		// A group's generations only rise. So the higher one is of a group that was deleted since, as Kafka does by
-		// itself with one that nobody has joined for a week.
+		// A group's generations only rise. So the higher one is of a group that was deleted since. Kafka does that by
+		// itself to one that nobody has joined for a week.
 		over = c.epoch
 		p.cfg.log.Warn("the group has begun anew since the store was last written; the partition is taken over all the same", "partition", partition, "generation", generation)
 		err = p.persist(ctx, trouble, wanted, try)
