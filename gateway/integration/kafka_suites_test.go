@@ -126,6 +126,7 @@ func TestKafkaSuites(t *testing.T) {
 		{"AdminIntegration", "kafka.api.PlaintextAdminIntegrationTest"},
 		{"SaslPlain", "kafka.api.SaslPlainSslEndToEndAuthorizationTest"},
 		{"SaslScram", "kafka.api.SaslScramSslEndToEndAuthorizationTest"},
+		{"SaslOAuthBearer", "kafka.api.SaslOAuthBearerSslEndToEndAuthorizationTest"},
 		{"DelegationToken", "kafka.api.DelegationTokenEndToEndAuthorizationTest"},
 		{"ClientQuotas", "org.apache.kafka.server.quota.ClientQuotasRequestTest"},
 	} {
