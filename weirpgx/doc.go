@@ -66,7 +66,8 @@
 //   - Where it does not say so the cancel may come late, and would stop the next statement. So the connection rests for
 //     100 ms. pgconn.CancelRequestContextWatcherHandler rests so after each cancel. An lc_messages that is not English
 //     is not understood, and brings that back.
-//   - A transaction is rolled back although its context has ended. pgx would close the connection.
+//   - A transaction is rolled back although its context has ended. pgx would close the connection. Commit rolls back, too, if its
+//     context has ended before, and its error says so. In a connection of Acquire both are pgx's own.
 //   - After [CancelPatience] the connection is closed all the same.
 //
 // A cancel that is later than 100 ms stops the next statement, with SQLSTATE 57014. That was seen on a server that

@@ -837,6 +837,151 @@ func TestShortDeadlinesKeepConnections(t *testing.T) {
 	}
 }
 
+// A commit whose context has ended before commits nothing, says so, and keeps its connection: pgx would close it.
+func TestCommitAfterItsContext(t *testing.T) {
+	table(t, "late")
+	outcomes := make(chan weir.Outcome, 10)
+	p := open(t, config(t, 1), limit.Config{Limit: 1, Hooks: weir.Hooks{
+		Done: func(_ string, o weir.Outcome, _ time.Duration) { outcomes <- o },
+	}})
+	for _, tt := range []struct {
+		name   string
+		commit func(ctx context.Context, end func()) error
+	}{
+		{"commit", func(ctx context.Context, end func()) error {
+			tx, err := p.Begin(ctx)
+			if err != nil {
+				return err
+			}
+			_, err = tx.Exec(ctx, `insert into late values (1, 1)`)
+			end()
+			err = errors.Join(err, tx.Commit(ctx))
+			if again := tx.Rollback(ctx); !errors.Is(again, pgx.ErrTxClosed) {
+				t.Errorf("a rollback after it: %v", again)
+			}
+			if again := tx.Commit(ctx); again != pgx.ErrTxClosed {
+				t.Errorf("a second commit: %v", again)
+			}
+			return err
+		}},
+		{"in a transaction", func(ctx context.Context, end func()) error {
+			return p.InTx(ctx, pgx.TxOptions{}, func(ctx context.Context, tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, `insert into late values (1, 1)`)
+				end()
+				return err
+			})
+		}},
+		{"batch that begins a transaction", func(ctx context.Context, end func()) error {
+			b := &pgx.Batch{}
+			b.BeginTx(pgx.TxOptions{})
+			b.Queue(`insert into late values (1, 1)`)
+			r := p.SendBatch(ctx, b)
+			err := r.Close()
+			end()
+			return errors.Join(err, r.Tx().Commit(ctx))
+		}},
+		{"savepoint", func(ctx context.Context, end func()) error {
+			tx, err := p.Begin(t.Context())
+			if err != nil {
+				return err
+			}
+			sp, err := tx.Begin(ctx)
+			if err != nil {
+				return err
+			}
+			_, err = sp.Exec(ctx, `insert into late values (1, 1)`)
+			end()
+			return errors.Join(err, sp.Commit(ctx), tx.Commit(t.Context()))
+		}},
+	} {
+		for why, outcome := range map[error]weir.Outcome{context.Canceled: weir.Abandoned, context.DeadlineExceeded: weir.Overload} {
+			t.Run(tt.name+", "+why.Error(), func(t *testing.T) {
+				ctx, end := ended(t, why)
+				err := tt.commit(ctx, end)
+				if !errors.Is(err, why) || !strings.Contains(err.Error(), "nothing was committed") {
+					t.Errorf("%v", err)
+				}
+				if got := <-outcomes; got != outcome && tt.name != "savepoint" { // its transaction was committed
+					t.Errorf("the outcome is %v, want %v", got, outcome)
+				}
+				var n int
+				if err := p.QueryRow(t.Context(), `select count(*) from late`).Scan(&n); err != nil || n != 0 {
+					t.Errorf("%d rows are there: %v", n, err)
+				}
+				<-outcomes
+				if made := p.Unguarded().Stat().NewConnsCount(); made != 1 {
+					t.Fatalf("%d connections were made", made)
+				}
+			})
+		}
+	}
+}
+
+// ended returns a context, and what ends it with an error.
+func ended(t *testing.T, why error) (context.Context, func()) {
+	if why == context.Canceled {
+		return context.WithCancel(t.Context())
+	}
+	e := ending{t.Context(), make(chan struct{})}
+	return e, func() { close(e.passed) }
+}
+
+// A context that ends while the server commits leaves no doubt where the server answers, and one otherwise.
+func TestContextEndsInCommit(t *testing.T) {
+	table(t, "slow")
+	holder, err := pgx.Connect(t.Context(), server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer holder.Close(context.WithoutCancel(t.Context()))
+	for _, sql := range []string{
+		`create or replace function wait_for_18() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock(18); return null; end $$`,
+		`create constraint trigger waits after insert on slow deferrable initially deferred for each row execute function wait_for_18()`,
+		`select pg_advisory_lock(18)`,
+	} {
+		if _, err := holder.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := open(t, config(t, 1), limit.Config{Limit: 1})
+	commit := func(meanwhile func(pgx.Tx)) error {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		tx, err := p.Begin(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(ctx, `insert into slow values (1, 1)`); err != nil {
+			t.Fatal(err)
+		}
+		over := make(chan error)
+		go func() { over <- tx.Commit(ctx) }()
+		eventually(t, "the commit waits for the lock", func() bool {
+			var n int
+			err := holder.QueryRow(t.Context(), `select count(*) from pg_locks where locktype = 'advisory' and not granted`).Scan(&n)
+			return err == nil && n == 1
+		})
+		cancel()
+		meanwhile(tx)
+		return <-over
+	}
+	var stop *pgconn.PgError
+	if err := commit(func(pgx.Tx) {}); !errors.As(err, &stop) || stop.Code != "57014" {
+		t.Errorf("the server has stopped it, and it ended with %v", err)
+	}
+	if n := p.Unguarded().Stat().NewConnsCount(); n != 1 {
+		t.Errorf("%d connections were made", n)
+	}
+	conn := make(chan error, 1)
+	err = commit(func(tx pgx.Tx) { conn <- tx.Conn().PgConn().Conn().Close() })
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "not known") || <-conn != nil {
+		t.Errorf("nobody has answered, and it ended with %v", err)
+	}
+	if n := inFlight(p); n != 0 {
+		t.Errorf("%d slots are left", n)
+	}
+}
+
 // Other ends with the same code are no cancels.
 func TestIsCancel(t *testing.T) {
 	p := open(t, config(t, 1), limit.Config{})

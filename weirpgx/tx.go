@@ -3,6 +3,8 @@ package weirpgx
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
@@ -65,12 +67,43 @@ func (t *tx) end(ctx context.Context, err error, committed bool) {
 	t.use.permit.Done(o)
 }
 
-// Commit implements [pgx.Tx]. The connection is back afterwards, whatever it returns.
+// Commit implements [pgx.Tx]. The connection is back afterwards, whatever it returns. With a context that has ended
+// nothing is sent that could commit: the transaction is rolled back as by Rollback, and the error says that nothing
+// was committed. If the context ends while the server commits, the error says that nobody knows.
 func (t *tx) Commit(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return uncommitted(ctx, t.Rollback(ctx))
+	}
 	defer t.abandon()
 	err := t.Tx.Commit(ctx)
 	t.end(ctx, err, err == nil)
-	return err
+	return ofCommit(ctx, err)
+}
+
+// uncommitted is the error of a commit that was not sent. rollback is that of the rollback in its place.
+func uncommitted(ctx context.Context, rollback error) error {
+	switch {
+	case errors.Is(rollback, pgx.ErrTxClosed): // it was over before
+		return rollback
+	case rollback != nil:
+		return fmt.Errorf("weirpgx: nothing was committed: %w; the rollback failed as well: %w", ctx.Err(), rollback)
+	}
+	return fmt.Errorf("weirpgx: nothing was committed, the transaction is rolled back: %w", ctx.Err())
+}
+
+// ofCommit is the error of a commit that was sent, or was about to be. An answer of the server says by itself what became of
+// it.
+func ofCommit(ctx context.Context, err error) error {
+	var answer *pgconn.PgError
+	switch {
+	case err == nil || ctx.Err() == nil || errors.As(err, &answer) || errors.Is(err, pgx.ErrTxClosed) || errors.Is(err, pgx.ErrTxCommitRollback):
+		return err
+	case pgconn.SafeToRetry(err) && !errors.Is(err, pgconn.ErrConnClosed):
+		// pgx has looked at the context a moment later. Of a connection that breaks after the commit was sent it says that it is closed, and
+		// safe to retry, too.
+		return fmt.Errorf("weirpgx: nothing was committed: %w", err)
+	}
+	return fmt.Errorf("weirpgx: the context ended during the commit (%w), and whether it was committed is not known: %w", ctx.Err(), err)
 }
 
 // Rollback implements [pgx.Tx]. The connection is back afterwards, whatever it returns. With a context that has

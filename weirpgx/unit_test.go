@@ -279,3 +279,61 @@ func TestPoolWaitUnknown(t *testing.T) {
 		t.Errorf("%v, %v", v, err)
 	}
 }
+
+// commits is a transaction of pgx whose commit and rollback end as it says.
+type commits struct {
+	pgx.Tx
+	commit, rollback error
+	during           func()
+}
+
+func (c commits) Commit(context.Context) error   { c.during(); return c.commit }
+func (c commits) Rollback(context.Context) error { return c.rollback }
+
+// unsent is an error that pgx gives before it has sent anything.
+type unsent struct{ error }
+
+func (unsent) SafeToRetry() bool { return true }
+func (u unsent) Unwrap() error   { return u.error }
+
+// The error of a commit says what became of it.
+func TestCommitSays(t *testing.T) {
+	broken, no := errors.New("broken pipe"), &pgconn.PgError{Code: "40001", Message: "no"}
+	for _, tt := range []struct {
+		name     string
+		tx       commits
+		ends     string // when the context does
+		want, is string // nothing, the error as it is, or a part of the text
+	}{
+		{"in time", commits{}, "", "", ""},
+		{"ended after it", commits{}, "during", "", ""},
+		{"ended before", commits{commit: broken}, "before", "nothing was committed, the transaction is rolled back: context canceled", ""},
+		{"ended before, and broken", commits{rollback: broken}, "before", "nothing was committed: context canceled; the rollback failed as well: broken pipe", ""},
+		{"ended before, and over", commits{rollback: pgx.ErrTxClosed}, "before", "", "tx is closed"},
+		{"ended before it was sent", commits{commit: unsent{context.Canceled}}, "during", "nothing was committed: context canceled", ""},
+		{"ended meanwhile", commits{commit: broken}, "during", "the context ended during the commit (context canceled), and whether it was committed is not known: broken pipe", ""},
+		{"ended meanwhile, and pgx says that it is safe", commits{commit: unsent{pgconn.ErrConnClosed}}, "during",
+			"the context ended during the commit (context canceled), and whether it was committed is not known: conn closed", ""},
+		{"ended meanwhile, and the server says no", commits{commit: no}, "during", "", ": no (SQLSTATE 40001)"},
+		{"ended meanwhile, and it was rolled back", commits{commit: pgx.ErrTxCommitRollback}, "during", "", pgx.ErrTxCommitRollback.Error()},
+		{"broken", commits{commit: broken}, "", "", "broken pipe"},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		tt.tx.during = func() {
+			if tt.ends == "during" {
+				cancel()
+			}
+		}
+		if tt.ends == "before" {
+			cancel()
+		}
+		err := newTx(tt.tx, &use{ctx: ctx}).Commit(ctx)
+		cancel()
+		switch {
+		case tt.want != "" && (err == nil || err.Error() != "weirpgx: "+tt.want || !errors.Is(err, context.Canceled)):
+			t.Errorf("%s: %v, want %s", tt.name, err, tt.want)
+		case tt.want == "" && (err != nil) != (tt.is != "") || tt.is != "" && err.Error() != tt.is:
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.is)
+		}
+	}
+}
