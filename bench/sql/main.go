@@ -9,13 +9,14 @@
 //
 //   - Closed: many more clients than the pool can take. Each has one transaction at a time. They wait in order.
 //   - Open: transactions arrive at random, twice as many as the best fixed size gets done. The deadline
-//     of each is five times the p95 of a lone client.
+//     of each is five times the p95 of a lone client. No more than 20,000 a second can be sent. In seconds in which the
+//     load left too late the figures say more about this program than about a limit. So where there are many of them the table
+//     has the word void, and where that is so for all, the open load ends after the first round.
 //
 // Useful is what was committed, in the open load before its deadline. Server and clients share the machine, so it should have nothing else to do.
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -32,6 +33,7 @@ import (
 
 	"github.com/weir-go/weir/bench/internal/kit"
 	"github.com/weir-go/weir/bench/internal/rig"
+	"github.com/weir-go/weir/internal/loadgen"
 	"github.com/weir-go/weir/internal/postgres"
 	"github.com/weir-go/weir/weirpgx"
 )
@@ -163,7 +165,7 @@ func (b *bench) sweep(ctx context.Context, pool *pgxpool.Pool, w *workload) erro
 		}
 	}
 	best := bestFixed(all, func(s *subject) *figures { return &s.closed })
-	rate := 2 * kit.SpreadOf(best.closed.useful).Median
+	rate := min(2*kit.SpreadOf(best.closed.useful).Median, loadgen.MaxRate)
 	for round := range b.rounds {
 		for _, s := range kit.Turned(all, round) {
 			f, err := b.open(ctx, pool, w, s, rate, 5*alone)
@@ -172,23 +174,23 @@ func (b *bench) sweep(ctx context.Context, pool *pgxpool.Pool, w *workload) erro
 			}
 			s.opened.add(f)
 		}
+		if !slices.ContainsFunc(all, (*subject).sent) {
+			break // it cannot be sent here, however often
+		}
 	}
 	fmt.Fprintf(b.out, "\n## %s\n\n%s. A lone client's p95 is %v.\n\n", w.name, w.about, alone.Round(10*time.Microsecond))
 	b.print(all, best, rate, alone)
 	return b.draw(w, all)
 }
 
-// bestFixed returns the fixed size with the most useful work.
-func bestFixed(all []*subject, of func(*subject) *figures) *subject {
-	return slices.MaxFunc(slices.Collect(func(yield func(*subject) bool) {
-		for _, s := range all {
-			if s.size > 0 && !yield(s) {
-				return
-			}
+// bestFixed returns the fixed size with the most useful work, nil if no figure of one counts.
+func bestFixed(all []*subject, of func(*subject) *figures) (best *subject) {
+	for _, s := range all {
+		if s.size > 0 && len(of(s).useful) > 0 && (best == nil || kit.SpreadOf(of(s).useful).Median > kit.SpreadOf(of(best).useful).Median) {
+			best = s
 		}
-	}), func(a, b *subject) int {
-		return cmp.Compare(kit.SpreadOf(of(a).useful).Median, kit.SpreadOf(of(b).useful).Median)
-	})
+	}
+	return best
 }
 
 // smallest returns the smallest fixed size that gets 0.95 of the best done.
@@ -202,21 +204,34 @@ func smallest(all []*subject, best float64) int64 {
 }
 
 func (b *bench) print(all []*subject, best *subject, rate float64, alone time.Duration) {
-	bestOpen := bestFixed(all, func(s *subject) *figures { return &s.opened })
+	bestOpen := bestFixed(slices.DeleteFunc(slices.Clone(all), func(s *subject) bool { return !s.sent() }), func(s *subject) *figures { return &s.opened })
 	enough := smallest(all, kit.SpreadOf(best.closed.useful).Median)
 	table := kit.Table{{"size", "closed: useful/s", "of the best", "failed/s", "mean size", "of the smallest that suffices", "open: useful/s", "of the best", "mean size"}}
 	for _, s := range all {
-		table = append(table, []string{
+		row := []string{
 			s.name, text("%.0f", s.closed.useful), text("%.2f", kit.Over(s.closed.useful, best.closed.useful)), text("%.0f", s.closed.failed),
 			text("%.1f", s.closed.size), fmt.Sprintf("%.1fx", kit.SpreadOf(s.closed.size).Median/float64(max(1, enough))),
-			text("%.0f", s.opened.useful), text("%.2f", kit.Over(s.opened.useful, bestOpen.opened.useful)), text("%.1f", s.opened.size),
-		})
+			"void", "", "",
+		}
+		if s.sent() {
+			row[6], row[8] = text("%.0f", s.opened.useful), text("%.1f", s.opened.size)
+		}
+		if s.sent() && bestOpen != nil {
+			row[7] = text("%.2f", kit.Over(s.opened.useful, bestOpen.opened.useful))
+		}
+		table = append(table, row)
 	}
 	fmt.Fprint(b.out, table.Plain(kit.Figures(len(table[0]))))
 	fmt.Fprintf(b.out, "\nThe open load is %.0f transactions a second with a deadline of %v. The smallest fixed size with 0.95 of the best is %d.\n", rate, (5 * alone).Round(10*time.Microsecond), enough)
+	if twice := 2 * kit.SpreadOf(best.closed.useful).Median; rate < twice {
+		fmt.Fprintf(b.out, "That is %.1f times what the best fixed size gets done, and not twice: no more than %d can be sent.\n", 2*rate/twice, loadgen.MaxRate)
+	}
 	for _, s := range all {
-		if s.void > 0 {
-			fmt.Fprintf(b.out, "%s: %d of its seconds mean nothing, because the load left too late.\n", s.name, s.void)
+		switch {
+		case !s.sent():
+			fmt.Fprintf(b.out, "%s: the open load is void. In %d of %d seconds it left too late: this machine cannot send so much beside the server.\n", s.name, s.void, s.seconds)
+		case s.void > 0:
+			fmt.Fprintf(b.out, "%s: %d of %d seconds of the open load are left out, because it left too late.\n", s.name, s.void, s.seconds)
 		}
 	}
 }

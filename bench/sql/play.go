@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -28,8 +29,14 @@ type subject struct {
 	size           int64 // fixed; 0: found
 	controllers    func() (read, write control.Controller, err error)
 	closed, opened figures
-	void           int // seconds of the open load that mean nothing
+	seconds, void  int // of the open load: that would count, and that mean nothing
 }
+
+// tooVoid is the share of void seconds from which the others do not count, either.
+const tooVoid = 0.1
+
+// sent reports whether the open load was sent as it should have been.
+func (s *subject) sent() bool { return float64(s.void) < tooVoid*float64(s.seconds) }
 
 // figures are those of one load, one for each round.
 type figures struct{ useful, failed, size []float64 }
@@ -227,7 +234,7 @@ func (b *bench) open(ctx context.Context, pool *pgxpool.Pool, w *workload, s *su
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	meter, err := loadgen.Load{
-		Phases: []loadgen.Phase{{Rate: min(rate, loadgen.MaxRate), For: lasts}}, Patience: deadline, Seed: 1,
+		Phases: []loadgen.Phase{{Rate: rate, For: lasts}}, Patience: deadline, Seed: 1,
 		Send: func(ctx context.Context) loadgen.Answer {
 			switch err := w.work(ctx, db); {
 			case weir.AsRejection(err) != nil:
@@ -253,14 +260,18 @@ func (b *bench) open(ctx context.Context, pool *pgxpool.Pool, w *workload, s *su
 	if err := context.Cause(ctx); err != nil {
 		return f, err
 	}
+	valid := 0.0
 	for i := int((lasts - b.window) / time.Second); i < int(lasts/time.Second); i++ {
 		t := meter.Second(i)
-		if t.Void() {
+		if s.seconds++; t.Void() {
 			s.void++
+			continue
 		}
-		f.useful += float64(t.OK) / b.window.Seconds()
-		f.failed += float64(t.Failed) / b.window.Seconds()
+		valid++
+		f.useful += float64(t.OK)
+		f.failed += float64(t.Failed)
 	}
+	f.useful, f.failed = f.useful/max(1, valid), f.failed/max(1, valid)
 	f.size = size()
 	return f, nil
 }
@@ -274,12 +285,16 @@ func (b *bench) draw(w *workload, all []*subject) error {
 	styles := map[bool]string{false: "oracle", true: "default"}
 	d := &chart.Drawing{Title: "Useful work by size: " + w.name, About: w.about, Axis: "fixed sizes, from the first to the last", To: float64(len(b.sizes))}
 	for _, load := range []struct {
-		title string
-		of    func(*subject) []float64
+		title  string
+		of     func(*subject) []float64
+		counts func(*subject) bool
 	}{
-		{"closed load: useful, each second", func(s *subject) []float64 { return s.closed.useful }},
-		{"open load: useful, each second", func(s *subject) []float64 { return s.opened.useful }},
+		{"closed load: useful, each second", func(s *subject) []float64 { return s.closed.useful }, func(*subject) bool { return true }},
+		{"open load: useful, each second", func(s *subject) []float64 { return s.opened.useful }, (*subject).sent},
 	} {
+		if slices.ContainsFunc(all, func(s *subject) bool { return s.size > 0 && !load.counts(s) }) {
+			continue // the table says void, and a sweep has no gaps
+		}
 		p := chart.Panel{Title: load.title}
 		sweep := chart.Curve{Style: styles[false]}
 		for _, s := range all {
@@ -289,7 +304,7 @@ func (b *bench) draw(w *workload, all []*subject) error {
 		}
 		p.Curves = append(p.Curves, sweep)
 		for _, s := range all {
-			if s.size > 0 {
+			if s.size > 0 || !load.counts(s) {
 				continue
 			}
 			line := chart.Curve{Style: styles[true]}

@@ -95,3 +95,36 @@ func TestChoose(t *testing.T) {
 		}
 	}
 }
+
+// What the load could not send is void in the table, and is no best.
+func TestPrintVoid(t *testing.T) {
+	figures := func(useful float64) figures {
+		return figures{useful: []float64{useful}, failed: []float64{0}, size: []float64{4}}
+	}
+	all := []*subject{
+		{name: "4", size: 4, closed: figures(15_000), opened: figures(9000), seconds: 30, void: 3},
+		{name: "8", size: 8, closed: figures(10_000), opened: figures(6000), seconds: 30, void: 2},
+		{name: "default from 4", closed: figures(15_000), opened: figures(3000), seconds: 30},
+	}
+	var out bytes.Buffer
+	b := &bench{out: &out}
+	b.print(all, all[0], 20_000, time.Millisecond)
+	for _, want := range []string{
+		"| 4 | 15000 | 1.00 | 0 | 4.0 | 1.0x | void |  |  |\n",
+		"| 8 | 10000 | 0.67 | 0 | 4.0 | 1.0x | 6000 | 1.00 | 4.0 |\n",
+		"| default from 4 | 15000 | 1.00 | 0 | 4.0 | 1.0x | 3000 | 0.50 | 4.0 |\n",
+		"That is 1.3 times what the best fixed size gets done, and not twice: no more than 20000 can be sent.\n",
+		"4: the open load is void. In 3 of 30 seconds it left too late",
+		"8: 2 of 30 seconds of the open load are left out",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("it lacks %q:\n%s", want, &out)
+		}
+	}
+	all[1].void, all[2].void = 30, 30 // nothing was sent
+	out.Reset()
+	b.print(all, all[0], 20_000, time.Millisecond)
+	if n := strings.Count(out.String(), "| void |"); n != 3 {
+		t.Errorf("%d of 3 are void:\n%s", n, &out)
+	}
+}
