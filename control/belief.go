@@ -12,7 +12,8 @@ import (
 // latency, no threshold and no size of the backend to configure.
 type BeliefConfig struct {
 	// Initial is the first limit, clamped to Min and Max. It only matters until the
-	// limit has been reached for the first time.
+	// limit has been reached for the first time. If it is 64 or more, and nothing was seen
+	// before with few inside, an eighth of it is then tried first, for some forty answers.
 	Initial int64 `json:",omitempty" default:"20" min:"1"`
 	// Min and Max bound the limit. With one slot the backend idles while an answer and
 	// the next request are on their way.
@@ -131,7 +132,7 @@ func (b *Belief) Start() Decision { return b.decide("initial") }
 
 // Save implements [Saver].
 func (b *Belief) Save() State {
-	s := State{Limit: math.Exp(b.at)}
+	s := State{Limit: math.Exp(max(b.at, b.climb.high))}
 	if b.mode == tracking {
 		o := b.laws.outline()
 		s.Laws = o.String()

@@ -7,10 +7,14 @@ import (
 
 // ascend is Update during a climb.
 func (b *Belief) ascend(w *Window, saturated bool) Decision {
+	if !saturated && b.climb.high > 0 { // the demand has gone
+		b.set(b.climb.high)
+		b.climb = climb{vain: b.climb.vain + 1}
+	}
 	switch {
 	case b.mode == settling && saturated:
 		b.mode = climbing
-		return b.decide("waiting for a step up to take effect")
+		return b.decide("waiting for a step to take effect")
 	case b.mode == settling:
 		b.mode = climbing
 		return b.decide("not in full use")
@@ -19,7 +23,9 @@ func (b *Belief) ascend(w *Window, saturated bool) Decision {
 	}
 	if b.climb.rate == 0 && !b.climb.warm {
 		b.climb.warm, b.mode = true, settling
-		b.learnOrigin()
+		if !b.learnOrigin() && b.lookBelow() {
+			return b.decide("a high first limit: trying an eighth of it before")
+		}
 		return b.decide("counting")
 	}
 	lnN := lnAtLeast1(w.MeanInFlight)
@@ -46,10 +52,33 @@ func (b *Belief) ascend(w *Window, saturated bool) Decision {
 			return b.decide("known from few inside: " + g.inWords())
 		}
 	}
+	first, looked := b.climb.high, b.at < b.climb.high
 	b.climb = climb{rate: rate, count: good, lnN: lnN, from: b.at, warm: true, vain: b.climb.vain}
-	b.set(b.at + stepUp)
 	b.mode = settling
+	if looked {
+		b.climb.high = first
+		b.set(first)
+		return b.decide("back to the first limit")
+	}
+	b.set(b.at + stepUp)
 	return b.decide("throughput follows: a step up")
+}
+
+// lookBelow lowers a high first limit for one count, so that the step back to it is the first of the climb. It
+// reports whether it did. Before a hot row or a lock, more than a few inside get less done, but from a hundred
+// on it may be the same for all: whoever looks only there sees no reason to try less.
+func (b *Belief) lookBelow() bool {
+	first := b.at
+	if first < lnHigh-1e-9 || b.climb.vain > 0 {
+		return false
+	}
+	b.set(first - lookDown)
+	if first-b.at < stepUp { // Min is near
+		b.set(first)
+		return false
+	}
+	b.climb.high = first
+	return true
 }
 
 // The constants of a climb by belief, besides those of [Knee]'s.
@@ -59,6 +88,10 @@ const (
 	surelyWait    = 2 * time.Second // how long to wait for them. But a count lasts at least as long as work takes, or only the quick would be in it
 	benefit       = 0.3             // what a step gets for the doubt: laws with a soft edge bring more than they seem to
 	countVariance = 0.01            // of a count besides chance: a step up lets in a wave of young work
+
+	// From the default, 20, a climb sees enough on its way. An eighth of less than 64 gets too little done to count.
+	lookDown = 3 * math.Ln2
+	lnHigh   = 6 * math.Ln2
 )
 
 func lnAtLeast1(x float64) float64 {
@@ -144,16 +177,17 @@ func (b *Belief) seeOrigin(w *Window) {
 	}
 }
 
-// learnOrigin believes what was seen with few inside.
-func (b *Belief) learnOrigin() {
+// learnOrigin believes what was seen with few inside, and reports whether there was enough of it.
+func (b *Belief) learnOrigin() bool {
 	o := b.origin
 	b.origin = stretch{}
 	if o.n < minOrigin || (b.now-o.from).Seconds() < originFor*b.mean {
-		return
+		return false
 	}
 	lnN, speed, variance := o.seen()
 	b.pass()
 	b.laws.observe(lnN, speed, b.noise*variance, false)
+	return true
 }
 
 // endIdle is called when all slots are in use again. Between two bursts work was lighter than in

@@ -2,6 +2,7 @@ package control
 
 import (
 	"math"
+	"strings"
 	"testing"
 	"time"
 )
@@ -195,4 +196,99 @@ func TestBeliefAtTheEnds(t *testing.T) {
 			t.Errorf("%s: %.1f slots, want %v to %v", tt.name, limit, tt.low, tt.high)
 		}
 	}
+}
+
+// hotRow is what PostgreSQL gets done of transactions that all update one row: transactions a second at
+// these sizes. From a hundred on fewer would do six times as much, and nothing near there says so.
+var hotRow = []struct{ size, rate float64 }{{1, 3158}, {2, 5779}, {4, 5224}, {8, 3822}, {16, 3012}, {32, 2514}, {64, 1828}, {128, 916}, {200, 978}}
+
+// measured is a backend that gets done at each size what was measured, and half as much to half as much again.
+func measured(rates []struct{ size, rate float64 }) func(*world) time.Duration {
+	return func(g *world) time.Duration {
+		n := float64(len(g.inside) + 1)
+		i := 1
+		for i < len(rates)-1 && rates[i].size < n {
+			i++
+		}
+		a, b := rates[i-1], rates[i]
+		part := min(1, max(0, math.Log(n/a.size)/math.Log(b.size/a.size)))
+		rate := a.rate * math.Pow(b.rate/a.rate, part)
+		return g.now + g.around(time.Duration(n/rate*float64(time.Second)))
+	}
+}
+
+// A high first limit says nothing about what fewer would get done. So they are tried, once.
+func TestBeliefFromAHighFirstLimit(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		serve     func(*world) time.Duration
+		initial   int64
+		looks     bool
+		low, high float64 // the mean limit over the second half
+	}{
+		{"a hot row", measured(hotRow), 128, true, 1, 4},
+		{"a hot row", measured(hotRow), 200, true, 1, 4},
+		{"a hot row", measured(hotRow), 1000, true, 1, 4},
+		{"a hot row", measured(hotRow), 20, false, 1, 4},
+		{"a pool of 12", pooled(12, 20*ms), 128, true, 9, 24},
+		{"a pool of 60", pooled(60, 20*ms), 128, true, 50, 90},
+		{"a pool of 150", pooled(150, 20*ms), 128, true, 130, 220},
+		{"a pool of 600", pooled(600, 50*ms), 64, true, 500, 900},
+		{"a pool of 60", pooled(60, 20*ms), 63, false, 50, 90},
+	} {
+		g := worldOf(newBelief(t, BeliefConfig{Initial: tt.initial}), 0)
+		g.serve = tt.serve
+		looked := 0
+		g.decided = func(d Decision) {
+			if strings.HasPrefix(d.Reason, "a high first limit") {
+				looked++
+			}
+		}
+		_, limit := g.done(time.Minute)
+		t.Logf("%s from %d: %.1f", tt.name, tt.initial, limit)
+		if !(limit >= tt.low && limit <= tt.high) || looked > 1 || looked > 0 != tt.looks {
+			t.Errorf("%s from %d: %.1f slots, want %v to %v; looked below %d times", tt.name, tt.initial, limit, tt.low, tt.high, looked)
+		}
+	}
+}
+
+// Whoever does not come back while less is tried finds the first limit again, and no second look. What is saved
+// meanwhile is the first limit.
+func TestBeliefReturnsFromALookBelow(t *testing.T) {
+	b := newBelief(t, BeliefConfig{Initial: 128})
+	g := worldOf(b, 60)
+	looks := 0
+	g.decided = func(d Decision) {
+		if strings.HasPrefix(d.Reason, "a high first limit") {
+			looks++
+			if d.Limit != 16 || math.Round(b.Save().Limit) != 128 {
+				t.Errorf("%+v, and %v saved", d, b.Save().Limit)
+			}
+			g.demand = 8
+		}
+	}
+	for looks == 0 && g.now < time.Minute {
+		g.window()
+	}
+	for range 100 {
+		g.window()
+	}
+	if looks != 1 || g.d.Limit != 128 {
+		t.Errorf("%d looks, and then %+v", looks, g.d)
+	}
+	g.demand = 0
+	for range 300 {
+		g.window()
+	}
+	if looks != 1 || g.d.Limit < 50 || g.d.Limit > 90 {
+		t.Errorf("all slots in use again: %d looks, %+v", looks, g.d)
+	}
+
+	near := worldOf(newBelief(t, BeliefConfig{Initial: 128, Min: 100}), 60)
+	near.decided = func(d Decision) {
+		if d.Limit < 100 || strings.HasPrefix(d.Reason, "a high first limit") {
+			t.Fatalf("below Min is nothing to try: %+v", d)
+		}
+	}
+	near.done(10 * time.Second)
 }

@@ -265,6 +265,7 @@ type climb struct {
 	again int     // how often the verdict was postponed
 	warm  bool    // all slots were in use when the first count began
 	vain  int     // steps that nobody used
+	high  float64 // the first limit, in ln, from a look below it on until a step above it; 0 if there was none
 }
 
 // The constants of a climb.
