@@ -60,22 +60,24 @@ test-short: need-cc check test-unit ## make test without the real servers
 # it; of those that simulate beside other things it sees what -short leaves. What deptest,
 # the wait room and all controllers but Probe do has no goroutines: deps runs the first, and
 # the gates' tests run the others under it. The time-outs are for what hangs, on any machine.
-# `make check` vets all packages with their tests, so go test does not do it once more.
+# `make check` vets all packages with their tests, so go test does not do it once more. Without tables
+# of symbols a test links in two thirds of the time; stack traces do not need them.
+GOTEST = go test -vet=off -ldflags='-s -w' -timeout 30m
 SIMULATE = ./sim ./bench/internal/peers ./gateway/internal/cli
 
 .PHONY: test-unit
 test-unit: need-go
-	go test -vet=off -race -timeout 30m $$(go list $(PACKAGES) | grep -v -e '/weir/control$$' -e '/weir/sim$$' -e '/internal/cli$$' -e '/bench/internal/board$$' -e '/bench/internal/peers$$' -e '/internal/deptest$$' -e '/internal/room$$')
-	go test -vet=off -race -run Probe -timeout 30m ./control
-	go test -vet=off -race -short -timeout 30m $(SIMULATE)
-	go test -vet=off -timeout 30m $(SIMULATE) ./bench/internal/board ./internal/room ./control
+	$(GOTEST) -race $$(go list $(PACKAGES) | grep -v -e '/weir/control$$' -e '/weir/sim$$' -e '/internal/cli$$' -e '/bench/internal/board$$' -e '/bench/internal/peers$$' -e '/internal/deptest$$' -e '/internal/room$$')
+	$(GOTEST) -race -run Probe ./control
+	$(GOTEST) -race -short $(SIMULATE)
+	$(GOTEST) $(SIMULATE) ./bench/internal/board ./internal/room ./control
 
 # Without -race: the load generator shares the machine with what it loads.
 # The packages of the gateway ran with it in test-unit. The suites wait for other
 # processes most of the time, so they run side by side.
 .PHONY: test-integration
 test-integration: need-go parts
-	go test -vet=off -tags integration -count=1 -p 3 -parallel 8 -timeout 30m ./gateway/integration/ ./weirkafka/ ./weirpgx/ ./weirredis/ ./examples/analytics/ ./examples/execution/ ./examples/linearizer/ ./bench/kafka/ ./bench/sql/
+	$(GOTEST) -tags integration -count=1 -p 3 -parallel 8 ./gateway/integration/ ./weirkafka/ ./weirpgx/ ./weirredis/ ./examples/analytics/ ./examples/execution/ ./examples/linearizer/ ./bench/kafka/ ./bench/sql/
 
 .PHONY: test-redis
 test-redis: need-go ## the tests of the store alone; make test-redis WEIR_REDIS_SERVER=/path/to/redis-server: against that one
