@@ -122,7 +122,7 @@ func (a *api) routes() http.Handler {
 // post takes a batch and answers with what became of it.
 func (a *api) post(w http.ResponseWriter, r *http.Request) {
 	database := r.PathValue("db")
-	if err := checkText("the database's name", database, maxName); err != nil {
+	if err := checkName("the database's name", database, maxName); err != nil {
 		answerProblem(w, http.StatusBadRequest, "not a name", err.Error())
 		return
 	}

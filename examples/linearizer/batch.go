@@ -54,7 +54,7 @@ func parseBatch(body io.Reader) (batch, error) {
 
 // check says what is wrong with a batch, and what would be right.
 func (b *batch) check() error {
-	if err := checkText("id", b.ID, maxID); err != nil {
+	if err := checkName("id", b.ID, maxID); err != nil {
 		return err
 	}
 	if b.Expect != nil && *b.Expect < 0 {
@@ -67,8 +67,19 @@ func (b *batch) check() error {
 		if err := checkText(fmt.Sprintf("events[%d].type", i), e.Type, maxName); err != nil {
 			return err
 		}
+		if !utf8.Valid(e.Data) { // whoever reads the log could not read it
+			return fmt.Errorf("events[%d].data is not UTF-8", i)
+		}
 	}
 	return nil
+}
+
+// checkName is checkText for what stands in the path of a URL.
+func checkName(what, s string, most int) error {
+	if s == "." || s == ".." || s == "/" {
+		return fmt.Errorf("%s is %s, which no path of a URL can carry", what, s)
+	}
+	return checkText(what, s, most)
 }
 
 // checkText holds that a name is short and can be printed. The error repeats none of it.
@@ -82,6 +93,9 @@ func checkText(what, s string, most int) error {
 		return fmt.Errorf("%s is not UTF-8", what)
 	}
 	for _, r := range s {
+		if r == utf8.RuneError { // JSON's decoder puts it for whatever it cannot read: two ids would become one
+			return fmt.Errorf("%s has the character %U, or something that is not UTF-8", what, r)
+		}
 		if !unicode.IsPrint(r) {
 			return fmt.Errorf("%s has the character %U, which cannot be printed", what, r)
 		}
@@ -150,7 +164,7 @@ func parseRecord(value []byte) (record, error) {
 	case !known:
 		return r, errNoBatch{"the record does not say who waits for its result"}
 	}
-	if err := checkText("database", r.Database, maxName); err != nil {
+	if err := checkName("database", r.Database, maxName); err != nil {
 		return r, errNoBatch{err.Error()}
 	}
 	if err := r.Batch.check(); err != nil {

@@ -244,6 +244,12 @@ func TestAnswers(t *testing.T) {
 		{"no events", "orders", `{"id":"9"}`, 400, 0, 0, "0 events"},
 		{"an event without a type", "orders", `{"id":"9","events":[{}]}`, 400, 0, 0, "events[0].type is empty"},
 		{"a revision below 0", "orders", `{"id":"9","expect":-1,"events":[{"type":"x"}]}`, 400, 0, 0, "expect is -1"},
+		{"an id that no URL can carry", "orders", `{"id":"..","events":[{"type":"x"}]}`, 400, 0, 0, "id is .., which no path of a URL can carry"},
+		{"a name that no URL can carry", "%2E%2E", `{"id":"9","events":[{"type":"x"}]}`, 400, 0, 0, "name is .., which"},
+		{"an id with half a character", "orders", `{"id":"9\ud800","events":[{"type":"x"}]}`, 400, 0, 0, "id has the character U+FFFD, or something that is not UTF-8"},
+		{"an id that is no text", "orders", "{\"id\":\"9\xff\",\"events\":[{\"type\":\"x\"}]}", 400, 0, 0, "id has the character U+FFFD"},
+		{"data that is no text", "orders", "{\"id\":\"9\",\"events\":[{\"type\":\"x\",\"data\":\"\xff\"}]}", 400, 0, 0, "events[0].data is not UTF-8"},
+		{"a name that is no text", "a%FF", `{"id":"9","events":[{"type":"x"}]}`, 400, 0, 0, "name is not UTF-8"},
 		{"a name that cannot be printed", "a%0Ab", `{"id":"9","events":[{"type":"x"}]}`, 400, 0, 0, "U+000A"},
 		{"a name that is too long", strings.Repeat("x", 201), `{"id":"9","events":[{"type":"x"}]}`, 400, 0, 0, "201 bytes"},
 	} {
