@@ -14,7 +14,6 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/weir-go/weir/internal/kafka"
@@ -25,14 +24,7 @@ import (
 func TestClientsOfKafka(t *testing.T) {
 	t.Parallel()
 	server := startKafka(t, kafka.Config{Users: map[string]string{"user": "secret"}}) // there are ACLs then
-	addr := freeAddr(t)
-	startKafkaGateway(t, addr, fmt.Sprintf(`
-kafka:
-  main:
-    bootstrap: ["%s"]
-    listen: {address: "%s"}
-    nodes: {ports: %s, advertise: localhost}
-    quotas: {mutations: topics, produce: in, fetch: out}
+	addr := startKafkaGateway(t, `
 gates:
   topics:
     quota:
@@ -45,8 +37,8 @@ gates:
         - {client: old, rate: 2/s, burst: 10}
   in: {quota: {rate: 1000000000/s, by: [user, client]}}
   out: {quota: {rate: 1000000000/s, by: [user, client]}}
-runtime_quotas: {file: "%s"}
-`, server.Addr, addr, nodePorts(t), filepath.Join(t.TempDir(), "quotas.json")))
+runtime_quotas: {file: quotas.json}
+`, &behind{brokers: []string{server.Addr}, advertise: "localhost", quotas: "mutations: topics, produce: in, fetch: out"}).addr
 	onlyGateways(t, kafka.Cluster{server})
 	client := kafkaClient(t, kgo.SeedBrokers(addr), kgo.DefaultProduceTopic("orders"))
 	for _, topic := range []string{"orders", "kcat"} {
@@ -68,11 +60,7 @@ runtime_quotas: {file: "%s"}
 				t.Parallel()
 				for _, step := range c.steps {
 					class, args, _ := strings.Cut(strings.ReplaceAll(step.command, "GATEWAY", addr), " ")
-					out, err := server.Tool(t.Context(), class, strings.Fields(args)...)
-					if err != nil {
-						t.Fatalf("%v\n%s", err, out)
-					}
-					if !regexp.MustCompile(step.says).MatchString(out) {
+					if out := tool(t, server, class, strings.Fields(args)...); !regexp.MustCompile(step.says).MatchString(out) {
 						t.Errorf("%s says nothing like %q:\n%s", step.command, step.says, out)
 					}
 				}
@@ -166,11 +154,9 @@ func isPatientInJava(t *testing.T, server *kafka.Server, addr string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := server.Tool(t.Context(), source, addr, "java") // Java runs a source as it does a class
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	const owed = 4000 // milliseconds: 8 partitions, of which two a second come back
+	out := tool(t, server, source, addr, "java") // Java runs a source as it does a class
+
+	const owed = 8000 // milliseconds: 16 partitions, of which two a second come back
 	const refusal = "ThrottlingQuotaExceededException"
 	last := 0
 	for line := range strings.Lines(out) {
@@ -217,19 +203,6 @@ func isDelayedAsOfOld(t *testing.T, addr string) {
 	if passed := time.Since(began); resp.Topics[0].ErrorCode != 0 || told > owed || told < owed-passed {
 		t.Errorf("after %v: %v, %v to wait", passed, kerr.ErrorForCode(resp.Topics[0].ErrorCode), told)
 	}
-}
-
-// createTopic asks for a topic with one copy.
-func createTopic(t *testing.T, client *kgo.Client, name string, partitions int32) *kmsg.CreateTopicsResponse {
-	t.Helper()
-	req, topic := kmsg.NewPtrCreateTopicsRequest(), kmsg.NewCreateTopicsRequestTopic()
-	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, partitions, 1
-	req.Topics, req.TimeoutMillis = append(req.Topics, topic), 30_000
-	resp, err := req.RequestWith(t.Context(), client)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp
 }
 
 // kcat lists, fills and reads a topic, alone and as a group.

@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -25,7 +24,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/weir-go/weir/gateway/internal/await"
 	"github.com/weir-go/weir/internal/kafka"
 )
 
@@ -101,18 +99,11 @@ func TestKafkaClusterBehindTwoGateways(t *testing.T) {
 // beforeCluster is a gateway before some brokers, whose listeners clients find by a name that is no broker's.
 func beforeCluster(t *testing.T, cluster kafka.Cluster) *gateway {
 	t.Helper()
-	var bootstrap []string
+	all := &behind{advertise: "localhost"}
 	for _, s := range cluster {
-		bootstrap = append(bootstrap, strconv.Quote(s.Addr))
+		all.brokers = append(all.brokers, s.Addr)
 	}
-	addr := freeAddr(t)
-	return startKafkaGateway(t, addr, fmt.Sprintf(`
-kafka:
-  main:
-    bootstrap: [%s]
-    listen: {address: "%s"}
-    nodes: {ports: %s, advertise: localhost}
-`, strings.Join(bootstrap, ", "), addr, portsOfNodes(t, len(cluster))))
+	return startKafkaGateway(t, "", all)
 }
 
 // movePartitions moves the first partition of both topics to other brokers, its leader too.
@@ -177,33 +168,6 @@ func namesNobody(t *testing.T, listener *eavesdropper, addr string) {
 			})
 		}
 	}
-}
-
-// roundTrip asks one thing on a connection, in the version that the request has.
-func roundTrip(t *testing.T, c net.Conn, req kmsg.Request) kmsg.Response {
-	t.Helper()
-	if err := c.SetDeadline(time.Now().Add(await.Patience)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Write(kmsg.NewRequestFormatter().AppendRequest(nil, req, 1)); err != nil {
-		t.Fatal(err)
-	}
-	var size [4]byte
-	if _, err := io.ReadFull(c, size[:]); err != nil {
-		t.Fatal(err)
-	}
-	answer := make([]byte, enc.BigEndian.Uint32(size[:]))
-	if _, err := io.ReadFull(c, answer); err != nil {
-		t.Fatal(err)
-	}
-	resp, header := req.ResponseKind(), 4 // the correlation id
-	if resp.IsFlexible() {
-		header++ // no tags
-	}
-	if err := resp.ReadFrom(answer[header:]); err != nil {
-		t.Fatal(err)
-	}
-	return resp
 }
 
 // eavesdropper hears all that clients are told, and fails if that names a broker: their hosts are 127.0.0.x, and the gateways are

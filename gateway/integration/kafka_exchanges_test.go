@@ -36,10 +36,8 @@ func TestRecordExchanges(t *testing.T) {
 	admin := kafkaClient(t, kgo.SeedBrokers(cluster.Addr))
 	allow(t, admin, "reader", kmsg.ACLResourceTypeTopic, "*", kmsg.ACLOperationAll)
 	record := &tape{T: t, seen: map[string]bool{}}
-	secret := filepath.Join(t.TempDir(), "secret")
-	writeFile(t, secret, []byte("secret\n"))
-	open := record.before(cluster.Addr, "")
-	login := record.before(cluster.SASL, fmt.Sprintf(`sasl: {mechanism: plain, user: reader, password_file: "%s"}`, secret))
+	open := record.before(&behind{brokers: []string{cluster.Addr}})
+	login := record.before(&behind{brokers: []string{cluster.SASL}, user: "reader", password: "secret"})
 	if err := os.RemoveAll(exchanges); err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +95,7 @@ func TestRecordExchanges(t *testing.T) {
 		fails(client.Ping(t.Context()))
 		client.Close()
 	})
-	for _, tool := range []struct{ name, command string }{
+	for _, c := range []struct{ name, command string }{
 		{"java-topics", "org.apache.kafka.tools.TopicCommand --bootstrap-server GATEWAY --create --topic java --partitions 2"},
 		{"java-topics-alter", "org.apache.kafka.tools.TopicCommand --bootstrap-server GATEWAY --alter --topic java --partitions 3"},
 		{"java-configs-alter", "kafka.admin.ConfigCommand --bootstrap-server GATEWAY --alter --add-config producer_byte_rate=1000000 --entity-type users --entity-default"},
@@ -106,12 +104,9 @@ func TestRecordExchanges(t *testing.T) {
 		{"java-consumer", "org.apache.kafka.tools.consumer.ConsoleConsumer --bootstrap-server GATEWAY --topic java --from-beginning --max-messages 3 --group java"},
 		{"java-topics-delete", "org.apache.kafka.tools.TopicCommand --bootstrap-server GATEWAY --delete --topic java"},
 	} {
-		of(tool.name, func() {
-			class, args, _ := strings.Cut(strings.ReplaceAll(tool.command, "GATEWAY", open), " ")
-			out, err := cluster.Tool(t.Context(), class, strings.Fields(args)...)
-			if err != nil {
-				t.Fatalf("%v\n%s", err, out)
-			}
+		of(c.name, func() {
+			class, args, _ := strings.Cut(strings.ReplaceAll(c.command, "GATEWAY", open), " ")
+			tool(t, cluster, class, strings.Fields(args)...)
 		})
 	}
 	kcat := func(in, addr string, args ...string) {
@@ -153,24 +148,14 @@ const (
 	fromClient, fromGateway = 0, 1
 )
 
-// before runs a gateway before a broker, which logs in itself as a line of its file says, and returns where clients bootstrap to be recorded.
-func (r *tape) before(broker, login string) string {
-	addr, ports := freeAddr(r.T), nodePorts(r.T)
-	startKafkaGateway(r.T, addr, fmt.Sprintf(`
-kafka:
-  main:
-    bootstrap: ["%s"]
-    listen: {address: "%s"}
-    nodes: {ports: %s, advertise: 127.0.0.2}
-    %s
-    quotas: {mutations: topics, produce: in, fetch: out}
-gates:
-  topics: {quota: {debt: true}}
-  in: {quota: {}}
-  out: {quota: {}}
-runtime_quotas: {file: "%s"}
-`, broker, addr, ports, login, filepath.Join(r.TempDir(), "quotas.json")))
-	_, node, _ := strings.Cut(ports, "-")
+// before runs a gateway before a broker, and returns where clients bootstrap to be recorded.
+func (r *tape) before(b *behind) string {
+	b.advertise, b.quotas = "127.0.0.2", "mutations: topics, produce: in, fetch: out"
+	addr := startKafkaGateway(r.T, `
+gates: {topics: {quota: {debt: true}}, in: {quota: {}}, out: {quota: {}}}
+runtime_quotas: {file: quotas.json}
+`, b).addr
+	_, node, _ := strings.Cut(b.ports, "-")
 	for _, a := range []string{addr, "127.0.0.1:" + node} {
 		here := strings.Replace(a, "127.0.0.1", "127.0.0.2", 1)
 		ln, err := net.Listen("tcp", here)

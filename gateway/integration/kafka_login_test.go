@@ -4,17 +4,12 @@ package integration
 
 import (
 	"encoding/base64"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
@@ -39,32 +34,19 @@ func TestKafkaLoginsBehindTheGateway(t *testing.T) {
 		t.Fatalf("%+v", resp)
 	}
 
-	secret, addr := filepath.Join(t.TempDir(), "secret"), freeAddr(t)
-	if err := os.WriteFile(secret, []byte("gateway\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	g := startKafkaGateway(t, addr, fmt.Sprintf(`
-kafka:
-  orders:
-    bootstrap: ["%s"]
-    sasl: {mechanism: plain, user: weir, password_file: "%s"}
-    listen: {address: "%s"}
-    nodes: {ports: %s, advertise: 127.0.0.1}
-    quotas: {produce: in}
-gates:
-  in: {quota: {rules: [{user: alice, rate: 100/s, burst: 1000000000}]}}
-`, cluster.SASL, secret, addr, nodePorts(t)))
+	g := startKafkaGateway(t, `gates: {in: {quota: {rules: [{user: alice, rate: 100/s, burst: 1000000000}]}}}`,
+		&behind{name: "orders", brokers: []string{cluster.SASL}, user: "weir", password: "gateway", quotas: "produce: in"})
 
 	alice := plain.Auth{User: "alice", Pass: "secret"}.AsMechanism()
 	ask := kmsg.NewPtrCreateDelegationTokenRequest()
 	ask.MaxLifetimeMillis = int64(time.Hour / time.Millisecond)
-	token, err := ask.RequestWith(t.Context(), kafkaClient(t, kgo.SeedBrokers(addr), kgo.SASL(alice)))
+	token, err := ask.RequestWith(t.Context(), kafkaClient(t, kgo.SeedBrokers(g.addr), kgo.SASL(alice)))
 	if err != nil || token.ErrorCode != 0 {
 		t.Fatalf("%+v, %v", token, err)
 	}
 	byToken := scram.Auth{User: token.TokenID, Pass: base64.StdEncoding.EncodeToString(token.HMAC), IsToken: true}
 	before := leftOf(t, g, "Produce", "alice")
-	owner := kafkaClient(t, kgo.SeedBrokers(addr), kgo.SASL(byToken.AsSha256Mechanism()), kgo.ProducerBatchCompression(kgo.NoCompression()))
+	owner := kafkaClient(t, kgo.SeedBrokers(g.addr), kgo.SASL(byToken.AsSha256Mechanism()), kgo.ProducerBatchCompression(kgo.NoCompression()))
 	if err := owner.ProduceSync(t.Context(), &kgo.Record{Topic: "orders", Value: make([]byte, 50_000)}).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
@@ -75,18 +57,18 @@ gates:
 		t.Errorf("%+v", n)
 	}
 
-	logsInUnderLoad(t, g, addr, byToken)
+	logsInUnderLoad(t, g, byToken)
 }
 
 // logsInUnderLoad produces by three mechanisms until each connection has logged in again twice.
-func logsInUnderLoad(t *testing.T, g *gateway, addr string, byToken scram.Auth) {
+func logsInUnderLoad(t *testing.T, g *gateway, byToken scram.Auth) {
 	begin := loginsOf(t, g, "orders")
 	var lost atomic.Int64
 	var done atomic.Bool
 	var all sync.WaitGroup
 	pass := scram.Auth{User: "alice", Pass: "secret"}
 	for _, m := range []kgo.Opt{kgo.SASL(plain.Auth{User: "alice", Pass: "secret"}.AsMechanism()), kgo.SASL(pass.AsSha512Mechanism()), kgo.SASL(byToken.AsSha512Mechanism())} {
-		c := kafkaClient(t, kgo.SeedBrokers(addr), m, kgo.RecordRetries(0), kgo.DisableIdempotentWrite(), kgo.MaxProduceRequestsInflightPerBroker(5), kgo.ProducerLinger(0),
+		c := kafkaClient(t, kgo.SeedBrokers(g.addr), m, kgo.RecordRetries(0), kgo.DisableIdempotentWrite(), kgo.MaxProduceRequestsInflightPerBroker(5), kgo.ProducerLinger(0),
 			kgo.WithHooks(&disconnects{n: &lost}))
 		all.Go(func() {
 			for !done.Load() {
@@ -121,37 +103,5 @@ type disconnects struct{ n *atomic.Int64 }
 func (d *disconnects) OnBrokerRead(_ kgo.BrokerMetadata, _ int16, _ int, _, _ time.Duration, err error) {
 	if err != nil && !errors.Is(err, kgo.ErrClientClosed) {
 		d.n.Add(1)
-	}
-}
-
-// loginsOf are the logins at a cluster.
-func loginsOf(t *testing.T, g *gateway, cluster string) kafkaLogins {
-	t.Helper()
-	var all struct{ Kafka []kafkaLogins }
-	if err := json.Unmarshal(get(t, g.admin+"/gates"), &all); err != nil {
-		t.Fatal(err)
-	}
-	for _, one := range all.Kafka {
-		if one.Cluster == cluster {
-			return one
-		}
-	}
-	t.Fatalf("no cluster is called %s", cluster)
-	return kafkaLogins{}
-}
-
-// allow gives a user a right.
-func allow(t *testing.T, admin *kgo.Client, user string, kind kmsg.ACLResourceType, name string, may kmsg.ACLOperation) {
-	t.Helper()
-	req, acl := kmsg.NewPtrCreateACLsRequest(), kmsg.NewCreateACLsRequestCreation()
-	acl.ResourceType, acl.ResourceName, acl.ResourcePatternType = kind, name, kmsg.ACLResourcePatternTypeLiteral
-	acl.Principal, acl.Host, acl.Operation, acl.PermissionType = "User:"+user, "*", may, kmsg.ACLPermissionTypeAllow
-	req.Creations = append(req.Creations, acl)
-	resp, err := req.RequestWith(t.Context(), admin)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := kerr.ErrorForCode(resp.Results[0].ErrorCode); err != nil {
-		t.Fatal(err)
 	}
 }

@@ -55,21 +55,10 @@ const configs = `
 func TestKafkaConfigs(t *testing.T) {
 	t.Parallel()
 	cluster := startKafka(t, kafka.Config{})
-	addr := freeAddr(t)
-	g := startKafkaGateway(t, addr, fmt.Sprintf(`
-kafka:
-  orders:
-    bootstrap: ["%s"]
-    listen: {address: "%s"}
-    nodes: {ports: %s, advertise: 127.0.0.1}
-    quotas: {mutations: topics, produce: in, fetch: out, connections: dial}
-gates:
-  topics: {quota: {debt: true}}
-  in: {quota: {}}
-  out: {quota: {}}
-  dial: {quota: {queue: {len: 1000, max_wait: 20s}}}
-runtime_quotas: {file: "%s"}
-`, cluster.Addr, addr, nodePorts(t), filepath.Join(t.TempDir(), "quotas.json")))
+	g := startKafkaGateway(t, `
+gates: {topics: {quota: {debt: true}}, in: {quota: {}}, out: {quota: {}}, dial: {quota: {queue: {len: 1000, max_wait: 20s}}}}
+runtime_quotas: {file: quotas.json}
+`, &behind{name: "orders", brokers: []string{cluster.Addr}, quotas: "mutations: topics, produce: in, fetch: out, connections: dial"})
 
 	say := func(at, command string) string {
 		out, err := cluster.Tool(t.Context(), "kafka.admin.ConfigCommand", append([]string{"--bootstrap-server", at}, strings.Fields(command)...)...)
@@ -89,7 +78,7 @@ runtime_quotas: {file: "%s"}
 	commands := strings.Split(strings.TrimSpace(configs), "\n")
 	said := map[string][]string{}
 	for _, command := range commands {
-		said[addr] = append(said[addr], say(addr, command))
+		said[g.addr] = append(said[g.addr], say(g.addr, command))
 	}
 	isKept(t, g, cluster)
 	for _, command := range commands {
@@ -98,7 +87,7 @@ runtime_quotas: {file: "%s"}
 	var got strings.Builder
 	for i, command := range commands {
 		fmt.Fprintf(&got, "$ kafka-configs %s\n", command)
-		if broker, through := said[cluster.Addr][i], said[addr][i]; broker == through {
+		if broker, through := said[cluster.Addr][i], said[g.addr][i]; broker == through {
 			got.WriteString(broker)
 		} else {
 			fmt.Fprintf(&got, "at the broker:\n%sthrough the gateway:\n%s", broker, through)
@@ -145,30 +134,23 @@ func compare(t *testing.T, file, got string) {
 func TestKafkaConnectionQuota(t *testing.T) {
 	t.Parallel()
 	cluster := startKafka(t, kafka.Config{})
-	addr := freeAddr(t)
-	g := startKafkaGateway(t, addr, fmt.Sprintf(`
-kafka:
-  orders:
-    bootstrap: ["%s"]
-    listen: {address: "%s"}
-    nodes: {ports: %s, advertise: 127.0.0.1}
-    quotas: {connections: dial}
+	g := startKafkaGateway(t, `
 gates: {dial: {quota: {queue: {len: 2, max_wait: 1m}}}}
-runtime_quotas: {file: "%s"}
-`, cluster.Addr, addr, nodePorts(t), filepath.Join(t.TempDir(), "quotas.json")))
+runtime_quotas: {file: quotas.json}
+`, &behind{brokers: []string{cluster.Addr}, quotas: "connections: dial"})
 	req, entry := kmsg.NewPtrAlterClientQuotasRequest(), kmsg.NewAlterClientQuotasRequestEntry()
 	ip, op := kmsg.NewAlterClientQuotasRequestEntryEntity(), kmsg.NewAlterClientQuotasRequestEntryOp()
 	ip.Type, op.Key, op.Value = "ip", "connection_creation_rate", 1 // ten at once
 	entry.Entity, entry.Ops = append(entry.Entity, ip), append(entry.Ops, op)
 	req.Entries = append(req.Entries, entry)
-	resp, err := req.RequestWith(t.Context(), kafkaClient(t, kgo.SeedBrokers(addr)))
+	resp, err := req.RequestWith(t.Context(), kafkaClient(t, kgo.SeedBrokers(g.addr)))
 	if err != nil || resp.Entries[0].ErrorCode != 0 {
 		t.Fatalf("%+v, %v", resp, err)
 	}
 	begin := time.Now()
 	clients := make([]net.Conn, 12)
 	for i := range clients {
-		if clients[i], err = net.Dial("tcp", addr); err != nil {
+		if clients[i], err = net.Dial("tcp", g.addr); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = clients[i].Close() })
@@ -226,23 +208,11 @@ func TestKafkaImport(t *testing.T) {
 	const all = "controller_mutation_rate producer_byte_rate request_percentage"
 	eventually(t, "the broker knows its quotas", func() bool { return own() == all }) // it learns of them from the controller
 
-	addr, admin, dir := freeAddr(t), freeAddr(t), t.TempDir()
-	g := &gateway{addr: addr, admin: "http://" + admin, config: filepath.Join(dir, "weir.yaml")}
-	token := filepath.Join(dir, "token")
-	writeFile(t, token, []byte("0123456789abcdef\n"))
-	writeFile(t, g.config, fmt.Appendf(nil, `
-admin: {address: "%s", token_file: token}
-kafka:
-  orders:
-    bootstrap: ["%s"]
-    listen: {address: "%s"}
-    nodes: {ports: %s, advertise: 127.0.0.1}
-    quotas: {mutations: topics, produce: in}
+	g := startKafkaGateway(t, `
 gates: {topics: {quota: {debt: true}}, in: {quota: {}}}
 runtime_quotas: {file: quotas.json}
-`, admin, cluster.Addr, addr, nodePorts(t)))
-	g.process = start(t, addr, dir, binary, "run", "--config", g.config)
-	g.accepts(t, admin)
+`, &behind{name: "orders", brokers: []string{cluster.Addr}, quotas: "mutations: topics, produce: in"})
+	admin, token := strings.TrimPrefix(g.admin, "http://"), filepath.Join(filepath.Dir(g.config), "token")
 	eventually(t, "the gateway says that both hold", func() bool { return strings.Contains(g.out.String(), "both hold") })
 	if metrics := string(get(t, g.admin+"/metrics")); !strings.Contains(metrics, `weir_kafka_broker_quotas{cluster="orders",key="producer_byte_rate"} 1`) {
 		t.Error("the metric does not say so")

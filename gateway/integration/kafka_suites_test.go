@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"encoding/xml"
-	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -24,32 +23,18 @@ import (
 // quotas in force. Who logs in does so with SCRAM. What fails at the broker as well is not the gateway's. make test-kafka-suites runs them.
 func TestFranzGoSuites(t *testing.T) {
 	cluster := startKafka(t, kafka.Config{Users: map[string]string{"reader": "secret"}})
-	open, login, secure := freeAddr(t), freeAddr(t), freeAddr(t)
-	cert, secret := newCertificate(t, t.TempDir(), 1), filepath.Join(t.TempDir(), "secret")
-	writeFile(t, secret, []byte("secret\n"))
-	startKafkaGateway(t, open, fmt.Sprintf(`
-kafka:
-  open:
-    bootstrap: ["%s"]
-    listen: {address: "%s"}
-    nodes: {ports: %s, advertise: 127.0.0.1}
-  login:
-    bootstrap: ["%s"]
-    sasl: {mechanism: plain, user: reader, password_file: "%s"}
-    listen: {address: "%s"}
-    nodes: {ports: %s, advertise: 127.0.0.1}
-  secure:
-    bootstrap: ["%s"]
-    listen: {address: "%s", tls: {cert: "%s", key: "%s"}}
-    nodes: {ports: %s, advertise: 127.0.0.1}
-    quotas: {mutations: topics, produce: in, fetch: out}
+	cert := newCertificate(t, t.TempDir(), 1)
+	open := &behind{name: "open", brokers: []string{cluster.Addr}}
+	login := &behind{name: "login", brokers: []string{cluster.SASL}, user: "reader", password: "secret"}
+	secure := &behind{name: "secure", brokers: []string{cluster.Addr}, cert: cert, quotas: "mutations: topics, produce: in, fetch: out"}
+	startKafkaGateway(t, `
 gates:
   topics: {quota: {rate: 1000000/s, by: [user, client], debt: true}}
   in: {quota: {rate: 1000000000/s, by: [user, client]}}
   out: {quota: {rate: 1000000000/s, by: [user, client]}}
-`, cluster.Addr, open, nodePorts(t), cluster.SASL, secret, login, nodePorts(t), cluster.Addr, secure, cert.cert, cert.key, nodePorts(t)))
+`, open, login, secure)
 
-	guarded := []string{"KGO_SEEDS=" + open, "KGO_TEST_SCRAM_SEEDS=" + login}
+	guarded := []string{"KGO_SEEDS=" + open.addr, "KGO_TEST_SCRAM_SEEDS=" + login.addr}
 	bare := []string{"KGO_SEEDS=" + cluster.Addr, "KGO_TEST_SCRAM_SEEDS=" + cluster.SASL}
 	for _, run := range []struct {
 		name          string
@@ -60,7 +45,7 @@ gates:
 		// Those of its tests that break connections.
 		{"chaos", append(bare, "KGO_TEST_CHAOS=1"), append(guarded, "KGO_TEST_CHAOS=1"), []string{"-run=Group"}},
 		// One test dials by itself, which franz-go refuses beside settings of TLS.
-		{"TLS and quotas", bare, []string{"KGO_SEEDS=" + secure, "KGO_TEST_SCRAM_SEEDS=" + login, "KGO_TEST_TLS=ca:" + cert.cert}, []string{"-skip=^TestIssue769$"}},
+		{"TLS and quotas", bare, []string{"KGO_SEEDS=" + secure.addr, "KGO_TEST_SCRAM_SEEDS=" + login.addr, "KGO_TEST_TLS=ca:" + cert.cert}, []string{"-skip=^TestIssue769$"}},
 	} {
 		t.Run(run.name, func(t *testing.T) {
 			bare := franzGo(t, run.bare, run.args)

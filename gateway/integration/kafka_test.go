@@ -3,16 +3,26 @@
 package integration
 
 import (
+	"cmp"
+	enc "encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/weir-go/weir/gateway/internal/await"
 	"github.com/weir-go/weir/internal/kafka"
 )
 
@@ -117,4 +127,157 @@ func startBrokers(t *testing.T, n int, cfg kafka.Config) kafka.Cluster {
 		}
 	})
 	return cluster
+}
+
+// behind is a cluster of Kafka as the file of a gateway has it. What is empty has a default, or is left out.
+type behind struct {
+	name           string // main
+	brokers        []string
+	user, password string       // of the gateway itself, by PLAIN
+	cert           *certificate // of its listener
+	advertise      string       // 127.0.0.1
+	quotas         string       // without the braces
+
+	addr, ports string // where clients bootstrap, and the range for nodes; the start sets both
+}
+
+// startKafkaGateway runs weir on a file about Kafka alone, before one cluster or several. conf is what else the file has. The gateway's addr is
+// where clients of the first bootstrap. Whoever changes quotas shows the token that lies beside the file.
+func startKafkaGateway(t *testing.T, conf string, clusters ...*behind) *gateway {
+	t.Helper()
+	admin, dir := freeAddr(t), t.TempDir()
+	g := &gateway{admin: "http://" + admin, config: filepath.Join(dir, "weir.yaml")}
+	writeFile(t, filepath.Join(dir, "token"), []byte("0123456789abcdef\n"))
+	text := fmt.Appendf(nil, "admin: {address: %s, token_file: token}\n%s\nkafka:\n", admin, conf)
+	for _, b := range clusters {
+		name := cmp.Or(b.name, "main")
+		b.addr, b.ports = freeAddr(t), nodePorts(t, len(b.brokers))
+		listen := fmt.Sprintf("address: %q", b.addr)
+		if b.cert != nil {
+			listen += fmt.Sprintf(", tls: {cert: %q, key: %q}", b.cert.cert, b.cert.key)
+		}
+		text = fmt.Appendf(text, "  %s:\n    bootstrap: [%s]\n    listen: {%s}\n    nodes: {ports: %s, advertise: %s}\n    quotas: {%s}\n",
+			name, strings.Join(b.brokers, ", "), listen, b.ports, cmp.Or(b.advertise, "127.0.0.1"), b.quotas)
+		if b.user != "" {
+			writeFile(t, filepath.Join(dir, name), []byte(b.password+"\n"))
+			text = fmt.Appendf(text, "    sasl: {mechanism: plain, user: %s, password_file: %s}\n", b.user, name)
+		}
+	}
+	writeFile(t, g.config, text)
+	g.addr = clusters[0].addr
+	g.process = start(t, g.addr, dir, binary, "run", "--config", g.config)
+	g.accepts(t, admin)
+	return g
+}
+
+// nodePorts is a range in which the nodes with the ids from 1 to a number have free ports, and nothing else of these tests a port.
+func nodePorts(t *testing.T, nodes int) string {
+	t.Helper()
+	for before, n := -1, 0; ; {
+		_, text, err := net.SplitHostPort(freeAddr(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		port, err := strconv.Atoi(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if port != before+1 {
+			n = 0
+		}
+		if before = port; n == nodes {
+			return fmt.Sprintf("%d-%d", port-nodes, port)
+		}
+		n++
+	}
+}
+
+// tool runs one of Kafka's own tools to its end, and returns what it prints.
+func tool(t *testing.T, cluster *kafka.Server, class string, args ...string) string {
+	t.Helper()
+	out, err := cluster.Tool(t.Context(), class, args...)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return out
+}
+
+// roundTrip asks one thing on a connection, in the version that the request has.
+func roundTrip(t *testing.T, c net.Conn, req kmsg.Request) kmsg.Response {
+	t.Helper()
+	if err := c.SetDeadline(time.Now().Add(await.Patience)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Write(kmsg.NewRequestFormatter().AppendRequest(nil, req, 1)); err != nil {
+		t.Fatal(err)
+	}
+	var size [4]byte
+	if _, err := io.ReadFull(c, size[:]); err != nil {
+		t.Fatal(err)
+	}
+	answer := make([]byte, enc.BigEndian.Uint32(size[:]))
+	if _, err := io.ReadFull(c, answer); err != nil {
+		t.Fatal(err)
+	}
+	resp, header := req.ResponseKind(), 4 // the correlation id
+	if resp.IsFlexible() {
+		header++ // no tags
+	}
+	if err := resp.ReadFrom(answer[header:]); err != nil {
+		t.Fatal(err)
+	}
+	return resp
+}
+
+// createTopic asks for a topic with one copy.
+func createTopic(t *testing.T, client *kgo.Client, name string, partitions int32) *kmsg.CreateTopicsResponse {
+	t.Helper()
+	req, topic := kmsg.NewPtrCreateTopicsRequest(), kmsg.NewCreateTopicsRequestTopic()
+	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, partitions, 1
+	req.Topics, req.TimeoutMillis = append(req.Topics, topic), 30_000
+	resp, err := req.RequestWith(t.Context(), client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp
+}
+
+// kafkaLogins are the logins at a cluster, as /gates shows them.
+type kafkaLogins struct {
+	Cluster       string
+	Logins        uint64 `json:"logins"`
+	LoginsUnnamed uint64 `json:"logins_unnamed"`
+	LoginsFailed  uint64 `json:"logins_failed"`
+}
+
+// loginsOf are the logins at a cluster.
+func loginsOf(t *testing.T, g *gateway, cluster string) kafkaLogins {
+	t.Helper()
+	var all struct{ Kafka []kafkaLogins }
+	if err := json.Unmarshal(get(t, g.admin+"/gates"), &all); err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range all.Kafka {
+		if one.Cluster == cluster {
+			return one
+		}
+	}
+	t.Fatalf("no cluster is called %s", cluster)
+	return kafkaLogins{}
+}
+
+// allow gives a user a right.
+func allow(t *testing.T, admin *kgo.Client, user string, kind kmsg.ACLResourceType, name string, may kmsg.ACLOperation) {
+	t.Helper()
+	req, acl := kmsg.NewPtrCreateACLsRequest(), kmsg.NewCreateACLsRequestCreation()
+	acl.ResourceType, acl.ResourceName, acl.ResourcePatternType = kind, name, kmsg.ACLResourcePatternTypeLiteral
+	acl.Principal, acl.Host, acl.Operation, acl.PermissionType = "User:"+user, "*", may, kmsg.ACLPermissionTypeAllow
+	req.Creations = append(req.Creations, acl)
+	resp, err := req.RequestWith(t.Context(), admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := kerr.ErrorForCode(resp.Results[0].ErrorCode); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -5,8 +5,6 @@ package integration
 import (
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -31,26 +29,15 @@ func TestKafkaVectors(t *testing.T) {
 		allow(t, admin, user, kmsg.ACLResourceTypeTopic, "*", kmsg.ACLOperationAll)
 	}
 	allow(t, admin, "weir", kmsg.ACLResourceTypeCluster, "kafka-cluster", kmsg.ACLOperationDescribeConfigs)
-	secret, addr := filepath.Join(t.TempDir(), "secret"), freeAddr(t)
-	if err := os.WriteFile(secret, []byte("gateway\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	g := startKafkaGateway(t, addr, fmt.Sprintf(`
-kafka:
-  orders:
-    bootstrap: ["%s"]
-    sasl: {mechanism: plain, user: weir, password_file: "%s"}
-    listen: {address: "%s"}
-    nodes: {ports: %s, advertise: 127.0.0.1}
-    quotas: {mutations: topics}
+	g := startKafkaGateway(t, `
 gates:
   topics:
     quota:
       debt: true
       rules: [{user: strict, rate: 10/s, burst: 100}, {user: older, rate: 10/s, burst: 100}, {user: curious, rate: 1/h, burst: 100}, {user: remover, rate: 1/h, burst: 100}]
-`, cluster.SASL, secret, addr, nodePorts(t)))
+`, &behind{name: "orders", brokers: []string{cluster.SASL}, user: "weir", password: "gateway", quotas: "mutations: topics"})
 	as := func(user string, more ...kgo.Opt) *kgo.Client { // on a connection of its own, which nobody has muted
-		return kafkaClient(t, append(more, kgo.SeedBrokers(addr), kgo.SASL(plain.Auth{User: user, Pass: "secret"}.AsMechanism()))...)
+		return kafkaClient(t, append(more, kgo.SeedBrokers(g.addr), kgo.SASL(plain.Auth{User: user, Pass: "secret"}.AsMechanism()))...)
 	}
 
 	begin := time.Now()
