@@ -30,6 +30,10 @@ type nodes struct {
 	serve       func(*node)
 	log         *slog.Logger
 
+	// opening is held by whoever learns of a node and opens its listener. Its address may have to be looked up first, and that takes a while:
+	// then only those wait who would name that node, or one that is just as new.
+	opening sync.Mutex
+
 	mu     sync.RWMutex
 	known  map[int32]*node
 	closed bool
@@ -61,28 +65,41 @@ func newNodes(k *config.Kafka) *nodes {
 }
 
 // Advertised returns what clients are told of a node that an answer names: where its listener is. It opens that if there is none
-// yet. ok is false if the node has to be left out.
+// yet, or waits for whoever does. ok is false if the node has to be left out.
 func (ns *nodes) Advertised(id int32, host string, port int32) (string, int32, bool) {
 	address := net.JoinHostPort(host, strconv.Itoa(int(port)))
 	ns.mu.RLock()
 	n := ns.known[id]
-	if n != nil && n.address == address {
+	if n != nil && n.address == address && (n.conns != nil || n.trouble != "") {
 		defer ns.mu.RUnlock()
 		return ns.advertise, int32(n.port), n.conns != nil
 	}
 	ns.mu.RUnlock()
-	ns.mu.Lock()
-	defer ns.mu.Unlock()
+	ns.opening.Lock()
+	defer ns.opening.Unlock()
 	n = ns.learn(id, address)
+	ns.mu.RLock()
+	defer ns.mu.RUnlock()
 	return ns.advertise, int32(n.port), n.conns != nil
 }
 
-// learn takes note of a node, and opens its listener. The caller holds mu.
+// learn takes note of a node, and opens its listener if it has none. The caller holds opening.
 func (ns *nodes) learn(id int32, address string) *node {
-	n := ns.known[id]
+	n, opens := ns.note(id, address)
+	if opens {
+		ns.listen(n)
+	}
+	return n
+}
+
+// note takes note of a node. opens reports whether its listener is to be opened.
+func (ns *nodes) note(id int32, address string) (n *node, opens bool) {
+	ns.mu.Lock()
+	defer ns.mu.Unlock()
+	n = ns.known[id]
 	switch {
 	case n == nil && len(ns.known) >= mostNodes:
-		return &node{id: id, address: address} // nobody is that large; the address must not get through either way
+		return &node{id: id, address: address}, false // nobody is that large; the address must not get through either way
 	case n == nil:
 		n = &node{id: id, address: address}
 		if port := int64(ns.first) + int64(id); id >= 0 && port <= int64(ns.last) {
@@ -93,23 +110,30 @@ func (ns *nodes) learn(id int32, address string) *node {
 		ns.log.Info("a node of Kafka has another address", "node", id, "broker", address, "was", n.address)
 		n.address = address
 	}
-	if n.conns == nil && !ns.closed {
-		ns.listen(n)
-	}
-	return n
+	return n, n.conns == nil && !ns.closed
 }
 
 // mostNodes bounds the nodes that are known, those without a listener included.
 const mostNodes = 2000
 
-// listen opens the listener of a node, and says why if it cannot, once.
+// listen opens the listener of a node, and says why if it cannot, once. The caller holds opening.
 func (ns *nodes) listen(n *node) {
 	var trouble string
+	var conns *accept.Listener
 	if n.port == 0 {
 		trouble = fmt.Sprintf("its port would be %d, and nodes have %d-%d", int64(ns.first)+int64(n.id), ns.first, ns.last)
-	} else if conns, err := ns.open(net.JoinHostPort(ns.host, strconv.Itoa(n.port))); err != nil {
+	} else if opened, err := ns.open(net.JoinHostPort(ns.host, strconv.Itoa(n.port))); err != nil {
 		trouble = err.Error()
 	} else {
+		conns = opened
+	}
+	ns.mu.Lock()
+	defer ns.mu.Unlock()
+	switch {
+	case conns != nil && ns.closed: // meanwhile
+		_ = conns.Close() // nobody has used it
+		return
+	case conns != nil:
 		n.conns, n.trouble = conns, ""
 		ns.log.Info("listening for a node of Kafka", "node", n.id, "address", conns.Addr().String(), "broker", n.address)
 		ns.serve(n)
@@ -123,15 +147,19 @@ func (ns *nodes) listen(n *node) {
 
 // named is told of all nodes that the cluster has.
 func (ns *nodes) named(all []kmsg.MetadataResponseBroker) {
+	ns.opening.Lock()
+	defer ns.opening.Unlock()
+	seen := map[int32]bool{}
+	for _, b := range all {
+		ns.learn(b.NodeID, net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port))))
+		seen[b.NodeID] = true
+	}
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
-	for _, n := range ns.known {
-		n.unseen++
-	}
-	for _, b := range all {
-		ns.learn(b.NodeID, net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port)))).unseen = 0
-	}
 	for id, n := range ns.known {
+		if n.unseen++; seen[id] {
+			n.unseen = 0
+		}
 		if n.unseen < gone {
 			continue
 		}
@@ -175,8 +203,10 @@ func (ns *nodes) close() (all []*accept.Listener) {
 	return all
 }
 
-// at returns the listener at an address, nil if there is none.
+// at returns the listener at an address, nil if there is none. It waits for one that is being opened.
 func (ns *nodes) at(address string) *accept.Listener {
+	ns.opening.Lock()
+	defer ns.opening.Unlock()
 	ns.mu.RLock()
 	defer ns.mu.RUnlock()
 	for _, n := range ns.known {

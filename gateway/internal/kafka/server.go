@@ -129,11 +129,11 @@ func New(o Options) (*Server, error) {
 		return kmsg.NewPtrDescribeDelegationTokenRequest().RequestWith(ctx, s.asks)
 	})
 	if p := o.Previous; p != nil && slices.Equal(p.opts.Config.Bootstrap, o.Config.Bootstrap) {
-		s.nodes.mu.Lock()
+		s.nodes.opening.Lock()
 		for id, address := range p.nodes.addresses() {
 			s.nodes.learn(id, address)
 		}
-		s.nodes.mu.Unlock()
+		s.nodes.opening.Unlock()
 	}
 	return s, nil
 }
@@ -223,6 +223,8 @@ func (s *Server) wait(d time.Duration) bool {
 
 // serveNodes serves the nodes that were known before [Server.Serve].
 func (s *Server) serveNodes() {
+	s.nodes.opening.Lock() // openNode reads Previous
+	defer s.nodes.opening.Unlock()
 	s.nodes.mu.Lock()
 	defer s.nodes.mu.Unlock()
 	s.mu.Lock()

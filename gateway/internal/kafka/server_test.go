@@ -1,14 +1,17 @@
 package kafka
 
 import (
+	"log/slog"
 	"net"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 	"weak"
 
 	"github.com/weir-go/weir/gateway/internal/accept"
 	"github.com/weir-go/weir/gateway/internal/await"
+	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/policy"
 )
 
@@ -42,4 +45,59 @@ func TestReplacedServerIsForgotten(t *testing.T) {
 		t.Error("and so is the last")
 	}
 	_ = last.Close()
+}
+
+// A listener may take long to open, because its name is looked up. Answers that name other nodes go on meanwhile. Those that name this one wait
+// for it, so nobody is sent to a port that is not open, or is not told of a broker that is there.
+func TestSlowListener(t *testing.T) {
+	k := config.Kafka{Listen: &config.KafkaListen{Address: "127.0.0.1:8999"}, Nodes: &config.KafkaNodes{Ports: "9000-9009", Advertise: "gateway"}}
+	k.Listen.SetDefaults()
+	ns := newNodes(&k)
+	ns.log, ns.serve = slog.New(slog.DiscardHandler), func(*node) {}
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	ns.open = func(address string) (*accept.Listener, error) {
+		if strings.HasSuffix(address, ":9002") {
+			close(begun)
+			<-goOn
+		}
+		return accept.Open(accept.Options{Config: k.Listen.Listener("127.0.0.1:0"), Bare: true})
+	}
+	defer func() {
+		for _, l := range ns.close() {
+			_ = l.Close()
+		}
+	}()
+	known := func(id int32) bool {
+		host, port, ok := ns.Advertised(id, "broker", 9092)
+		return ok && host == "gateway" && port == 9000+id
+	}
+	if !known(1) {
+		t.Fatal("the first node is not known")
+	}
+	named := make(chan bool, 2)
+	for range cap(named) {
+		go func() { named <- known(2) }()
+	}
+	<-begun
+	others := make(chan bool, 1)
+	go func() {
+		others <- known(1) && len(ns.status()) == 2 && ns.one() == 1 && len(ns.addresses()) == 2
+	}()
+	select {
+	case ok := <-others:
+		if !ok {
+			t.Error("the first node is not as it was")
+		}
+	case <-time.After(await.Patience):
+		t.Error("a listener that is being opened holds up an answer that names another node")
+	}
+	if len(named) > 0 {
+		t.Error("an answer names a node whose listener is not open")
+	}
+	close(goOn)
+	for range cap(named) {
+		if !<-named {
+			t.Error("the second node is not known")
+		}
+	}
 }
