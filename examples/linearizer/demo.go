@@ -45,7 +45,7 @@ func (o *options) demo(ctx context.Context) (err error) {
 
 // wave is one turn of the demo's load.
 func (o *options) wave(ctx context.Context, r *rig, capacity float64, begun time.Time) error {
-	send, closeIdle := r.clients(demoDatabases, demoPatience)
+	send, closeIdle := r.clients(evenly(demoDatabases, o.partitions), demoPatience)
 	defer closeIdle()
 	const half = 20 * time.Second
 	meter, err := loadgen.Load{

@@ -6,9 +6,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 // The demo says what to type, and what it says works. Ctrl-C ends it.
@@ -48,10 +51,26 @@ func TestCommandLine(t *testing.T) {
 		{"api more", `"more" is too much`},
 		{"process -patience 3s", "not defined: -patience"},
 		{"-plot x.svg -kafka 127.0.0.1:1", "leave -kafka out"},
+		{"api -partitions 0", "-partitions 0: a topic has from 1 to 1000 here"},
+		{"-partitions -1", "-partitions -1: a topic has from 1"},
 		{"live -work 1us", "-work 1µs: three times the capacity"},
 	} {
 		if err := run(t.Context(), strings.Fields(tt.args), &safeBuffer{}, &safeBuffer{}); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v", tt.args, err)
+		}
+	}
+}
+
+// The databases of a load are spread evenly, so that no processor is idle while the other has a backlog.
+func TestEvenly(t *testing.T) {
+	for _, tt := range []struct{ databases, partitions int }{{50, 8}, {20, 8}, {3, 8}, {50, 1}, {8, 8}} {
+		names := evenly(tt.databases, tt.partitions)
+		of := make([]int, tt.partitions)
+		for _, name := range names {
+			of[kgo.StickyKeyPartitioner(nil).ForTopic(topic).Partition(&kgo.Record{Key: []byte(name)}, tt.partitions)]++
+		}
+		if len(names) != tt.databases || slices.Max(of)-slices.Min(of) > 1 {
+			t.Errorf("%d databases in %d partitions: %v", tt.databases, tt.partitions, of)
 		}
 	}
 }

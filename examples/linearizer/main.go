@@ -74,6 +74,9 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	if flags.NArg() > 0 {
 		return fmt.Errorf("%q is too much; linearizer -h says what there is", flags.Arg(0))
 	}
+	if o.partitions < 1 || o.partitions > mostPartitions {
+		return fmt.Errorf("-partitions %d: a topic has from 1 to %d here", o.partitions, mostPartitions)
+	}
 	switch command {
 	case "api":
 		return o.api(ctx)
@@ -136,6 +139,9 @@ func (o *options) flags(command string, errs io.Writer) *flag.FlagSet {
 	}
 	return f
 }
+
+// mostPartitions are far more than there are processors on one machine.
+const mostPartitions = 1000
 
 // path is that of the store of processes of their own.
 func (o *options) path() string { return cmp.Or(o.store, "linearizer.db") }

@@ -82,7 +82,7 @@ func (o *options) overload(ctx context.Context, controller string, capacity floa
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	send, closeIdle := r.clients(overloadDatabases, overloadPatience)
+	send, closeIdle := r.clients(evenly(overloadDatabases, o.partitions), overloadPatience)
 	defer closeIdle()
 	meter, err := loadgen.Load{
 		Phases:   []loadgen.Phase{{Rate: overloadFactor * capacity, For: o.during}},

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/weir-go/weir/internal/loadgen"
 )
@@ -131,9 +132,23 @@ func (r *rig) close() error {
 	return all
 }
 
+// evenly names so many databases, of which each partition has as many as any other, or one more.
+func evenly(databases int, partitions int) (names []string) {
+	byKey := kgo.StickyKeyPartitioner(nil).ForTopic(topic)
+	of := make([]int, partitions)
+	for i := 0; len(names) < databases; i++ {
+		name := fmt.Sprintf("db%02d", i)
+		if p := byKey.Partition(&kgo.Record{Key: []byte(name)}, partitions); of[p] <= len(names)/partitions {
+			of[p]++
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // clients returns a function that sends one batch of one event, to a database drawn by chance. It takes the API
 // servers in turn. closeIdle closes the connections.
-func (r *rig) clients(databases int, patience time.Duration) (send func(context.Context) loadgen.Answer, closeIdle func()) {
+func (r *rig) clients(databases []string, patience time.Duration) (send func(context.Context) loadgen.Answer, closeIdle func()) {
 	transport := &http.Transport{MaxIdleConnsPerHost: loadgen.MaxOpen}
 	client := &http.Client{Transport: transport}
 	run := strconv.FormatInt(time.Now().UnixNano(), 36)
@@ -141,7 +156,7 @@ func (r *rig) clients(databases int, patience time.Duration) (send func(context.
 	return func(ctx context.Context) loadgen.Answer {
 		n := count.Add(1)
 		a := r.apis[int(n)%len(r.apis)]
-		url := fmt.Sprintf("http://%s/v1/databases/db%02d/batches", a.addr, rand.IntN(databases))
+		url := fmt.Sprintf("http://%s/v1/databases/%s/batches", a.addr, databases[rand.IntN(len(databases))])
 		body := fmt.Sprintf(`{"id":"%s.%d","events":[{"type":"tick","data":%d}]}`, run, n, n)
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader([]byte(body)))
 		if err != nil {
