@@ -313,6 +313,16 @@ func (p *process) memory(t *testing.T, name string) int {
 	return 0
 }
 
+// descriptors is how many the process has open.
+func (p *process) descriptors(t *testing.T) int {
+	t.Helper()
+	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(all)
+}
+
 // stop kills the process group. Tests that are about shutdowns end the process themselves; to wait
 // for one after each test would take half of the time of all tests.
 func (p *process) stop(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -24,6 +25,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/weir-go/weir/gateway/internal/await"
 	"github.com/weir-go/weir/internal/kafka"
 )
 
@@ -94,6 +96,100 @@ func TestKafkaClusterBehindTwoGateways(t *testing.T) {
 	if n := looked.Load(); n < 10 {
 		t.Errorf("the brokers' connections were looked at %d times", n)
 	}
+}
+
+// A broker that stands still while all its clients come back at once: the kernel keeps 50 connections for it, and drops the attempts of others. When it
+// goes on, all are served, again and again. Whoever talks to another broker meanwhile notices nothing, and nothing stays behind.
+func TestKafkaReconnectStorm(t *testing.T) {
+	t.Parallel()
+	cluster := startBrokers(t, 2, kafka.Config{})
+	g := beforeCluster(t, cluster)
+	var nodes []kafkaNode
+	eventually(t, "the gateway knows both nodes", func() bool {
+		nodes = nodesOf(t, g)
+		return len(nodes) == 2
+	})
+	dial := func(node kafkaNode) net.Conn {
+		t.Helper()
+		c, err := net.Dial("tcp", node.Address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	old := dial(nodes[0])
+	roundTrip(t, old, kmsg.NewPtrListGroupsRequest())
+	broker, stands := hexOf(t, cluster[1].Addr), cluster[1].Pid()
+	open := g.descriptors(t)
+
+	const clients, queue = 200, 50
+	for range 3 {
+		if err := syscall.Kill(stands, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		var all [clients]net.Conn
+		for i := range all {
+			all[i] = dial(nodes[1])
+		}
+		eventually(t, "the gateway waits for a broker that takes nobody", func() bool {
+			waiting, err := socketsTo(broker, "02") // SYN_SENT
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(waiting) >= queue
+		})
+		roundTrip(t, old, kmsg.NewPtrListGroupsRequest())
+		roundTrip(t, dial(nodes[0]), kmsg.NewPtrMetadataRequest())
+		if err := syscall.Kill(stands, syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		var served sync.WaitGroup
+		for i := range all {
+			served.Go(func() {
+				end := time.Now().Add(await.Patience)
+				_, err := askKafka(all[i], kmsg.NewPtrListGroupsRequest())
+				for err != nil && time.Now().Before(end) { // it was ended, because the broker stood for too long
+					_ = all[i].Close()
+					if all[i], err = net.Dial("tcp", nodes[1].Address); err == nil {
+						_, err = askKafka(all[i], kmsg.NewPtrListGroupsRequest())
+					}
+				}
+				if err != nil {
+					t.Errorf("client %d is not served: %v", i, err)
+					return
+				}
+				if i%2 == 0 {
+					_ = all[i].(*net.TCPConn).SetLinger(0) // a reset
+				}
+				_ = all[i].Close()
+			})
+		}
+		served.Wait()
+	}
+	eventually(t, "nothing is left of those that have gone", func() bool {
+		return nodesOf(t, g)[1].Connections == 0 && g.descriptors(t) < open+clients/10
+	})
+	roundTrip(t, old, kmsg.NewPtrListGroupsRequest())
+	if log := g.out.String(); strings.Contains(log, "panic") {
+		t.Error(log)
+	}
+}
+
+// kafkaNode is a node of a cluster as /gates shows it.
+type kafkaNode struct {
+	Address     string
+	Connections int
+}
+
+// nodesOf are the nodes of the first cluster of a gateway, by their ids.
+func nodesOf(t *testing.T, g *gateway) []kafkaNode {
+	t.Helper()
+	var all struct{ Kafka []struct{ Nodes []kafkaNode } }
+	if err := json.Unmarshal(get(t, g.admin+"/gates"), &all); err != nil {
+		t.Fatal(err)
+	}
+	return all.Kafka[0].Nodes
 }
 
 // beforeCluster is a gateway before some brokers, whose listeners clients find by a name that is no broker's.
@@ -322,17 +418,9 @@ func produceInJava(t *testing.T, cluster *kafka.Server, seeds []string) *numbere
 // have a listener of their own for each other, and the test itself asks whether they are up. It returns how often it has looked.
 func onlyGateways(t *testing.T, cluster kafka.Cluster) *atomic.Int64 {
 	t.Helper()
-	brokers := map[string]bool{} // as the kernel writes them
+	brokers := map[string]bool{}
 	for _, s := range cluster {
-		host, port, _ := net.SplitHostPort(s.Addr)
-		n, err := strconv.Atoi(port)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var little [4]byte
-		enc.NativeEndian.PutUint32(little[:], enc.BigEndian.Uint32(net.ParseIP(host).To4()))
-		v4 := fmt.Sprintf("%X:%04X", little, n)
-		brokers[v4], brokers["0000000000000000FFFF0000"+v4] = true, true // the second is Java's way
+		maps.Copy(brokers, hexOf(t, s.Addr))
 	}
 	looked := new(atomic.Int64)
 	ctx, stop := context.WithCancel(context.Background())
@@ -369,19 +457,42 @@ func onlyGateways(t *testing.T, cluster kafka.Cluster) *atomic.Int64 {
 	return looked
 }
 
-// strangers returns the sockets that are connected to a broker, and neither a gateway's nor this process's.
-func strangers(brokers map[string]bool) (map[string]bool, error) {
+// hexOf is an address as the kernel writes it: the second is Java's way.
+func hexOf(t *testing.T, addr string) map[string]bool {
+	t.Helper()
+	host, port, _ := net.SplitHostPort(addr)
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var little [4]byte
+	enc.NativeEndian.PutUint32(little[:], enc.BigEndian.Uint32(net.ParseIP(host).To4()))
+	v4 := fmt.Sprintf("%X:%04X", little, n)
+	return map[string]bool{v4: true, "0000000000000000FFFF0000" + v4: true}
+}
+
+// socketsTo returns those to some addresses that are in a state.
+func socketsTo(to map[string]bool, state string) (map[string]bool, error) {
 	v4, err4 := os.ReadFile("/proc/net/tcp")
 	v6, err6 := os.ReadFile("/proc/net/tcp6")
 	if err := errors.Join(err4, err6); err != nil {
 		return nil, err
 	}
-	sockets := map[string]bool{}
+	all := map[string]bool{}
 	for line := range strings.Lines(string(v4) + string(v6)) {
-		const remote, state, established, inode = 2, 3, "01", 9
-		if f := strings.Fields(line); len(f) > inode && brokers[f[remote]] && f[state] == established {
-			sockets["socket:["+f[inode]+"]"] = true
+		const remote, is, inode = 2, 3, 9
+		if f := strings.Fields(line); len(f) > inode && to[f[remote]] && f[is] == state {
+			all["socket:["+f[inode]+"]"] = true
 		}
+	}
+	return all, nil
+}
+
+// strangers returns the sockets that are connected to a broker, and neither a gateway's nor this process's.
+func strangers(brokers map[string]bool) (map[string]bool, error) {
+	all, err := socketsTo(brokers, "01") // ESTABLISHED
+	if err != nil {
+		return nil, err
 	}
 	processes, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
@@ -394,8 +505,8 @@ func strangers(brokers map[string]bool) (map[string]bool, error) {
 		files, _ := os.ReadDir(filepath.Join(p, "fd"))
 		for _, f := range files {
 			to, _ := os.Readlink(filepath.Join(p, "fd", f.Name()))
-			delete(sockets, to)
+			delete(all, to)
 		}
 	}
-	return sockets, nil
+	return all, nil
 }

@@ -205,28 +205,34 @@ func tool(t *testing.T, cluster *kafka.Server, class string, args ...string) str
 // roundTrip asks one thing on a connection, in the version that the request has.
 func roundTrip(t *testing.T, c net.Conn, req kmsg.Request) kmsg.Response {
 	t.Helper()
-	if err := c.SetDeadline(time.Now().Add(await.Patience)); err != nil {
+	resp, err := askKafka(c, req)
+	if err != nil {
 		t.Fatal(err)
 	}
+	return resp
+}
+
+// askKafka is roundTrip for a connection that may end.
+func askKafka(c net.Conn, req kmsg.Request) (kmsg.Response, error) {
+	if err := c.SetDeadline(time.Now().Add(await.Patience)); err != nil {
+		return nil, err
+	}
 	if _, err := c.Write(kmsg.NewRequestFormatter().AppendRequest(nil, req, 1)); err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	var size [4]byte
 	if _, err := io.ReadFull(c, size[:]); err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	answer := make([]byte, enc.BigEndian.Uint32(size[:]))
 	if _, err := io.ReadFull(c, answer); err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	resp, header := req.ResponseKind(), 4 // the correlation id
 	if resp.IsFlexible() {
 		header++ // no tags
 	}
-	if err := resp.ReadFrom(answer[header:]); err != nil {
-		t.Fatal(err)
-	}
-	return resp
+	return resp, resp.ReadFrom(answer[header:])
 }
 
 // createTopic asks for a topic with one copy.
