@@ -112,15 +112,17 @@ func TestAdmissionFaults(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := NewAdmission(tt.cfg)
-			if err == nil {
-				t.Fatal("accepted")
-			}
-			for _, want := range tt.want {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("no %q in:\n%v", want, err)
+			synctest.Test(t, func(t *testing.T) { // which fails if a poller is left
+				_, err := NewAdmission(tt.cfg)
+				if err == nil {
+					t.Fatal("accepted")
 				}
-			}
+				for _, want := range tt.want {
+					if !strings.Contains(err.Error(), want) {
+						t.Errorf("no %q in:\n%v", want, err)
+					}
+				}
+			})
 		})
 	}
 }
@@ -300,6 +302,11 @@ func TestPressureBeside(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		if s := a.Snapshot(); s.Limit > 40 || s.Limit < 10 || s.Signal != "cpu" {
 			t.Errorf("at twice the most that is wanted: limit %d by %q (%s)", s.Limit, s.Signal, s.LimitReason)
+		}
+		cpu.v.Store(100)
+		time.Sleep(10 * time.Second)
+		if s := a.Snapshot(); s.Limit != 10 {
+			t.Errorf("at a hundred times that: limit %d, want the least", s.Limit)
 		}
 		cpu.v.Store(0)
 		time.Sleep(20 * time.Second)

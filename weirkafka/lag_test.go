@@ -435,6 +435,34 @@ func requestsOfAReading(t *testing.T, partitions int) {
 	}
 }
 
+// Commits are read before ends, so a group that works meanwhile looks further behind than it is, never less. They are those
+// of the topic with this id: one of the same name before it had others.
+func TestOrderOfAReading(t *testing.T) {
+	c := newCluster(t, 1)
+	c.topic("a", 7)
+	c.commit("g", "a", 3)
+	l, id := c.lag(LagConfig{Group: "g", Topics: []string{"a"}}), c.id("a")
+	c.reads(l, 4)
+	var mu sync.Mutex
+	var order []string
+	c.Control(func(req kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		mu.Lock()
+		defer mu.Unlock()
+		order = append(order, kmsg.NameForKey(req.Key()))
+		if commits, ok := req.(*kmsg.OffsetFetchRequest); ok && (commits.Version < 10 || commits.Groups[0].Topics[0].TopicID != id) {
+			t.Errorf("version %d asks for the commits of topic %x, not of %x", commits.Version, commits.Groups[0].Topics[0].TopicID, id)
+		}
+		return nil, nil, false
+	})
+	c.reads(l, 4)
+	mu.Lock()
+	defer mu.Unlock()
+	if order = slices.DeleteFunc(order, func(name string) bool { return name == "ApiVersions" }); !slices.Equal(order, []string{"Metadata", "OffsetFetch", "ListOffsets", "ListOffsets"}) {
+		t.Errorf("asked in this order: %v", order)
+	}
+}
+
 // Readers of committed messages are measured up to the last stable offset, others up to the newest message.
 func TestIsolation(t *testing.T) {
 	c := newCluster(t, 1)

@@ -24,6 +24,8 @@ type Metric struct {
 	Value float64
 	// Histogram is that of the waits, nil for a gauge.
 	Histogram *Histogram
+
+	ofAll bool // of all databases: it has no label
 }
 
 // Histogram is how long work has waited.
@@ -190,7 +192,7 @@ func (a *Admission) Metrics() iter.Seq[Metric] {
 			return
 		}
 		if lag := a.Lag(); lag.Known {
-			yield(Metric{Name: a.prefix + lagName, Help: "Messages that the consumer group is behind, over all partitions.", Value: lag.Value})
+			yield(Metric{Name: a.prefix + lagName, Help: "Messages that the consumer group is behind, over all partitions.", Value: lag.Value, ofAll: true})
 		}
 	}
 }
@@ -231,7 +233,7 @@ func (m *Metric) write(b *strings.Builder) {
 			fmt.Fprintf(b, "%s_bucket{%s,le=\"%s\"} %d\n", m.Name, of, number(most), h.Within[i])
 		}
 		fmt.Fprintf(b, "%s_bucket{%s,le=\"+Inf\"} %d\n%s_sum{%s} %s\n%s_count{%s} %d\n", m.Name, of, h.Count, m.Name, of, number(h.Sum), m.Name, of, h.Count)
-	case strings.HasSuffix(m.Name, lagName):
+	case m.ofAll:
 		fmt.Fprintf(b, "%s %s\n", m.Name, number(m.Value))
 	default:
 		fmt.Fprintf(b, "%s{%s} %s\n", m.Name, of, number(m.Value))

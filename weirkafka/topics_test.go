@@ -66,6 +66,18 @@ func TestTopics(t *testing.T) {
 				t.Errorf("%d rounds, not one", n)
 			}
 		}
+		// One that is read much later makes a round of its own, also if it has not seen the last.
+		if _, err := all[0].Read(t.Context()); err != nil {
+			t.Error(err)
+		}
+		late := all[2].(*topicLag)
+		late.mu.Lock()
+		late.newest.ended = late.newest.ended.Add(-sharedFor)
+		late.mu.Unlock()
+		before := rounds()
+		if v, err := late.Read(t.Context()); err != nil || v != tt.a || rounds() != before+1 {
+			t.Errorf("a, much later: %v, %v, %d rounds", v, err, rounds()-before)
+		}
 	}
 }
 
@@ -108,13 +120,12 @@ func TestTopicsTogether(t *testing.T) {
 	if !own { // it was b's
 		r, _ = a.take(a)
 	}
-	r.ended, r.abandoned = time.Now(), true
-	close(r.done)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	a.measure(gone, r)
 	if v, err := b.Read(t.Context()); err != nil || v != 5 {
 		t.Errorf("read %v, %v", v, err)
 	}
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
 	if _, own := b.take(b); !own { // it never ends
 		t.Fatal("another reading is under way")
 	}
