@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -167,7 +168,14 @@ func TestCapacity(t *testing.T) {
 func TestShrinkAndItsLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lag, log := lagging(0), &journal{}
-		a := admission(t, AdmissionConfig{Lag: lag, AllAlike: true, Logger: log.logger(), Queue: limit.Queue{Len: -1}})
+		var mu sync.Mutex
+		var told []string
+		hooks := weir.Hooks{LimitChanged: func(gate string, from, to int64, reason string) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, fmt.Sprintf("%s: %d to %d, %s", gate, from, to, reason))
+		}}
+		a := admission(t, AdmissionConfig{Lag: lag, AllAlike: true, Logger: log.logger(), Queue: limit.Queue{Len: -1}, Hooks: hooks})
 		defer a.Close()
 		var held []weir.Permit
 		for range 900 {
@@ -206,6 +214,11 @@ level=WARN msg="decreased capacity; permits in use stay valid, and none are gran
 		}
 		for _, p := range held {
 			p.Done(weir.OK)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if want := []string{"admission: 1000 to 505, lag 55000", "admission: 505 to 1000, lag 0"}; !slices.Equal(told, want) {
+			t.Errorf("the caller's hook was told %q", told)
 		}
 	})
 }
@@ -277,6 +290,33 @@ func TestUnknownLag(t *testing.T) {
 		}
 		if got := log.since(); !strings.Contains(got, "can be read again") {
 			t.Errorf("%s", got)
+		}
+	})
+}
+
+// A cluster has as long to answer as the capacity stays.
+func TestSilentLag(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const late = 4 * time.Second
+		var silent atomic.Bool
+		lag := signal.Func("kafka_lag", func(ctx context.Context) (float64, error) {
+			if silent.Load() {
+				<-ctx.Done()
+				return 0, ctx.Err()
+			}
+			time.Sleep(late)
+			return 7, nil
+		})
+		a := admission(t, AdmissionConfig{Lag: lag, Logger: (&journal{}).logger()})
+		defer a.Close()
+		time.Sleep(late + time.Millisecond)
+		if lag := a.Lag(); !lag.Known || lag.Value != 7 {
+			t.Errorf("a late answer: %+v", lag)
+		}
+		silent.Store(true)
+		time.Sleep(late + 6*time.Second) // one reading more may be under way
+		if lag := a.Lag(); lag.Err == nil {
+			t.Errorf("no answer: %+v", lag)
 		}
 	})
 }
@@ -441,23 +481,25 @@ func TestAdmissionDisabled(t *testing.T) {
 }
 
 func TestAdmissionDrain(t *testing.T) {
-	a := admission(t, AdmissionConfig{Lag: lagging(0)})
-	p, err := a.TryAdmit(weir.Work{Tenant: "orders"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := a.Drain(gone); err == nil || !strings.Contains(err.Error(), "1 still in flight") {
-		t.Errorf("%v", err)
-	}
-	if _, err := a.Admit(t.Context(), weir.Work{Tenant: "orders"}); weir.AsRejection(err) == nil {
-		t.Errorf("a closed gate: %v", err)
-	}
-	p.Done(weir.OK)
-	if err := a.Drain(t.Context()); err != nil {
-		t.Error(err)
-	}
+	synctest.Test(t, func(t *testing.T) { // which fails if the lag is still read
+		a := admission(t, AdmissionConfig{Lag: lagging(0)})
+		p, err := a.TryAdmit(weir.Work{Tenant: "orders"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := a.Drain(gone); err == nil || !strings.Contains(err.Error(), "1 still in flight") {
+			t.Errorf("%v", err)
+		}
+		if _, err := a.Admit(t.Context(), weir.Work{Tenant: "orders"}); weir.AsRejection(err) == nil {
+			t.Errorf("a closed gate: %v", err)
+		}
+		p.Done(weir.OK)
+		if err := a.Drain(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // The metrics have EvidentDB's names behind the prefix, in a format that Prometheus reads.
@@ -539,6 +581,9 @@ func TestWaitsAreBounded(t *testing.T) {
 		if h.Within[4] != 0 || h.Within[5] != h.Count || len(h.Within) != len(WaitBuckets()) {
 			t.Errorf("%+v", h)
 		}
+	}
+	if label("orders") != "orders" || label(strings.Repeat("x", longestLabel+1)) != OtherDatabases {
+		t.Error("names in the log are not bounded")
 	}
 	if h := w.other.histogram(); sum != 2001 || h.Within[len(h.Within)-1] != h.Count-1 {
 		t.Errorf("%d counted, others %+v", sum, h)

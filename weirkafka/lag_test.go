@@ -441,8 +441,20 @@ func TestOrderOfAReading(t *testing.T) {
 	c := newCluster(t, 1)
 	c.topic("a", 7)
 	c.commit("g", "a", 3)
-	l, id := c.lag(LagConfig{Group: "g", Topics: []string{"a"}}), c.id("a")
+	l := c.lag(LagConfig{Group: "g", Topics: []string{"a"}})
 	c.reads(l, 4)
+	drop := kmsg.NewPtrDeleteTopicsRequest()
+	dropped := kmsg.NewDeleteTopicsRequestTopic()
+	dropped.TopicID = c.id("a")
+	drop.Topics = append(drop.Topics, dropped)
+	if _, err := drop.RequestWith(t.Context(), c.client); err != nil {
+		t.Fatal(err)
+	}
+	c.topic("a", 0)
+	id := c.id("a")
+	if id == dropped.TopicID {
+		t.Fatal("the topic is not another one")
+	}
 	var mu sync.Mutex
 	var order []string
 	c.Control(func(req kmsg.Request) (kmsg.Response, error, bool) {
@@ -455,7 +467,7 @@ func TestOrderOfAReading(t *testing.T) {
 		}
 		return nil, nil, false
 	})
-	c.reads(l, 4)
+	c.reads(l, 0)
 	mu.Lock()
 	defer mu.Unlock()
 	if order = slices.DeleteFunc(order, func(name string) bool { return name == "ApiVersions" }); !slices.Equal(order, []string{"Metadata", "OffsetFetch", "ListOffsets", "ListOffsets"}) {
