@@ -46,7 +46,7 @@ func cases(t testing.TB) []costCase {
 		{"plain", plain, incoming(), 2},
 		{"yield", weirgrpc.New(newLimit(t, 1<<19, 0)), incoming(), 2},
 		{"policy", byPolicy, incoming(), 2},
-		{"policy, three keys", byPolicy, incoming("x-tenant", "acme", "x-user", "alice", "x-priority", "high"), 5},
+		{"policy, three keys", byPolicy, incoming("x-tenant", "acme", "x-user", "alice", "x-priority", "high"), 2},
 	}
 }
 
@@ -59,7 +59,8 @@ type costCase struct {
 
 func bare(_ context.Context, req any) (any, error) { return req, nil }
 
-// The cost of an interceptor, in allocations: two for a call, and one for each key that is read.
+// The cost of an interceptor, in allocations: two for a call, and none for the keys that are read. A version of grpc-go
+// whose metadata are kept otherwise would fail here.
 func TestCost(t *testing.T) {
 	for _, tt := range cases(t) {
 		unary, info, req := tt.guard.Unary(), &grpc.UnaryServerInfo{FullMethod: unaryCall}, any(new(testgrpc.SimpleRequest))

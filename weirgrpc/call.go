@@ -184,22 +184,56 @@ func (c *callContext) Value(key any) any {
 	return c.carrier.Value(key)
 }
 
-// header are the metadata of a call, as a policy reads them. Reading one key of a context costs an
-// allocation, and copying all of them many, so they are read one at a time.
+// header are the metadata of a call, as a policy reads them.
 type header struct {
 	ctx context.Context
-	md  metadata.MD // in a tap, which is given them
+	md  metadata.MD // a tap is given them; otherwise read from ctx when they are first asked for
 }
 
 // Values implements [policy.Header].
 func (h *header) Values(name policy.HeaderName) []string {
-	switch {
-	case h.md != nil:
-		return h.md[name.Lower]
-	case name == timeoutHeader:
+	if name == timeoutHeader {
 		return nil // gRPC keeps it to itself: it is the deadline of the context
 	}
-	return metadata.ValueFromIncomingContext(h.ctx, name.Lower)
+	if h.md == nil {
+		if h.md = received(h.ctx); h.md == nil {
+			return metadata.ValueFromIncomingContext(h.ctx, name.Lower)
+		}
+	}
+	return h.md[name.Lower]
+}
+
+// received returns the metadata in ctx as they are, which nobody may change; nil if there are none. What
+// grpc-go exports copies them, and walks through all of them for a key that is not there. A policy
+// asks for half a dozen that most calls do not have. Transports write keys in lower case.
+func received(ctx context.Context) metadata.MD {
+	if receivedKey == nil {
+		return nil
+	}
+	md, _ := ctx.Value(receivedKey).(metadata.MD)
+	return md
+}
+
+// receivedKey is what grpc-go asks a context for metadata with; nil if they cannot be had with it.
+var receivedKey = func() any {
+	asked := &asked{Context: context.Background()}
+	metadata.FromIncomingContext(asked)
+	if _, ok := metadata.NewIncomingContext(context.Background(), metadata.MD{}).Value(asked.key).(metadata.MD); !ok {
+		return nil
+	}
+	return asked.key
+}()
+
+// asked is a context that notes the last key that it was asked for.
+type asked struct {
+	context.Context
+	key any
+}
+
+// Value implements [context.Context].
+func (a *asked) Value(key any) any {
+	a.key = key
+	return nil
 }
 
 // Host implements [policy.Header].
