@@ -12,8 +12,8 @@ import (
 // latency, no threshold and no size of the backend to configure.
 type BeliefConfig struct {
 	// Initial is the first limit, clamped to Min and Max. It only matters until the
-	// limit has been reached for the first time. If it is 64 or more, and nothing was seen
-	// before with few inside, an eighth of it is then tried first, for some forty answers.
+	// limit has been reached for the first time. If it is 64 or more, an eighth of it is then tried
+	// first, for some forty answers. That is left out if something was seen with few inside.
 	Initial int64 `json:",omitempty" default:"20" min:"1"`
 	// Min and Max bound the limit. With one slot the backend idles while an answer and
 	// the next request are on their way.

@@ -65,8 +65,8 @@ func (b *Belief) ascend(w *Window, saturated bool) Decision {
 }
 
 // lookBelow lowers a high first limit for one count, so that the step back to it is the first of the climb. It
-// reports whether it did. Before a hot row or a lock, more than a few inside get less done, but from a hundred
-// on it may be the same for all: whoever looks only there sees no reason to try less.
+// reports whether it did. Before a hot row or a lock, more than a few inside get less done. From a hundred on
+// that may be the same for all: whoever looks only there sees no reason to try less.
 func (b *Belief) lookBelow() bool {
 	first := b.at
 	if first < lnHigh-1e-9 || b.climb.vain > 0 {
