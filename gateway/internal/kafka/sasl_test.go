@@ -3,10 +3,13 @@ package kafka
 import (
 	"context"
 	"encoding/base64"
+	"encoding/binary"
 	"io"
 	"net"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -152,6 +155,117 @@ func TestLoginsThatCannotBeRead(t *testing.T) {
 			t.Errorf("%d: the broker gets %d bytes", claimed, n)
 		}
 		isSilent(r, "unreadable")
+	}
+}
+
+// A login that does not end is ended after 10 s, whatever is said meanwhile, and so is one that never begins where the gateway logs in itself. Who
+// has logged in has time.
+func TestLoginsThatNeverEnd(t *testing.T) {
+	shake := func(mechanism string) []byte {
+		return framed("app", 1, &kmsg.SASLHandshakeRequest{Mechanism: mechanism})
+	}
+	step := framed("app", 2, &kmsg.SASLAuthenticateRequest{SASLAuthBytes: []byte("\x00alice\x00" + secret)})
+	for name, c := range map[string]struct {
+		required bool
+		says     func(say func([]byte))
+		answers  string        // of the broker to each step
+		ends     time.Duration // 0: it stays
+	}{
+		"nothing is said":                        {says: func(func([]byte)) {}},
+		"nothing is said, where somebody has to": {required: true, says: func(func([]byte)) {}, ends: loginWithin},
+		"it stops behind the handshake": {says: func(say func([]byte)) {
+			time.Sleep(time.Minute)
+			say(shake(plain))
+		}, ends: time.Minute + loginWithin},
+		"a byte a second": {says: func(say func([]byte)) {
+			say(shake(plain))
+			for i := range step {
+				time.Sleep(time.Second)
+				say(step[i : i+1])
+			}
+		}, ends: loginWithin},
+		"steps without end": {says: func(say func([]byte)) {
+			say(shake(scram512))
+			for range 100 {
+				time.Sleep(time.Second)
+				say(step)
+			}
+		}, answers: "r=xy,s=c2FsdA==,i=4096", ends: loginWithin},
+		"handshakes without end": {required: true, says: func(say func([]byte)) {
+			for range 100 {
+				say(shake(plain))
+				time.Sleep(time.Second)
+			}
+		}, ends: loginWithin},
+		"one that ends in time": {required: true, says: func(say func([]byte)) {
+			time.Sleep(loginWithin / 2)
+			say(shake(plain))
+			time.Sleep(loginWithin/2 - time.Millisecond)
+			say(step)
+		}},
+		"a login again": {says: func(say func([]byte)) {
+			for range 2 {
+				say(shake(plain))
+				say(step)
+				time.Sleep(time.Minute)
+			}
+			say(shake(plain))
+		}, ends: 2*time.Minute + loginWithin},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, broker, logs := waiting(t)
+				near, client := net.Pipe()
+				r.raw, r.client = near, near
+				r.server.opts.Quotas = func() Quotas { return Quotas{} }
+				r.mu.Lock()
+				r.state.login.required = c.required
+				r.hurry() // as behind connect
+				r.mu.Unlock()
+				var all sync.WaitGroup
+				defer all.Wait()
+				defer r.close()
+				all.Go(func() { _ = r.requests() })
+				all.Go(func() { _ = r.answers() })
+				all.Go(func() { agreeing(broker, c.answers) })
+				began, ended := time.Now(), make(chan time.Duration, 1)
+				all.Go(func() {
+					_, _ = io.Copy(io.Discard, client)
+					ended <- time.Since(began)
+				})
+				all.Go(func() { c.says(func(b []byte) { _, _ = client.Write(b) }) })
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				if over := len(ended) > 0; over != (c.ends > 0) {
+					t.Fatalf("ended: %v", over)
+				} else if !over {
+					return
+				}
+				if after := <-ended; after != c.ends || !strings.Contains(logs.String(), "a login has not ended within 10s") {
+					t.Errorf("ended after %v, want %v\n%s", after, c.ends, logs)
+				}
+			})
+		})
+	}
+}
+
+// agreeing is a broker that finds nothing wrong with what is said to log in, until its connection ends.
+func agreeing(c net.Conn, says string) {
+	for {
+		var head [8]byte // with key and version
+		if _, err := io.ReadFull(c, head[:]); err != nil {
+			return
+		}
+		if _, err := io.CopyN(io.Discard, c, int64(binary.BigEndian.Uint32(head[:]))-4); err != nil {
+			return
+		}
+		b := answer(1, kmsg.NewPtrSASLHandshakeResponse())
+		if binary.BigEndian.Uint16(head[4:]) == keySaslAuthenticate {
+			b = answer(2, &kmsg.SASLAuthenticateResponse{SASLAuthBytes: []byte(says)})
+		}
+		if _, err := c.Write(b); err != nil {
+			return
+		}
 	}
 }
 
