@@ -1,13 +1,21 @@
 package kafka
 
 import (
+	"context"
+	"errors"
+	"io"
 	"log/slog"
 	"net"
+	"os"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 	"weak"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/weir-go/weir/gateway/internal/accept"
 	"github.com/weir-go/weir/gateway/internal/await"
@@ -47,41 +55,54 @@ func TestReplacedServerIsForgotten(t *testing.T) {
 	_ = last.Close()
 }
 
-// A listener may take long to open, because its name is looked up. Answers that name other nodes go on meanwhile. Those that name this one wait
-// for it, so nobody is sent to a port that is not open, or is not told of a broker that is there.
-func TestSlowListener(t *testing.T) {
+// nodesOf are nodes that nobody serves, at the ports from 9000 on as clients are told. Before one is opened, its address is told.
+func nodesOf(t *testing.T, opens func(address string) error) *nodes {
 	k := config.Kafka{Listen: &config.KafkaListen{Address: "127.0.0.1:8999"}, Nodes: &config.KafkaNodes{Ports: "9000-9009", Advertise: "gateway"}}
 	k.Listen.SetDefaults()
 	ns := newNodes(&k)
 	ns.log, ns.serve = slog.New(slog.DiscardHandler), func(*node) {}
-	begun, goOn := make(chan struct{}), make(chan struct{})
 	ns.open = func(address string) (*accept.Listener, error) {
+		if err := opens(address); err != nil {
+			return nil, err
+		}
+		return accept.Open(accept.Options{Config: k.Listen.Listener("127.0.0.1:0"), Bare: true})
+	}
+	t.Cleanup(func() {
+		for _, l := range ns.close() {
+			_ = l.Close()
+		}
+	})
+	return ns
+}
+
+// reached reports whether clients are told of a node, and where it is.
+func (ns *nodes) reached(id int32) bool {
+	host, port, ok := ns.Advertised(id, "broker", 9092)
+	return ok && host == "gateway" && port == 9000+id
+}
+
+// A listener may take long to open, because its name is looked up. Answers that name other nodes go on meanwhile. Those that name this one wait
+// for it, so nobody is sent to a port that is not open, or is not told of a broker that is there.
+func TestSlowListener(t *testing.T) {
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	ns := nodesOf(t, func(address string) error {
 		if strings.HasSuffix(address, ":9002") {
 			close(begun)
 			<-goOn
 		}
-		return accept.Open(accept.Options{Config: k.Listen.Listener("127.0.0.1:0"), Bare: true})
-	}
-	defer func() {
-		for _, l := range ns.close() {
-			_ = l.Close()
-		}
-	}()
-	known := func(id int32) bool {
-		host, port, ok := ns.Advertised(id, "broker", 9092)
-		return ok && host == "gateway" && port == 9000+id
-	}
-	if !known(1) {
+		return nil
+	})
+	if !ns.reached(1) {
 		t.Fatal("the first node is not known")
 	}
 	named := make(chan bool, 2)
 	for range cap(named) {
-		go func() { named <- known(2) }()
+		go func() { named <- ns.reached(2) }()
 	}
 	<-begun
 	others := make(chan bool, 1)
 	go func() {
-		others <- known(1) && len(ns.status()) == 2 && ns.one() == 1 && len(ns.addresses()) == 2
+		others <- ns.reached(1) && len(ns.status()) == 2 && ns.one() == 1 && len(ns.addresses()) == 2
 	}()
 	select {
 	case ok := <-others:
@@ -100,4 +121,84 @@ func TestSlowListener(t *testing.T) {
 			t.Error("the second node is not known")
 		}
 	}
+}
+
+// A node whose listener cannot be opened, or fails later, is in no answer. With the next word of the cluster it is tried again. One that the cluster
+// names no more stays for a while, and then its listener is closed.
+func TestListenerThatFails(t *testing.T) {
+	taken := true
+	ns := nodesOf(t, func(string) error {
+		if taken {
+			return syscall.EADDRINUSE
+		}
+		return nil
+	})
+	cluster := []kmsg.MetadataResponseBroker{{NodeID: 1, Host: "broker", Port: 9092}}
+	ns.named(cluster)
+	if ns.reached(1) || ns.status()[0].Trouble == "" {
+		t.Errorf("its port is taken: %+v", ns.status())
+	}
+	taken = false
+	if ns.reached(1) {
+		t.Error("each answer tries again")
+	}
+	ns.named(cluster)
+	if !ns.reached(1) || ns.status()[0].Trouble != "" {
+		t.Errorf("its port is free: %+v", ns.status())
+	}
+	was := ns.known[1]
+	ns.lost(was, net.ErrClosed)
+	if ns.reached(1) {
+		t.Error("a listener that has failed is named")
+	}
+	ns.named(cluster)
+	if !ns.reached(1) || ns.known[1] != was {
+		t.Errorf("it is not opened again: %+v", ns.status())
+	}
+	for range gone {
+		if len(ns.known) != 1 {
+			t.Error("a node that restarts has gone")
+		}
+		ns.named(nil)
+	}
+	if _, err := was.conns.Accept(); len(ns.known) != 0 || !errors.Is(err, net.ErrClosed) {
+		t.Errorf("%d nodes are left, %v", len(ns.known), err)
+	}
+}
+
+// full is a listener of a process that has no descriptors for a while, and then one client.
+type full struct {
+	net.Listener
+	left int
+	then net.Conn
+}
+
+func (l *full) Accept() (net.Conn, error) {
+	if l.left--; l.left >= 0 {
+		return nil, &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
+	} else if l.left == -1 {
+		return l.then, nil
+	}
+	return nil, net.ErrClosed
+}
+
+// A process without descriptors goes on to accept when it has some, and does not spin meanwhile.
+func TestNoDescriptors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var said logs
+		s := &Server{log: slog.New(slog.NewTextHandler(&said, nil)), closed: true} // so that no broker is needed
+		s.stopping, s.stop = context.WithCancel(t.Context())
+		other, client := net.Pipe()
+		begun := time.Now()
+		if err := s.accept(&full{left: 10, then: other}, &s.bootstrap); !errors.Is(err, net.ErrClosed) || s.bootstrap.accepted.Load() != 1 {
+			t.Errorf("%v, %d accepted", err, s.bootstrap.accepted.Load())
+		}
+		if _, err := client.Read(make([]byte, 1)); err != io.EOF {
+			t.Error(err)
+		}
+		// 5, 10, 20 ... 640 ms, and then a second twice
+		if passed, lines := time.Since(begun), strings.Count(said.String(), "trying again"); passed != 3275*time.Millisecond || lines != 10 {
+			t.Errorf("%d lines in %v", lines, passed)
+		}
+	})
 }
