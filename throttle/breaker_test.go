@@ -56,6 +56,10 @@ func TestBreakerSteps(t *testing.T) {
 			{0, admit, Closed}, {0, fail, Closed}, {0, admit, Closed}, {0, fail, Closed}, {0, admit, Closed}, {0, ok, Closed},
 			{0, admit, Closed}, {0, fail, Open},
 		}},
+		{"the rate itself is enough", BreakerConfig{Least: 4}, []step{
+			{0, admit, Closed}, {0, ok, Closed}, {0, admit, Closed}, {0, ok, Closed}, {0, admit, Closed}, {0, fail, Closed},
+			{0, admit, Closed}, {0, fail, Open},
+		}},
 		{"old results do not count", BreakerConfig{Least: 2}, []step{
 			{0, admit, Closed}, {0, fail, Closed},
 			{11 * time.Second, admit, Closed}, {11 * time.Second, fail, Closed},

@@ -112,6 +112,26 @@ func TestDoRefusedHere(t *testing.T) {
 	}
 }
 
+// The own limit stands behind the guard: what the guard refuses does not ask it.
+func TestOwnLimitIsBehindTheGuard(t *testing.T) {
+	own := &openGate{}
+	c := mustCaller(t, CallerConfig{Guard: GuardBreaker, Breaker: BreakerConfig{Run: 1}, Limit: own, Retry: Retry{Attempts: 1}})
+	for range 3 {
+		_ = c.Do(t.Context(), "a", weir.Work{}, true, func(context.Context) error { return errOverload })
+	}
+	if own.asked != 1 {
+		t.Errorf("the own limit was asked %d times, want once: before the breaker opened", own.asked)
+	}
+}
+
+// openGate admits everything, and counts.
+type openGate struct{ asked int }
+
+func (g *openGate) Admit(context.Context, weir.Work) (weir.Permit, error) {
+	g.asked++
+	return weir.Permit{}, nil
+}
+
 // A panic goes on, and takes nothing along.
 func TestDoPanics(t *testing.T) {
 	for _, kind := range []Guard{GuardThrottle, GuardBreaker, NoGuard} {

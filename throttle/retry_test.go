@@ -134,6 +134,7 @@ func TestParseRetryAfter(t *testing.T) {
 		{[]string{"31536000"}, 365 * 24 * time.Hour, true},
 		{[]string{"99999999999999999999"}, math.MaxInt64, true},
 		{[]string{"3", "5"}, 5 * time.Second, true},
+		{[]string{"5", "3"}, 5 * time.Second, true},
 		{[]string{"soon", "5"}, 5 * time.Second, true},
 		{[]string{"Mon, 23 Nov 2026 12:00:30 GMT"}, 30 * time.Second, true},
 		{[]string{"Mon, 23 Nov 2026 11:00:00 GMT"}, 0, true},

@@ -420,6 +420,22 @@ func TestEnds(t *testing.T) {
 			s.on("exec", dies)
 			_, _ = db.Pool().ExecContext(ctx, "x")
 		}, "[ok ok failed failed failed]"},
+		{"connection that breaks, while its Close blocks", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			rows, err := db.QueryContext(ctx, "SELECT 1")
+			check(t, err)
+			closing, release, closed := make(chan struct{}), make(chan struct{}), make(chan struct{})
+			s.on("next", func(ctx context.Context, c *core) error {
+				s.on("close", func(context.Context, *core) error { close(closing); <-release; return nil })
+				return dies(ctx, c)
+			})
+			go func() { rows.Next(); close(closed) }()
+			<-closing // database/sql holds a lock meanwhile, which a bubble does not wait for
+			if g.held() != 0 {
+				t.Error("the permit is held while the driver closes what has broken")
+			}
+			close(release)
+			<-closed
+		}, "[ok]"},
 		{"panic in exec", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
 			s.on("exec", panics)
 			if recovered(func() { _, _ = db.ExecContext(ctx, "x") }) == nil {
@@ -621,6 +637,8 @@ func TestEndsOnAllKinds(t *testing.T) {
 				defer cancel()
 				_, err := db.ExecContext(ctx, "x", 1)
 				check(t, err)
+				_, err = db.Pool().ExecContext(ctx, "x", 1) // a driver may leave it to a statement
+				check(t, err)
 				rows, err := db.QueryContext(ctx, "SELECT 1")
 				check(t, err)
 				if g.held() != 1 {
@@ -648,7 +666,7 @@ func TestEndsOnAllKinds(t *testing.T) {
 				if g.held() != 0 {
 					t.Errorf("%d held", g.held())
 				}
-				if got := g.outcomes(); got != "[ok ok ok no_sample ok abandoned]" {
+				if got := g.outcomes(); got != "[ok ok ok ok no_sample ok abandoned]" {
 					t.Errorf("sampled %s", got)
 				}
 			})

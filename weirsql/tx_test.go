@@ -91,6 +91,52 @@ func TestBudgetOfStatements(t *testing.T) {
 	}, WithBudget(0.25, LocalTimeout))
 }
 
+// No budget is more than what is left, whatever the share.
+func TestBudgetIsNoMoreThanIsLeft(t *testing.T) {
+	inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		check(t, db.InTx(ctx, nil, func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "x")
+			return err
+		}))
+		if got, want := told(s), []string{"SET LOCAL statement_timeout TO 10000", "x"}; !slices.Equal(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}, WithBudget(7, LocalTimeout))
+}
+
+// The context of a statement with a budget is over with the statement, and its timer with it.
+func TestBudgetEndsWithItsStatement(t *testing.T) {
+	inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		var bounded context.Context
+		s.on("", func(ctx context.Context, _ *core) error {
+			if _, ok := ctx.Deadline(); ok {
+				bounded = ctx
+			}
+			return nil
+		})
+		over := func(what string) {
+			t.Helper()
+			if bounded.Err() == nil {
+				t.Errorf("the context of %s lives on", what)
+			}
+		}
+		_, err := db.ExecContext(ctx, "x")
+		check(t, err)
+		over("an exec")
+		rows, err := db.QueryContext(ctx, "SELECT 1")
+		check(t, err)
+		if bounded.Err() != nil {
+			t.Error("the context of open rows is over")
+		}
+		check(t, rows.Close())
+		over("rows")
+	}, WithBudget(0.5, nil))
+}
+
 // Outside of transactions a budget is a deadline of the context, and never later than the caller's.
 func TestBudgetOutside(t *testing.T) {
 	for share, want := range map[float64]time.Duration{0.25: time.Second, 1: 4 * time.Second, 7: 4 * time.Second, -1: 4 * time.Second, 0: 4 * time.Second} {

@@ -65,6 +65,7 @@ func TestOnlyReads(t *testing.T) {
 		"WITH x AS (INSERT INTO t VALUES (1) RETURNING a) SELECT * FROM x",
 		"SELECT a FROM t FOR UPDATE",
 		"SELECT a FROM t\nfor no key update",
+		"SELECT a FROM t FOR SHARE",
 		"SELECT a INTO u FROM t",
 		"SELECT nextval('s')",
 		"SELECT f (1)",
