@@ -22,6 +22,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/weirkafka"
 )
 
 const goodRecord = `{"version":1,"database":"orders","origin":"127.0.0.1:1","token":"t","batch":{"id":"1","events":[{"type":"x"}]}}`
@@ -196,7 +197,7 @@ func TestStoreBusyAndFull(t *testing.T) {
 // what a rebalance in the middle of a transaction is, and a processor that goes on after it was frozen.
 func TestFenced(t *testing.T) {
 	s := newSystem(t)
-	s.processor(nil)
+	p, _ := s.processor(nil)
 	a := s.api(5, func(cfg *apiConfig) { cfg.overdue = 20 * time.Millisecond })
 	if got := s.post(a, "orders", `{"id":"0","events":[{"type":"x"}]}`); got.code != 201 {
 		t.Fatalf("before: %d %s", got.code, got.body)
@@ -224,6 +225,7 @@ func TestFenced(t *testing.T) {
 		if next == 0 {
 			continue
 		}
+		s.until("its processor gives the partition up", func() bool { _, ours := p.epoch(partition); return !ours })
 		e.offset = next
 		if err := other.apply(t.Context(), partition, 999, []entry{e}); !errors.Is(err, errFenced) {
 			t.Errorf("by an older owner: %v", err)
@@ -235,9 +237,86 @@ func TestFenced(t *testing.T) {
 	s.until("the result is found in the store", func() bool { return a.inFlight() == 0 })
 }
 
+// What is fenced may be this processor's again by then, with a later epoch. That one stays.
+func TestFencedByItself(t *testing.T) {
+	s := newStore(t)
+	log := slog.New(slog.DiscardHandler)
+	p := &processor{cfg: processorConfig{store: s, log: log}, commits: newCommitter(nil, 0, nil), epochs: map[int32]int64{0: 5}}
+	if _, err := s.take(t.Context(), 0, 5, 0); err != nil {
+		t.Fatal(err)
+	}
+	if p.apply(t.Context(), 0, 4, []entry{{fault: errors.New("no batch")}}) {
+		t.Error("written by the epoch of before")
+	}
+	if epoch, ours := p.epoch(0); !ours || epoch != 5 {
+		t.Errorf("the partition is this processor's: %v, by epoch %d", ours, epoch)
+	}
+}
+
+// A processor tries to write for as long as the partition is its own, and no longer.
+func TestGivesUpWhatIsNotItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &processor{cfg: processorConfig{log: slog.New(slog.DiscardHandler)}, commits: newCommitter(nil, 0, nil), epochs: map[int32]int64{0: 5}}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		busy, tries := errors.New("busy"), 0
+		err := p.persist(ctx, "trouble", p.owns(0, 5), func() error {
+			if tries++; tries == 7 {
+				p.leave(ctx, nil, map[string][]int32{topic: {0}})
+			}
+			return busy
+		})
+		if tries != 7 || !errors.Is(err, busy) || ctx.Err() != nil {
+			t.Errorf("%d tries, then %v", tries, err)
+		}
+	})
+}
+
+// Whoever writes records names addresses. So many of them have a lane, with so many results each.
+func TestLanesAreBounded(t *testing.T) {
+	c := newCourier()
+	var entries []entry
+	for i := range maxLanes + 10 {
+		entries = append(entries, entry{record: record{Origin: fmt.Sprintf("127.0.0.1:%d", i+1), Token: "t"}})
+	}
+	c.deliver(entries)
+	c.mu.Lock()
+	lanes, dropped := len(c.lanes), c.dropped
+	c.mu.Unlock()
+	if lanes != maxLanes || dropped < 10 {
+		t.Errorf("%d lanes, %d results dropped", lanes, dropped)
+	}
+	if dropped = c.close(); dropped < 10 {
+		t.Errorf("%d results dropped in the end", dropped)
+	}
+}
+
+// Somebody tells Kafka of an older offset while a processor runs. It hears of the right one again.
+func TestCommitsAreToldAgain(t *testing.T) {
+	s := newSystem(t)
+	p, _ := s.processor(func(cfg *processorConfig) { cfg.recommit = 20 * time.Millisecond })
+	a := s.api(5, nil)
+	if got := s.post(a, "orders", `{"id":"1","events":[{"type":"x"}]}`); got.code != 201 {
+		t.Fatalf("%d %s", got.code, got.body)
+	}
+	lag, err := weirkafka.NewLag(weirkafka.LagConfig{Brokers: s.brokers, Group: group, Topics: []string{topic}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(lag.Close)
+	behind := func(want float64) func() bool {
+		return func() bool { v, err := lag.Read(t.Context()); return err == nil && v == want }
+	}
+	s.until("Kafka has heard of it", behind(0))
+	for partition := range int32(4) {
+		p.client.CommitOffsetsSync(t.Context(), map[string]map[int32]kgo.EpochOffset{topic: {partition: {Epoch: -1, Offset: 0}}}, nil)
+	}
+	s.until("Kafka has heard of it again", behind(0))
+}
+
 // A transaction that ends after its partition was given up tells Kafka nothing: the next owner does.
 func TestCommitsAreTheOwners(t *testing.T) {
-	p := &processor{cfg: processorConfig{log: slog.New(slog.DiscardHandler)}, commits: newCommitter(nil, nil), epochs: map[int32]int64{0: 3, 1: 3}}
+	p := &processor{cfg: processorConfig{log: slog.New(slog.DiscardHandler)}, commits: newCommitter(nil, 0, nil), epochs: map[int32]int64{0: 3, 1: 3}}
 	p.commit(0, 3, 10)
 	p.leave(t.Context(), nil, map[string][]int32{topic: {1}})
 	p.commit(1, 3, 10)

@@ -16,6 +16,7 @@ import (
 // way: what is newer replaces what waits.
 type committer struct {
 	client *kgo.Client
+	again  time.Duration // how often everything is told again: somebody may have told Kafka something older
 	log    *slog.Logger
 	wake   chan struct{}
 
@@ -23,11 +24,8 @@ type committer struct {
 	next map[int32]int64 // by partition, of those that are the processor's
 }
 
-// recommit is how often everything is told again. Somebody else may have told Kafka something older.
-const recommit = 5 * time.Second
-
-func newCommitter(client *kgo.Client, log *slog.Logger) *committer {
-	return &committer{client: client, log: log, wake: make(chan struct{}, 1), next: map[int32]int64{}}
+func newCommitter(client *kgo.Client, again time.Duration, log *slog.Logger) *committer {
+	return &committer{client: client, again: again, log: log, wake: make(chan struct{}, 1), next: map[int32]int64{}}
 }
 
 // commit notes the offset of the first record of a partition that is not applied.
@@ -50,7 +48,7 @@ func (c *committer) forget(partition int32) {
 
 // run commits what has changed, one request at a time, until ctx ends; then what is left.
 func (c *committer) run(ctx context.Context) {
-	again := time.NewTicker(recommit)
+	again := time.NewTicker(c.again)
 	defer again.Stop()
 	told := map[int32]int64{}
 	for failures := 0; ; {

@@ -26,8 +26,10 @@ type processorConfig struct {
 	work time.Duration
 	// session is how long the group waits for a sign of life. Default 10 s.
 	session time.Duration
-	log     *slog.Logger
-	options []kgo.Opt // besides, for tests
+	// recommit is how often Kafka is told everything again. Default 5 s.
+	recommit time.Duration
+	log      *slog.Logger
+	options  []kgo.Opt // besides, for tests
 }
 
 // processor is a member of the consumer group. It puts the batches of its partitions in order.
@@ -51,6 +53,9 @@ func newProcessor(ctx context.Context, cfg processorConfig) (*processor, error) 
 	if p.cfg.session == 0 {
 		p.cfg.session = 10 * time.Second
 	}
+	if p.cfg.recommit == 0 {
+		p.cfg.recommit = 5 * time.Second
+	}
 	opts := append([]kgo.Opt{
 		kgo.SeedBrokers(cfg.brokers...), kgo.ClientID("linearizer-processor"),
 		kgo.ConsumerGroup(group), kgo.DisableAutoCommit(),
@@ -73,7 +78,7 @@ func newProcessor(ctx context.Context, cfg processorConfig) (*processor, error) 
 		p.client.Close()
 		return nil, err
 	}
-	p.courier, p.commits = newCourier(), newCommitter(p.client, cfg.log)
+	p.courier, p.commits = newCourier(), newCommitter(p.client, p.cfg.recommit, cfg.log)
 	p.client.AddConsumeTopics(topic) // it joins the group now, and calls begin, which needs all of p
 	return p, nil
 }

@@ -1,14 +1,19 @@
 package main
 
 import (
+	"context"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"testing"
+
+	"modernc.org/sqlite"
 )
 
 func newStore(t *testing.T) *store {
@@ -236,6 +241,83 @@ func TestBelong(t *testing.T) {
 		if err := s.belong(t.Context(), tt.identity); !errors.Is(err, tt.want) {
 			t.Errorf("%s: %v", tt.identity, err)
 		}
+	}
+}
+
+// Where Kafka's log has ended before, a partition goes back, and no leader epoch is known of the record before.
+func TestRewind(t *testing.T) {
+	s := newStore(t)
+	if _, err := s.take(t.Context(), 0, 1, 0); err != nil {
+		t.Fatal(err)
+	}
+	entries := []entry{{offset: 3, leader: 7, fault: errors.New("no batch")}, {offset: 4, leader: 7, fault: errors.New("no batch")}}
+	if err := s.apply(t.Context(), 0, 1, entries); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		epoch, to int64
+		want      claim
+		fenced    bool
+	}{
+		{1, 9, claim{epoch: 1, next: 5, leader: 7}, false},
+		{1, 5, claim{epoch: 1, next: 5, leader: 7}, false},
+		{2, 4, claim{epoch: 1, next: 5, leader: 7}, true},
+		{1, 4, claim{epoch: 1, next: 4, leader: -1}, false},
+	} {
+		if err := s.rewind(t.Context(), 0, tt.epoch, tt.to); errors.Is(err, errFenced) != tt.fenced || err != nil && !tt.fenced {
+			t.Errorf("to %d by %d: %v", tt.to, tt.epoch, err)
+		}
+		var got claim
+		if err := s.inTx(t.Context(), func(tx *sql.Tx) (err error) { got, err = claimOf(t.Context(), tx, 0); return err }); err != nil || got != tt.want {
+			t.Errorf("to %d by %d: %+v, %v; want %+v", tt.to, tt.epoch, got, err, tt.want)
+		}
+	}
+	if _, ok, err := s.passed(t.Context(), 0, 4); err != nil || ok {
+		t.Errorf("what was there is known still: %v, %v", ok, err)
+	}
+}
+
+// counting connects to a file by a driver of its own.
+type counting struct {
+	driver *sqlite.Driver
+	path   string
+}
+
+func (c counting) Connect(context.Context) (sqldriver.Conn, error) { return c.driver.Open(c.path) }
+func (c counting) Driver() sqldriver.Driver                        { return c.driver }
+
+// A result may come between the two questions of an API server: whether there is one, and whether the processors are past
+// the record. Then it is the answer.
+func TestResultBetweenTwoQuestions(t *testing.T) {
+	var asked atomic.Int64
+	driver := &sqlite.Driver{}
+	driver.MustRegisterScalarFunction("asked", 0, func(*sqlite.FunctionContext, []sqldriver.Value) (sqldriver.Value, error) {
+		return asked.Add(1), nil
+	})
+	path := filepath.Join(t.TempDir(), "store.db")
+	s, err := openStore(t.Context(), path, writers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.close() })
+	if _, err := s.take(t.Context(), 0, 1, 0); err != nil {
+		t.Fatal(err)
+	}
+	b := batchOf("1", nil, "a")
+	if err := s.apply(t.Context(), 0, 1, []entry{{offset: 3, record: record{Database: "d", Batch: b}}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, change := range []string{"ALTER TABLE batches RENAME TO kept", "CREATE VIEW batches AS SELECT * FROM kept WHERE asked() > 1"} {
+		if _, err := s.db.ExecContext(t.Context(), change); err != nil {
+			t.Fatal(err)
+		}
+	}
+	db := sql.OpenDB(counting{driver, path})
+	t.Cleanup(func() { _ = db.Close() })
+	a := &api{cfg: apiConfig{store: &store{db}}}
+	res, ok, err := a.find(t.Context(), &request{database: "d", id: "1", digest: b.digest(), offset: 3, asked: askForLost})
+	if err != nil || !ok || res.Status != applied || asked.Load() != 2 {
+		t.Errorf("%+v, %v, %v after %d questions", res, ok, err, asked.Load())
 	}
 }
 
