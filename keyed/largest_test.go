@@ -163,6 +163,7 @@ func TestLargestFirst(t *testing.T) {
 func FuzzLargestFirst(f *testing.F) {
 	f.Add([]byte{40, 1, 90, 2, 0, 0, 3})
 	f.Add([]byte{255, 255, 1, 1, 1, 1, 1, 1, 200})
+	f.Add([]byte{120, 3, 255, 4, 30, 30, 30}) // the largest has a multiple of the others' limit
 	f.Add([]byte{0})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if len(data) == 0 {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/internal/keys"
 	"github.com/weir-go/weir/limit"
 )
 
@@ -113,6 +114,30 @@ func TestFraction(t *testing.T) {
 	} {
 		if tt.share(tt.fraction); tt.more != tt.want {
 			t.Errorf("%+v: %d groups have one more, want %d", tt, tt.more, tt.want)
+		}
+	}
+}
+
+// Who has one slot more has it last again, also when the fraction has grown meanwhile.
+func TestFractionGoesRound(t *testing.T) {
+	s, waited := settings{limit: 2}, [keys.Groups]int{}
+	for window, fraction := range []float64{0.25, 0.5, 0.125, 0.75, 0.25, 0.25, 0.5, 0.375, 0.125} {
+		s.share(fraction)
+		least, most := math.MaxInt, -1 // of how long those have waited who have it now, and those who have not
+		for group := range waited {
+			if (uint8(group)+s.turn)%keys.Groups < s.more {
+				least = min(least, waited[group])
+			} else {
+				most = max(most, waited[group])
+			}
+		}
+		if least < most {
+			t.Errorf("window %d: a group has waited for %d windows, and one that has waited for %d has the slot", window, most, least)
+		}
+		for group := range waited {
+			if waited[group]++; (uint8(group)+s.turn)%keys.Groups < s.more {
+				waited[group] = 0
+			}
 		}
 	}
 }

@@ -291,6 +291,21 @@ func TestLanesAreBounded(t *testing.T) {
 	}
 }
 
+// A lane that is idle ends, unless something has just come into it.
+func TestIdleLane(t *testing.T) {
+	c := newCourier()
+	lane := make(chan delivery, 1)
+	c.lanes["somewhere"] = lane
+	lane <- delivery{Token: "t"}
+	if c.closeIdle("somewhere", lane) || len(c.lanes) != 1 {
+		t.Error("a lane with a result has ended")
+	}
+	<-lane
+	if !c.closeIdle("somewhere", lane) || len(c.lanes) != 0 {
+		t.Error("an idle lane has not ended")
+	}
+}
+
 // Somebody tells Kafka of an older offset while a processor runs. It hears of the right one again.
 func TestCommitsAreToldAgain(t *testing.T) {
 	s := newSystem(t)

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -58,6 +59,50 @@ func TestKafka(t *testing.T) {
 	}
 	if _, err := c.KafkaLag("behind"); err == nil || !strings.Contains(err.Error(), "kafka.main: ") {
 		t.Errorf("without its password: %v", err)
+	}
+}
+
+// Each setting of a lag reaches what reads it, and beside another kind of signal it is a fault.
+func TestKafkaLagSettings(t *testing.T) {
+	const file = `
+upstreams: {app: {targets: [http://127.0.0.1:3000]}}
+kafka: {main: {bootstrap: [127.0.0.1:9092]}, other: {bootstrap: [127.0.0.1:9093]}}
+signals: {s: {%s}}
+gates: {api: {limit: {controller: lag, lag: {signal: s}}}}
+routes: [{match: [/], gates: [api], upstream: app}]
+`
+	read := func(settings map[string]string) weirkafka.LagConfig {
+		t.Helper()
+		all := []string{"read: kafka_lag"}
+		for key, value := range settings {
+			all = append(all, key+": "+value)
+		}
+		c, err := Parse("weir.yaml", fmt.Appendf(nil, file, strings.Join(all, ", ")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lag, err := c.KafkaLag("s")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return lag
+	}
+	least := map[string]string{"cluster": "other", "group": "g", "topics": "[a]"}
+	for field := range reflect.TypeFor[Signal]().Fields() {
+		if field.Anonymous {
+			continue
+		}
+		key, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		example := field.Tag.Get("example")
+		changed := maps.Clone(least)
+		changed[key] = example
+		if reflect.DeepEqual(read(changed), read(least)) {
+			t.Errorf("%s: %s changes nothing", key, example)
+		}
+		_, err := Parse("weir.yaml", fmt.Appendf(nil, file, "read: http, url: http://127.0.0.1:8000/lag, "+key+": "+example))
+		if err == nil || !strings.Contains(err.Error(), "signals.s."+key+": means nothing to a signal that reads http") {
+			t.Errorf("%s beside read: http: %v", key, err)
+		}
 	}
 }
 
