@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -27,6 +28,7 @@ const (
 	keyDescribeClust    = 60
 	keyShareFetch       = 78
 	keyShareAck         = 79
+	apiVersionsNames    = 3 // from here on a request says which software asks
 	lastApiVersions     = 4 // that the answer of a broker is read in
 	produceThrottles    = 1 // from here on an answer says how long to wait
 	produceNamesNodes   = 10
@@ -54,8 +56,9 @@ type request struct {
 	key, version int16
 	correlation  int32
 	client       string
-	silent       bool // it has no answer: Produce with acks 0
-	maxBytes     int  // where max_bytes of a fetch begins, behind the size of the frame; 0: it is none
+	software     string // that the client is, with its version, from ApiVersions 3 on
+	silent       bool   // it has no answer: Produce with acks 0
+	maxBytes     int    // where max_bytes of a fetch begins, behind the size of the frame; 0: it is none
 }
 
 // leastRequest is what every request has: key, version and correlation id.
@@ -91,6 +94,17 @@ func readRequest(b []byte, size int) (r request, more bool, err error) {
 		return r, false, refuse("version %d of %s is not offered, %d to %d are", r.version, kmsg.NameForKey(r.key), of.min, of.max)
 	}
 	switch r.key {
+	case keyApiVersions:
+		if r.version < apiVersionsNames {
+			break
+		}
+		if in.tags(); in.short {
+			break
+		}
+		r.software = strings.TrimSpace(string(in.compact()) + " " + string(in.compact()))
+		if in.short && len(b) >= size {
+			in.short, r.software = false, "" // what is wrong with it the broker says
+		}
 	case keyFetch:
 		if r.version >= firstFlexibleFetch {
 			in.tags()
@@ -387,10 +401,11 @@ func (r *reader) nullable() string {
 }
 
 // compact is the same with a length of variable size, plus one.
-func (r *reader) compact() {
+func (r *reader) compact() []byte {
 	if n := r.uvarint(); n > 1 {
-		r.take(n - 1)
+		return r.take(n - 1)
 	}
+	return nil
 }
 
 func (r *reader) uvarint() int {

@@ -40,6 +40,25 @@ func TestReadProduce(t *testing.T) {
 	}
 }
 
+// ApiVersions says which software asks, from version 3 on. What is wrong with one the broker says.
+func TestReadSoftware(t *testing.T) {
+	for version := range int16(lastApiVersions + 1) {
+		req := kmsg.NewPtrApiVersionsRequest()
+		req.ClientSoftwareName, req.ClientSoftwareVersion = "librdkafka", "2.0.2"
+		b, want := sent("app", version, req), ""
+		if version >= apiVersionsNames {
+			want = "librdkafka 2.0.2"
+		}
+		if r, more, err := readRequest(b, len(b)); r.software != want || more || err != nil {
+			t.Errorf("version %d: %q, %v, %v", version, r.software, more, err)
+		}
+		cut := b[:len(b)-2]
+		if r, more, err := readRequest(cut, len(cut)); (err == nil) != (want != "") || more || r.software != "" {
+			t.Errorf("version %d, cut: %+v, %v, %v", version, r, more, err) // below version 3 that is within the client id
+		}
+	}
+}
+
 func TestReadRequestRefuses(t *testing.T) {
 	for _, c := range []struct {
 		key, version int16

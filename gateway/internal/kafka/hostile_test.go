@@ -91,6 +91,27 @@ func TestWhatIsNoRequest(t *testing.T) {
 	}
 }
 
+// The log names the software of a client that asks for what it was not offered, if it has said which.
+func TestLogNamesTheSoftware(t *testing.T) {
+	r := newRig(t, policy.Enforce, time.Minute)
+	client, broker := r.pair()
+	versions := kmsg.NewPtrApiVersionsRequest()
+	versions.ClientSoftwareName, versions.ClientSoftwareVersion = "librdkafka", strings.Repeat("2", 200)
+	r.write(client, framed("app", 3, versions))
+	r.frame(broker)
+	r.write(broker, answer(3, kmsg.NewPtrApiVersionsResponse()))
+	r.frame(client)
+	r.write(client, framed("app", 16, kmsg.NewPtrFetchRequest()))
+	if _, err := client.Read(make([]byte, 1)); err == nil {
+		t.Error("it is answered")
+	}
+	await.That(t, "the log says so", func() bool {
+		line := r.logs.String()
+		return strings.Contains(line, `client id \"app\"`) && strings.Contains(line, `software="librdkafka 222`) && strings.Contains(line, "version 16 of Fetch is not offered, 4 to 15 are") &&
+			!strings.Contains(line, versions.ClientSoftwareVersion)
+	})
+}
+
 // A request that claims 2 GiB, and one whose records are nonsense, are copied as they come: nothing is held, and nothing looked into.
 func TestRecordsAreNotLookedInto(t *testing.T) {
 	r := newRig(t, policy.Off, time.Minute)

@@ -36,6 +36,8 @@ type relay struct {
 	late   *time.Timer // ends the connection if its login takes too long; nil before one
 	closed bool
 	state  connection
+	// software is what the client says that it is; only the log has it.
+	software string
 
 	size [2][4]byte // of the frame that is read: requests, answers
 }
@@ -145,7 +147,10 @@ func (r *relay) recovered() {
 func (r *relay) tell(err error) {
 	var why refusal
 	if errors.As(err, &why) {
-		r.server.complain(r.raw.RemoteAddr(), err)
+		r.mu.Lock()
+		software := r.software
+		r.mu.Unlock()
+		r.server.complain(r.raw.RemoteAddr(), software, err)
 	}
 }
 
@@ -303,6 +308,9 @@ func (r *relay) request(n int) error {
 		return fmt.Errorf("%w (client id %.80q)", err, req.client)
 	}
 	r.mu.Lock()
+	if req.software != "" {
+		r.software, req.software = clipped(req.software), "" // nothing of it is kept with the answer to come
+	}
 	err = r.state.login.may(req.key, n)
 	r.mu.Unlock()
 	if err != nil {

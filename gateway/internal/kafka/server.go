@@ -480,7 +480,7 @@ func (s *Server) ownerOf(ctx context.Context, token string) principal {
 const complainEvery = 10 * time.Second
 
 // complain logs why a connection was ended. There is at most one line in ten seconds.
-func (s *Server) complain(client net.Addr, why error) {
+func (s *Server) complain(client net.Addr, software string, why error) {
 	s.mu.Lock()
 	s.complaints++
 	n, now := s.complaints, time.Now()
@@ -490,6 +490,6 @@ func (s *Server) complain(client net.Addr, why error) {
 	}
 	s.mu.Unlock()
 	if !quiet {
-		s.log.Warn("a connection of Kafka was ended", "client", client.String(), "why", why.Error(), "since_the_last_line", n)
+		s.log.Warn("a connection of Kafka was ended", "client", client.String(), "software", software, "why", why.Error(), "since_the_last_line", n)
 	}
 }
