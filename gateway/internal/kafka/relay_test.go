@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -116,6 +117,52 @@ func waiting(t *testing.T) (r *relay, broker net.Conn, logs *strings.Builder) {
 	r.broker, broker = net.Pipe()
 	t.Cleanup(func() { _, _ = r.broker.Close(), broker.Close() })
 	return r, broker, logs
+}
+
+// Who does not read stops what is read for it: of a large answer no more than a buffer is taken from the broker, and of a large request from the
+// client. When it reads again it gets the rest.
+func TestWhoDoesNotRead(t *testing.T) {
+	const size = 5 << 20
+	fetched, topic, part := kmsg.NewPtrFetchResponse(), kmsg.NewFetchResponseTopic(), kmsg.NewFetchResponseTopicPartition()
+	part.RecordBatches = make([]byte, size)
+	topic.Partitions = append(topic.Partitions, part)
+	fetched.Topics = append(fetched.Topics, topic)
+	for name, sent := range map[string][]byte{"a client": answer(12, fetched), "a broker": produce(9, 1, size)} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, to, _ := waiting(t)
+				near, from := net.Pipe()
+				r.raw, r.client = near, near
+				r.server.opts.Quotas = func() Quotas { return Quotas{} }
+				if name == "a client" {
+					r.state.expect(pending{request: request{key: keyFetch, version: 12, correlation: 7}})
+					from, to = to, from
+				}
+				var all sync.WaitGroup
+				defer all.Wait()
+				defer r.close()
+				all.Go(func() { _ = r.requests() })
+				all.Go(func() { _ = r.answers() })
+				var taken atomic.Int64
+				all.Go(func() {
+					for b := range slices.Chunk(sent, 1<<10) {
+						n, err := from.Write(b)
+						if taken.Add(int64(n)); err != nil {
+							return
+						}
+					}
+				})
+				synctest.Wait()
+				if n := taken.Load(); n > 32<<10 {
+					t.Errorf("%d bytes are taken", n)
+				}
+				got := make([]byte, len(sent))
+				if _, err := io.ReadFull(to, got); err != nil || !bytes.Equal(got, sent) {
+					t.Errorf("what comes is not what was sent: %v", err)
+				}
+			})
+		})
+	}
 }
 
 // All questions about a request are sent before one of them is answered.
