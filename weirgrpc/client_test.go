@@ -323,6 +323,31 @@ func TestClientSamplesTheFirstAnswer(t *testing.T) {
 	}
 }
 
+// What unary calls end with is what the gates go by.
+func TestClientSamplesUnaryCalls(t *testing.T) {
+	code := codes.OK
+	address := start(t, &service{unary: func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+		return new(testgrpc.SimpleResponse), status.Error(code, "so")
+	}})
+	c := clientOf(t, throttle.CallerConfig{Retry: throttle.Retry{Attempts: 1}})
+	client := through(t, c, address)
+	for _, tt := range []struct {
+		code codes.Code
+		want weir.Outcome
+	}{{codes.OK, weir.OK}, {codes.Unavailable, weir.Overload}, {codes.Internal, weir.Failed}, {codes.NotFound, weir.OK}} {
+		code = tt.code
+		before := map[weir.Outcome]uint64{}
+		if list := c.Caller.Targets(); len(list) > 0 {
+			before = list[0].Guard.Outcomes
+		}
+		_, err := client.UnaryCall(within(t), new(testgrpc.SimpleRequest))
+		wantCode(t, err, tt.code)
+		if after := c.Caller.Targets()[0].Guard.Outcomes; after[tt.want] != before[tt.want]+1 {
+			t.Errorf("%v: outcomes %v after %v, want one more %v", tt.code, after, before, tt.want)
+		}
+	}
+}
+
 // What this process refuses is an error with the Rejection, and with a status. It is not tried again.
 func TestClientRefusesLocally(t *testing.T) {
 	own := newLimit(t, 1, -1)

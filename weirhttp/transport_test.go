@@ -130,6 +130,8 @@ func TestTransportRetries(t *testing.T) {
 		{"a header of many bytes", "GET", say(503, "", "Retry-After", strings.Repeat("9", 1<<16)), 3, jitter, 3, 0},
 		{"no time", "GET", say(503, "", "Retry-After", "NaN"), 3, jitter, 3, 0},
 		{"another's problem", "POST", say(503, `{"type":"https://example.com/full"}`, "Content-Type", "application/problem+json"), 1, 0, 1, 0},
+		{"another's problem with words of ours", "POST", say(503, `{"type":"https://example.com/full","reason":"limit","retryable":true}`, "Content-Type", "application/problem+json"), 1, 0, 1, 0},
+		{"another's problem, without them", "GET", say(503, `{"type":"https://example.com/full"}`, "Content-Type", "application/problem+json"), 3, jitter, 3, 0},
 		{"no JSON", "POST", say(503, `{`, "Content-Type", "application/problem+json"), 1, 0, 1, 0},
 		{"an endless time", "POST", say(503, `{"type":"`+reasonDocs+`ReasonLimit","reason":"limit","retryable":true,"retry_after_ms":9000000000000000000}`,
 			"Content-Type", "application/problem+json"), 1, 0, 1, 0},
@@ -185,8 +187,12 @@ func TestTransportBodies(t *testing.T) {
 	}
 	r = request(t, "PUT", "hello")
 	r.GetBody = func() (io.ReadCloser, error) { return nil, errors.New("the file is gone") }
+	tr = transportOf(t, s, throttle.CallerConfig{})
 	if _, err := tr.RoundTrip(r); err == nil || !strings.Contains(err.Error(), "the file is gone") {
 		t.Errorf("%v", err)
+	}
+	if guard := tr.Caller.Targets()[0].Guard; guard.InFlight != 0 || guard.Admitted != 1 {
+		t.Errorf("the guard counts an attempt without a body: %+v", guard)
 	}
 	r = request(t, "PUT", "hello")
 	r.GetBody = func() (io.ReadCloser, error) { return nil, nil }
@@ -264,6 +270,83 @@ func TestTransportHoldsTheSlot(t *testing.T) {
 			t.Errorf("%d retries left: the one that was not sent is not given back", left)
 		}
 	})
+}
+
+// socket is what the body of a connection is that was switched to another protocol.
+type socket struct {
+	io.Reader
+	bytes.Buffer
+	closed bool
+}
+
+func (s *socket) Read(b []byte) (int, error) { return s.Reader.Read(b) }
+
+func (s *socket) Close() error {
+	s.closed = true
+	return nil
+}
+
+// A connection that was switched to another protocol can be written to, and has its slot until it is closed.
+func TestTransportSwitchesProtocols(t *testing.T) {
+	own, conn := newFakeGate(1), &socket{Reader: strings.NewReader("hello")}
+	tr := transportOf(t, &sender{answer: func(int, *http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusSwitchingProtocols, Body: conn}, nil
+	}}, throttle.CallerConfig{Limit: own})
+	resp, err := tr.RoundTrip(request(t, "GET", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	both, ok := resp.Body.(io.ReadWriteCloser)
+	if !ok {
+		t.Fatalf("the body is a %T, which cannot be written to", resp.Body)
+	}
+	if _, err := io.WriteString(both, "ping"); err != nil || conn.String() != "ping" {
+		t.Errorf("wrote %q, %v", &conn.Buffer, err)
+	}
+	got := make([]byte, 5)
+	if _, err := io.ReadFull(both, got); err != nil || string(got) != "hello" || own.held() != 1 {
+		t.Errorf("read %q, %v, with %d slots held", got, err, own.held())
+	}
+	if err := both.Close(); err != nil || !conn.closed || own.held() != 0 {
+		t.Errorf("%v, closed %v, %d slots held", err, conn.closed, own.held())
+	}
+}
+
+// What a context that has ended makes of an attempt: who has left says nothing of the server, who has run out of
+// time says that it was slow. An answer that has come is the caller's all the same.
+func TestTransportWhenTheContextEnds(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		end  func(context.Context) (context.Context, context.CancelFunc)
+		want weir.Outcome
+	}{
+		{"cancelled", context.WithCancel, weir.Abandoned},
+		{"late", func(ctx context.Context) (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithTimeout(ctx, time.Second)
+			return ctx, func() { <-ctx.Done(); cancel() }
+		}, weir.Overload},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, end := tt.end(t.Context())
+			s := &sender{answer: func(int, *http.Request) (*http.Response, error) {
+				end()
+				return nil, io.ErrUnexpectedEOF
+			}}
+			tr := transportOf(t, s, throttle.CallerConfig{})
+			_, err := tr.RoundTrip(request(t, "GET", "").WithContext(ctx))
+			if guard := tr.Caller.Targets()[0].Guard; err == nil || len(s.sent) != 1 || guard.Outcomes[tt.want] != 1 {
+				t.Errorf("%s: %v after %d attempts, outcomes %v; want one %v", tt.name, err, len(s.sent), guard.Outcomes, tt.want)
+			}
+			ctx, end = tt.end(t.Context())
+			s.answer = func(n int, r *http.Request) (*http.Response, error) {
+				end()
+				return say(503, "")(n, r)
+			}
+			if resp, err := tr.RoundTrip(request(t, "GET", "").WithContext(ctx)); err != nil || resp.StatusCode != 503 || len(s.sent) != 2 {
+				t.Errorf("%s: %v after %d attempts, want the answer", tt.name, err, len(s.sent)-1)
+			}
+		})
+	}
 }
 
 // A base that breaks the rules of RoundTrippers breaks nothing else.
@@ -412,12 +495,26 @@ func TestTransportTells(t *testing.T) {
 		if r.Header.Get(AttemptHeader) != "17" || len(r.Header) != 1 {
 			t.Errorf("the caller's request was changed: %v", r.Header)
 		}
-		tr.Quiet = true
-		if _, err := tr.RoundTrip(request(t, "GET", "")); err != nil {
+		moment, cancel := context.WithTimeout(t.Context(), 500*time.Microsecond)
+		defer cancel()
+		if _, err := tr.RoundTrip(request(t, "GET", "").WithContext(moment)); err != nil {
 			t.Fatal(err)
 		}
-		if last := s.sent[len(s.sent)-1]; len(last.Header) != 0 {
-			t.Errorf("told quietly: %v", last.Header)
+		if got := s.sent[len(s.sent)-1].Header.Get(TimeoutHeader); got != "0.001" {
+			t.Errorf("told %q with half a millisecond left", got)
+		}
+		tr.Quiet = true
+		sent := len(s.sent)
+		if _, err := tr.RoundTrip(request(t, "PUT", "hello")); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range s.sent[sent:] {
+			if len(r.Header) != 0 {
+				t.Errorf("told quietly: %v", r.Header)
+			}
+		}
+		if n := len(s.sent) - sent; n != 3 {
+			t.Errorf("%d attempts quietly", n)
 		}
 	})
 }

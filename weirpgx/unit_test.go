@@ -337,3 +337,32 @@ func TestCommitSays(t *testing.T) {
 		}
 	}
 }
+
+// broken are rows whose values cannot be read.
+type broken struct{ pgx.Rows }
+
+func (broken) Scan(...any) error      { return errBroken }
+func (broken) Values() ([]any, error) { return nil, errBroken }
+func (broken) Err() error             { return errBroken }
+
+var errBroken = errors.New("cannot be read")
+
+// ends counts what a statement is told.
+type ends struct{ last error }
+
+func (*ends) sample()         {}
+func (*ends) abandon()        {}
+func (e *ends) end(err error) { e.last = err }
+
+// A row that cannot be read closes its rows: pgx does so, and the slot is free then.
+func TestRowsThatCannotBeRead(t *testing.T) {
+	for name, read := range map[string]func(*rows) error{
+		"scan":   func(r *rows) error { return r.Scan() },
+		"values": func(r *rows) error { _, err := r.Values(); return err },
+	} {
+		var e ends
+		if err := read(&rows{Rows: broken{}, account: &e}); err != errBroken || e.last != errBroken {
+			t.Errorf("%s: %v, and the use ended with %v", name, err, e.last)
+		}
+	}
+}
