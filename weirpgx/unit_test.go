@@ -244,6 +244,14 @@ func TestWork(t *testing.T) {
 	_, _ = p.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
 	_, _ = p.Begin(ctx)
 	_ = p.Ping(ctx)
+	for _, second := range []string{"select 2", "delete from t"} { // a batch is a write if one of its statements is
+		b := &pgx.Batch{}
+		b.Queue("select 1")
+		b.Queue(second)
+		_ = p.SendBatch(ctx, b).Close()
+	}
+	_, _ = p.CopyFrom(ctx, pgx.Identifier{"t"}, nil, nil)
+	_, _ = p.Acquire(ctx)
 	want := []weir.Work{
 		{Op: "query", Tenant: "select 1"},
 		{Op: "query", Tenant: "insert into t values (1) returning id", Write: true},
@@ -251,6 +259,10 @@ func TestWork(t *testing.T) {
 		{Op: "begin"},
 		{Op: "begin", Write: true},
 		{Op: "ping", Exempt: true},
+		{Op: "batch"},
+		{Op: "batch", Write: true},
+		{Op: "copy", Write: true},
+		{Op: "acquire", Write: true},
 	}
 	if len(asked) != len(want) {
 		t.Fatalf("%v", asked)
