@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/weir-go/weir"
@@ -245,7 +246,7 @@ func TestCorrelationIDs(t *testing.T) {
 // A broker that dies within an answer, or sends what is none, ends the client's connection. What the client has got is the beginning of that answer.
 func TestBrokerDiesWithinAnAnswer(t *testing.T) {
 	meta := kmsg.NewPtrMetadataResponse()
-	meta.ClusterID = kmsg.StringPtr("c")
+	meta.ClusterID = kmsg.StringPtr(strings.Repeat("c", 200)) // more than what is read of an answer first
 	fetched, topic, part := kmsg.NewPtrFetchResponse(), kmsg.NewFetchResponseTopic(), kmsg.NewFetchResponseTopicPartition()
 	part.RecordBatches = make([]byte, 100_000)
 	topic.Partitions = append(topic.Partitions, part)
@@ -254,15 +255,17 @@ func TestBrokerDiesWithinAnAnswer(t *testing.T) {
 		req  kmsg.Request
 		resp []byte
 		cut  int
+		why  string // in the log
 	}{
-		"in its size":           {kmsg.NewPtrListGroupsRequest(), answer(0, kmsg.NewPtrListGroupsResponse()), 2},
-		"in its header":         {kmsg.NewPtrListGroupsRequest(), answer(0, kmsg.NewPtrListGroupsResponse()), 6},
-		"in one that is copied": {kmsg.NewPtrFetchRequest(), answer(12, fetched), 50_000},
-		"in one that is read":   {kmsg.NewPtrMetadataRequest(), answer(12, meta), 20},
-		"of -1 bytes":           {kmsg.NewPtrListGroupsRequest(), sized(1<<32-1, nil), 4},
-		"of 3 bytes":            {kmsg.NewPtrListGroupsRequest(), sized(3, []byte{1, 2, 3}), 7},
-		"that is too large":     {kmsg.NewPtrMetadataRequest(), sized(mostDecoded+1, answer(12, meta)[4:]), 20},
-		"of nonsense":           {kmsg.NewPtrMetadataRequest(), sized(100, append([]byte{0, 0, 0, 7}, bytes.Repeat([]byte{0xff}, 96)...)), 104},
+		"in its size":           {kmsg.NewPtrListGroupsRequest(), answer(0, kmsg.NewPtrListGroupsResponse()), 2, ""},
+		"in its header":         {kmsg.NewPtrListGroupsRequest(), answer(0, kmsg.NewPtrListGroupsResponse()), 6, ""},
+		"in one that is copied": {kmsg.NewPtrFetchRequest(), answer(12, fetched), 50_000, ""},
+		"in one that is read":   {kmsg.NewPtrMetadataRequest(), answer(12, meta), 100, ""},
+		"of -1 bytes":           {kmsg.NewPtrListGroupsRequest(), sized(1<<32-1, nil), 4, "it has -1 bytes"},
+		"of 3 bytes":            {kmsg.NewPtrListGroupsRequest(), sized(3, []byte{1, 2, 3}), 7, "it has 3 bytes"},
+		"that is too large":     {kmsg.NewPtrMetadataRequest(), sized(mostDecoded+1, answer(12, meta)[4:]), 100, "larger than what is decoded"},
+		"of nonsense":           {kmsg.NewPtrMetadataRequest(), sized(100, append([]byte{0, 0, 0, 7}, bytes.Repeat([]byte{0xff}, 96)...)), 104, "ends in its header"},
+		"with a header alone":   {kmsg.NewPtrMetadataRequest(), sized(100, append([]byte{0, 0, 0, 7, 0}, bytes.Repeat([]byte{0xff}, 95)...)), 104, "cannot be read"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, policy.Off, time.Minute)
@@ -278,6 +281,10 @@ func TestBrokerDiesWithinAnAnswer(t *testing.T) {
 			if got, _ := io.ReadAll(client); !bytes.HasPrefix(c.resp, got) || len(got) > c.cut {
 				t.Errorf("the client gets %d bytes, of %d", len(got), c.cut)
 			}
+			await.That(t, "the connection is gone", func() bool { return len(r.server.all()) == 0 })
+			if text := r.logs.String(); !strings.Contains(text, c.why) {
+				t.Errorf("no line with %q:\n%s", c.why, text)
+			}
 		})
 	}
 }
@@ -292,6 +299,28 @@ func TestNamesThatLookLikeSomethingElse(t *testing.T) {
 		if ms > want || ms < want-passed {
 			t.Errorf("%.20q: told to wait %d ms, want %d", user, ms, want)
 		}
+	}
+}
+
+// Who is blocked by a rule makes no topic, whatever the client knows of quotas, and is delayed as long as may be. Nobody else is.
+func TestBlocked(t *testing.T) {
+	b := newBench(t, policy.QuotaRuleSpec{Rule: quota.Rule{User: "mallory", Blocked: true}}, ruleFor(quota.Every, "", 1e6, 1e6))
+	made := func(user string, version int16) (int16, int32) {
+		resp := b.asks(user, "app", create(version, user, 1)).(*kmsg.CreateTopicsResponse)
+		return resp.Topics[0].ErrorCode, resp.ThrottleMillis
+	}
+	for _, version := range []int16{4, 7} {
+		if code, ms := made("mallory", version); code != kerr.PolicyViolation.Code || ms != 0 || b.cluster.topics["mallory"] != 0 {
+			t.Errorf("version %d: error %d, %d ms to wait, the cluster has %v", version, code, ms, b.cluster.topics)
+		}
+	}
+	begin := time.Now()
+	ms, _ := b.asks("mallory", "app", produceOf("app", 1000)).(kmsg.ThrottleResponse).Throttle()
+	if most, passed := int32(time.Hour/time.Millisecond), int32(time.Since(begin)/time.Millisecond)+1; ms > most || ms < most-passed {
+		t.Errorf("told to wait %d ms, want %d", ms, most)
+	}
+	if code, ms := made("alice", 7); code != 0 || ms != 0 {
+		t.Errorf("somebody else: error %d, %d ms to wait", code, ms)
 	}
 }
 

@@ -165,6 +165,47 @@ func TestWhoDoesNotRead(t *testing.T) {
 	}
 }
 
+// A client that sends more requests than are kept without an answer is read again when there is room.
+func TestRequestsInFlightAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, broker, _ := waiting(t)
+		near, client := net.Pipe()
+		r.raw, r.client = near, near
+		r.server.opts.Quotas = func() Quotas { return Quotas{} }
+		var all sync.WaitGroup
+		defer all.Wait()
+		defer r.close()
+		one := framed("app", 0, kmsg.NewPtrListGroupsRequest())
+		all.Go(func() { _ = r.requests() })
+		all.Go(func() { _ = r.answers() })
+		all.Go(func() { _, _ = io.Copy(io.Discard, client) })
+		all.Go(func() {
+			for {
+				if _, err := client.Write(one); err != nil {
+					return
+				}
+			}
+		})
+		var got atomic.Int64
+		all.Go(func() {
+			for b := make([]byte, len(one)); ; got.Add(1) {
+				if _, err := io.ReadFull(broker, b); err != nil {
+					return
+				}
+			}
+		})
+		for more := range int64(3) {
+			synctest.Wait()
+			if n := got.Load(); n != mostPending+more {
+				t.Fatalf("%d requests are sent on with %d answers", n, more)
+			}
+			if _, err := broker.Write(answer(0, kmsg.NewPtrListGroupsResponse())); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
 // All questions about a request are sent before one of them is answered.
 func TestQuestionsGoTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

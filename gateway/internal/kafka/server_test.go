@@ -166,6 +166,37 @@ func TestListenerThatFails(t *testing.T) {
 	}
 }
 
+// However many nodes a cluster names, no more than mostNodes are known. No address of those beyond gets through either.
+func TestNodesAreBounded(t *testing.T) {
+	ns := nodesOf(t, func(string) error { return nil })
+	for id := range int32(mostNodes + 100) {
+		if host, _, ok := ns.Advertised(id, "broker", 9092); ok != (id < 10) || host != "gateway" {
+			t.Errorf("node %d: %s, %v", id, host, ok)
+		}
+	}
+	if _, _, ok := ns.Advertised(-1, "broker", 9092); ok || len(ns.known) != mostNodes {
+		t.Errorf("%d are known", len(ns.known))
+	}
+}
+
+// A listener that opens when the server has stopped to accept is closed again.
+func TestListenerTooLate(t *testing.T) {
+	ns := nodesOf(t, func(string) error { return nil })
+	open := ns.open
+	var opened *accept.Listener
+	ns.open = func(address string) (l *accept.Listener, err error) {
+		ns.close()
+		opened, err = open(address)
+		return opened, err
+	}
+	if ns.reached(1) {
+		t.Error("clients are told of a node that is not served")
+	}
+	if _, err := opened.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+}
+
 // full is a listener of a process that has no descriptors for a while, and then one client.
 type full struct {
 	net.Listener
