@@ -390,6 +390,16 @@ func TestEveryEndFreesItsSlot(t *testing.T) {
 			_, err := tx.Exec(ctx, "select 1") // in a failed transaction
 			return errors.Join(err, tx.Rollback(ctx))
 		}, true, weir.OK},
+		{"rollback, after a copy whose source failed", func(t *testing.T, ctx context.Context) error { // which says nothing of the server
+			tx := begin(t, ctx)
+			_, err := tx.CopyFrom(ctx, pgx.Identifier{"ends"}, []string{"id"}, pgx.CopyFromFunc(func() ([]any, error) { return nil, io.EOF }))
+			return errors.Join(err, tx.Rollback(ctx))
+		}, true, weir.OK},
+		{"rollback, after a copy of a key that exists in a unique index", func(t *testing.T, ctx context.Context) error {
+			tx := begin(t, ctx)
+			_, err := tx.CopyFrom(ctx, pgx.Identifier{"ends"}, []string{"id", "v"}, pgx.CopyFromRows([][]any{{1, 1}}))
+			return errors.Join(err, tx.Rollback(ctx))
+		}, true, weir.OK},
 		{"commit of what a statement has broken", func(t *testing.T, ctx context.Context) error {
 			tx := begin(t, ctx)
 			_, _ = tx.Exec(ctx, "select 1 / 0")

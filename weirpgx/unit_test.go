@@ -3,11 +3,14 @@ package weirpgx
 import (
 	"context"
 	"errors"
+	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-go/weir"
@@ -376,5 +379,71 @@ func TestRowsThatCannotBeRead(t *testing.T) {
 		if err := read(&rows{Rows: broken{}, account: &e}); err != errBroken || e.last != errBroken {
 			t.Errorf("%s: %v, and the use ended with %v", name, err, e.last)
 		}
+	}
+}
+
+// wire is a connection that notes its deadlines.
+type wire struct {
+	net.Conn
+	deadlines []time.Time
+}
+
+func (w *wire) SetDeadline(at time.Time) error {
+	w.deadlines = append(w.deadlines, at)
+	return nil
+}
+
+// A statement whose context has ended has so long to stop. Whatever comes after it on its connection is not bound by that.
+func TestPatienceEndsWithTheStatement(t *testing.T) {
+	cfg := nowhere(t, "1").ConnConfig
+	CancelRequests(cfg)
+	w := &wire{}
+	conn, err := pgconn.Construct(&pgconn.HijackedConn{Conn: w, Frontend: pgproto3.NewFrontend(nil, nil), Config: &cfg.Config, CustomData: map[string]any{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler := cfg.BuildContextWatcherHandler(conn)
+	before := time.Now()
+	handler.HandleCancel(t.Context())
+	handler.HandleUnwatchAfterCancel()
+	if len(w.deadlines) != 2 || w.deadlines[0].Before(before.Add(CancelPatience)) || w.deadlines[0].After(time.Now().Add(CancelPatience)) || !w.deadlines[1].IsZero() {
+		t.Errorf("deadlines %v, want one in %v and then none", w.deadlines, CancelPatience)
+	}
+}
+
+// What users hear of errors they still hear, and what they say of the connection counts.
+func TestErrorsStayTheUsers(t *testing.T) {
+	cfg := nowhere(t, "1").ConnConfig
+	var heard []string
+	cfg.OnPgError = func(_ *pgconn.PgConn, err *pgconn.PgError) bool {
+		heard = append(heard, err.Code)
+		return false
+	}
+	CancelRequests(cfg)
+	conn, err := pgconn.Construct(&pgconn.HijackedConn{Conn: &wire{}, Frontend: pgproto3.NewFrontend(nil, nil), Config: &cfg.Config, CustomData: map[string]any{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if keep := cfg.OnPgError(conn, &pgconn.PgError{Code: "42P01"}); keep || len(heard) != 1 || heard[0] != "42P01" {
+		t.Errorf("keeps the connection: %v; heard %v", keep, heard)
+	}
+	cfg.OnPgError = nil
+	CancelRequests(cfg)
+	if !cfg.OnPgError(conn, &pgconn.PgError{Code: "42P01"}) {
+		t.Error("a connection is closed that nobody wanted closed")
+	}
+}
+
+// Open changes a copy of the configuration.
+func TestOpenLeavesTheConfiguration(t *testing.T) {
+	cfg := nowhere(t, "4")
+	cfg.ConnConfig.BuildContextWatcherHandler = nil
+	p, err := Open(t.Context(), cfg, limit.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if cfg.ConnConfig.BuildContextWatcherHandler != nil || p.Unguarded().Config().ConnConfig.BuildContextWatcherHandler == nil {
+		t.Error("the caller's configuration was changed, or the pool's was not")
 	}
 }
