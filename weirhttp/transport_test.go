@@ -110,6 +110,9 @@ func TestTransportRetries(t *testing.T) {
 		{"an error", "GET", say(500, ""), 1, 0, 1, 1},
 		{"overload", "GET", say(503, ""), 3, jitter, 3, 0},
 		{"overload of a POST", "POST", say(503, ""), 1, 0, 1, 0},
+		{"a request time-out", "DELETE", say(408, ""), 3, jitter, 3, 0},
+		{"a gateway's time-out", "HEAD", say(504, ""), 3, jitter, 3, 0},
+		{"a gateway's time-out of a PATCH", "PATCH", say(504, ""), 1, 0, 1, 0},
 		{"a bad gateway", "PUT", say(502, ""), 3, jitter, 3, 3},
 		{"a bad gateway to a POST", "POST", say(502, ""), 1, 0, 1, 1},
 		{"envoy is overloaded", "POST", say(503, "", "X-Envoy-Overloaded", "true"), 3, jitter, 3, 0},
@@ -171,6 +174,34 @@ func TestTransportRetries(t *testing.T) {
 			}
 			if oks := guard.Outcomes[weir.OK] + guard.Outcomes[weir.Failed]; guard.InFlight != 0 || requests != tt.requests || oks != tt.oks {
 				t.Errorf("%s: %d in flight, %d requests of which %d were accepted; want 0, %d, %d", tt.name, guard.InFlight, requests, oks, tt.requests, tt.oks)
+			}
+		})
+	}
+}
+
+// What says that a POST may be done twice, and that a GET may not.
+func TestTransportSafe(t *testing.T) {
+	for _, tt := range []struct {
+		name, method, header string
+		safe                 func(*http.Request) bool
+		attempts             int
+	}{
+		{"a POST", "POST", "", nil, 1},
+		{"a key", "POST", "Idempotency-Key", nil, 3},
+		{"a key by its other name", "PATCH", "X-Idempotency-Key", nil, 3},
+		{"declared safe", "POST", "", func(*http.Request) bool { return true }, 3},
+		{"declared unsafe, with a key", "GET", "Idempotency-Key", func(*http.Request) bool { return false }, 1},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &sender{answer: say(503, "")}
+			tr := transportOf(t, s, throttle.CallerConfig{})
+			tr.Safe = tt.safe
+			r := request(t, tt.method, "hello")
+			if tt.header != "" {
+				r.Header.Set(tt.header, "one")
+			}
+			if _, err := tr.RoundTrip(r); err != nil || len(s.sent) != tt.attempts {
+				t.Errorf("%s: %d attempts, %v; want %d", tt.name, len(s.sent), err, tt.attempts)
 			}
 		})
 	}

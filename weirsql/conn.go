@@ -23,6 +23,7 @@ import (
 //	ConnPrepareContext, ConnBeginTx, StmtExecContext, StmtQueryContext
 //	                               always: without, the context is asked once
 //	NamedValueChecker              always: without, as with driver.ErrSkip
+//	io.Closer (connectors)         always: without, a pool that is closed leaves the connector alone
 
 // connector hands out connections that carry permits.
 type connector struct {

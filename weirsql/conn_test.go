@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -339,6 +340,23 @@ func TestConnector(t *testing.T) {
 			t.Errorf("%d held, %d twice, %d admitted", g.held(), g.twice, g.admitted)
 		}
 	})
+}
+
+// closable is a connector that has something to close.
+type closable struct {
+	*server
+	err error
+}
+
+func (c closable) Close() error { return c.err }
+
+// A connector that can be closed is closed with the pool.
+func TestConnectorCloses(t *testing.T) {
+	failure := errors.New("the pipe is broken")
+	if err := sql.OpenDB(Connector(closable{&server{kind: modern}, failure}, nil)).Close(); err != failure {
+		t.Errorf("%v, want the connector's error", err)
+	}
+	check(t, sql.OpenDB(Connector(&server{kind: modern}, nil)).Close())
 }
 
 // Raw sees the wrapper. Driver sees through it, and leaves others alone.
