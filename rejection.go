@@ -173,7 +173,7 @@ var reasonWords = [numReasons]struct{ name, text string }{
 	ReasonQuota:        {"quota", "quota used up"},
 	ReasonLimit:        {"limit", "every slot is taken"},
 	ReasonQueueFull:    {"queue_full", "the wait room is full"},
-	ReasonQueueTimeout: {"queue_timeout", "waited as long as allowed"},
+	ReasonQueueTimeout: {"queue_timeout", "the wait is too long"},
 	ReasonDeadline:     {"deadline", "the deadline cannot be met"},
 	ReasonShed:         {"shed", "shed by priority"},
 	ReasonThrottled:    {"throttled", "throttled by the caller's own side"},

@@ -268,7 +268,7 @@ func TestRejectionSaysWhatHappened(t *testing.T) {
 		t.Errorf("\n%s\n%s", got, want)
 	}
 	late := &weir.Rejection{Gate: "db", Reason: weir.ReasonQueueTimeout, Value: 0.0502928, Limit: 0.05}
-	if got, want := late.Error(), `weir: gate "db" refused: waited as long as allowed (50.3ms of 50ms)`; got != want {
+	if got, want := late.Error(), `weir: gate "db" refused: the wait is too long (50.3ms of 50ms)`; got != want {
 		t.Errorf("\n%s\n%s", got, want)
 	}
 	err := fmt.Errorf("outer: %w", r)
