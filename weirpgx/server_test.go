@@ -392,7 +392,7 @@ func TestEveryEndFreesItsSlot(t *testing.T) {
 		}, true, weir.OK},
 		{"rollback, after a copy whose source failed", func(t *testing.T, ctx context.Context) error { // which says nothing of the server
 			tx := begin(t, ctx)
-			_, err := tx.CopyFrom(ctx, pgx.Identifier{"ends"}, []string{"id"}, pgx.CopyFromFunc(func() ([]any, error) { return nil, io.EOF }))
+			_, err := tx.CopyFrom(ctx, pgx.Identifier{"ends"}, []string{"id"}, pgx.CopyFromFunc(func() ([]any, error) { return nil, io.ErrUnexpectedEOF }))
 			return errors.Join(err, tx.Rollback(ctx))
 		}, true, weir.OK},
 		{"rollback, after a copy of a key that exists in a unique index", func(t *testing.T, ctx context.Context) error {
