@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/accept"
+	"github.com/weir-go/weir/gateway/internal/await"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/policy"
@@ -586,6 +587,35 @@ func TestStoreIsAskedMeanwhile(t *testing.T) {
 	fetched.SetVersion(12)
 	if ms := told(r, client, fetched, 5); ms < 10_000 || ms > 21_000 {
 		t.Errorf("told to wait %d ms, and 20,000 bytes are owed", ms)
+	}
+}
+
+// While a store elsewhere does not answer, closed delays by what the gate names, and open delays nobody. No request waits for the store.
+func TestStoreOfBytesIsDown(t *testing.T) {
+	for on, delays := range map[string]bool{"closed": true, "open": false} {
+		s := new(brokenStore)
+		q := policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "1000/s", Burst: 10_000}, Store: "shared", OnStoreError: on}
+		r := newRigOn(t, q, policy.Enforce, time.Hour, policy.Options{Stores: map[string]quota.Store{"shared": s}})
+		produces := func() int32 { // on a connection that nobody has muted
+			client, broker := r.pair()
+			r.write(client, produce(9, 1, 1000))
+			r.frame(broker)
+			r.write(broker, answer(9, kmsg.NewPtrProduceResponse()))
+			resp := kmsg.NewPtrProduceResponse()
+			resp.SetVersion(9)
+			if err := resp.ReadFrom(r.frame(client)[5:]); err != nil {
+				t.Fatal(err)
+			}
+			return resp.ThrottleMillis
+		}
+		var longest int32
+		await.That(t, on+": the store is asked, and what comes of it is told", func() bool {
+			longest = max(longest, produces())
+			return s.asked.Load() >= 3 && (longest > 0 || !delays)
+		})
+		if longest > 1000 || longest > 0 && !delays {
+			t.Errorf("%s: told to wait %d ms", on, longest)
+		}
 	}
 }
 
