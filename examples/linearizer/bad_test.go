@@ -333,6 +333,7 @@ func TestCommitsAreToldAgain(t *testing.T) {
 func TestCommitsAreTheOwners(t *testing.T) {
 	p := &processor{cfg: processorConfig{log: slog.New(slog.DiscardHandler)}, commits: newCommitter(nil, 0, nil), epochs: map[int32]int64{0: 3, 1: 3}}
 	p.commit(0, 3, 10)
+	p.commit(1, 3, 9)
 	p.leave(t.Context(), nil, map[string][]int32{topic: {1}})
 	p.commit(1, 3, 10)
 	p.epochs[2] = 5

@@ -351,12 +351,15 @@ func TestWaitBeyondTheReadDeadline(t *testing.T) {
 		routes.ServeHTTP(w, r)
 	}))
 	t.Cleanup(front.Close)
-	got := s.ask(http.MethodPost, front.URL+"/v1/databases/orders/batches", `{"id":"1","events":[{"type":"x"}]}`, "Prefer", "wait=1")
-	if got.code != 202 || got.Ask != "/v1/databases/orders/batches/1" {
+	answered := make(chan answer, 1)
+	go func() {
+		answered <- s.ask(http.MethodPost, front.URL+"/v1/databases/orders/batches", `{"id":"1","events":[{"type":"x"}]}`, "Prefer", "wait=60")
+	}()
+	s.until("it is published", func() bool { return a.acknowledged() == 1 })
+	s.processor(nil)
+	if got := <-answered; got.code != 201 {
 		t.Errorf("%d %s", got.code, got.body)
 	}
-	s.processor(nil)
-	s.until("the permit is back", func() bool { return a.inFlight() == 0 })
 }
 
 // What a processor delivers of a batch that it could not apply is a failure to the gate, as the store's answer is.
