@@ -272,6 +272,23 @@ func TestGivesUpWhatIsNotItsOwn(t *testing.T) {
 	})
 }
 
+// A transaction has so many records, however many have come.
+func TestTransactionsAreBounded(t *testing.T) {
+	s := newStore(t)
+	if _, err := s.take(t.Context(), 0, 5, 0); err != nil {
+		t.Fatal(err)
+	}
+	p := &processor{cfg: processorConfig{store: s, log: slog.New(slog.DiscardHandler)}, commits: newCommitter(nil, 0, nil), courier: newCourier(), epochs: map[int32]int64{0: 5}}
+	var records []*kgo.Record
+	for i := range int64(10 * maxGroup) {
+		records = append(records, &kgo.Record{Offset: i, Value: []byte("no batch")})
+	}
+	n := p.work(t.Context(), 0, records)
+	if next, err := s.next(t.Context(), 0); err != nil || n < 1 || n > maxGroup || next != int64(n) {
+		t.Errorf("%d records in one transaction, at most %d; the next is %d: %v", n, maxGroup, next, err)
+	}
+}
+
 // Whoever writes records names addresses. So many of them have a lane, with so many results each.
 func TestLanesAreBounded(t *testing.T) {
 	c := newCourier()
@@ -510,7 +527,7 @@ func TestSlowBody(t *testing.T) {
 // Large bodies that are being read are bounded together. Small ones always are read.
 func TestLargeBodiesAreBounded(t *testing.T) {
 	s := newSystem(t)
-	s.processor(nil)
+	_, stop := s.processor(nil)
 	a := s.api(1, nil)
 	all, err := a.bodies.TryAdmit(weir.Work{Cost: allBodies})
 	if err != nil {
@@ -524,7 +541,15 @@ func TestLargeBodiesAreBounded(t *testing.T) {
 		t.Errorf("a small one: %d %s", got.code, got.body)
 	}
 	all.Done(weir.NoSample)
-	if got := s.post(a, "orders", large); got.code != 201 || a.bodies.Snapshot().InFlight != 0 {
+	stop()
+	answered := make(chan answer, 1)
+	go func() { answered <- s.post(a, "orders", large) }()
+	s.until("it is published", func() bool { return a.acknowledged() == 1 })
+	if n := a.bodies.Snapshot().InFlight; n != 0 {
+		t.Errorf("%d bytes are counted for one that has its slot", n)
+	}
+	s.processor(nil)
+	if got := <-answered; got.code != 201 {
 		t.Errorf("afterwards: %d %s", got.code, got.body)
 	}
 }

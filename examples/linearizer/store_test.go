@@ -277,6 +277,18 @@ func TestRewind(t *testing.T) {
 	}
 }
 
+// A record that is not acknowledged has no offset yet: nobody is past it.
+func TestNotAcknowledgedIsNotLost(t *testing.T) {
+	s := newStore(t)
+	if _, err := s.take(t.Context(), 0, 1, 0); err != nil {
+		t.Fatal(err)
+	}
+	a := &api{cfg: apiConfig{store: s}}
+	if res, ok, err := a.find(t.Context(), &request{database: "d", id: "1", offset: -1, asked: askForLost}); ok || err != nil {
+		t.Errorf("%+v, %v, %v", res, ok, err)
+	}
+}
+
 // counting connects to a file by a driver of its own.
 type counting struct {
 	driver *sqlite.Driver
