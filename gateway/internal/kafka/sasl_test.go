@@ -16,6 +16,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/accept"
+	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/policy"
 )
 
@@ -247,6 +249,30 @@ func TestLoginsThatNeverEnd(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Who does not end the handshake of TLS is cut off in time, and no broker hears of it.
+func TestHandshakeThatNeverEnds(t *testing.T) {
+	cert, key := selfSigned(t)
+	k := config.KafkaListen{TLS: &config.TLS{Cert: cert, Key: key}}
+	k.SetDefaults()
+	conns, err := accept.Open(accept.Options{Config: k.Listener("127.0.0.1:0"), Bare: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conns.Close() })
+	synctest.Test(t, func(t *testing.T) {
+		r, _, _ := waiting(t)
+		defer r.close()
+		near, client := net.Pipe()
+		r.raw, r.client = near, near
+		r.server.opts.Conns = conns
+		go func() { _, _ = client.Write([]byte{0x16, 3, 1, 2, 0, 1}) }() // half of a beginning
+		begun := time.Now()
+		if err := r.connect(); err == nil || time.Since(begun) != connectWithin {
+			t.Errorf("%v after %v", err, time.Since(begun))
+		}
+	})
 }
 
 // agreeing is a broker that finds nothing wrong with what is said to log in, until its connection ends.
