@@ -20,7 +20,7 @@ func TestDemo(t *testing.T) {
 	defer interrupt()
 	var printed safeBuffer
 	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, []string{"-work", "10ms"}, &printed, &safeBuffer{}) }()
+	go func() { ended <- run(ctx, []string{"-work", "10ms", "-patience", "5m"}, &printed, &safeBuffer{}) }()
 	s := &system{t: t, logged: &printed}
 	s.until("it says what to type", func() bool { return strings.Contains(printed.String(), "Ctrl-C ends it") })
 	try := regexp.MustCompile(`curl -d '(.*)' (http://\S+)\n`).FindStringSubmatch(printed.String())
