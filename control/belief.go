@@ -23,7 +23,7 @@ type BeliefConfig struct {
 
 // Belief finds the concurrency beyond which more concurrency buys no more useful
 // throughput. It needs no target latency, no baseline and no size of the backend. It
-// goes by what finishes.
+// goes by what finishes, and by the time that failed work takes of its slots.
 //
 // # What it believes
 //
@@ -363,23 +363,30 @@ const (
 type stretch struct {
 	from         time.Duration
 	n            float64 // how much of it has finished and has not failed
-	inside       float64 // sum of the mean concurrency over each life
-	cost, square float64 // sums of service times, cut off, in seconds, and of their squares
-	late         float64 // how much was of no use
+	failed       float64 // how much has failed
+	inside       float64 // sum of the mean concurrency over each life, of what has not failed
+	cost, square float64 // sums of all service times, cut off, in seconds, and of their squares
+	late         float64 // how much was of no use, besides what has failed
 }
 
+// add counts a sample. Failed work has used a slot in vain: its time is a cost of what has not failed. So
+// transactions that fail because they meet speak for fewer, and failing fast speaks for nothing.
 func (a *stretch) add(s Sample, clip float64) {
-	if s.Failed || !(s.Concurrency > 0) || s.Concurrency > mostInside {
+	if !(s.Concurrency > 0) || s.Concurrency > mostInside {
 		return
 	}
 	cost := max(1e-9, s.Latency.Seconds())
 	if clip > 0 {
 		cost = min(cost, clip)
 	}
-	a.n++
-	a.inside += s.Concurrency
 	a.cost += cost
 	a.square += cost * cost
+	if s.Failed {
+		a.failed++
+		return
+	}
+	a.n++
+	a.inside += s.Concurrency
 	if !s.Good {
 		a.late++
 	}
@@ -388,6 +395,7 @@ func (a *stretch) add(s Sample, clip float64) {
 // fade forgets a part.
 func (a *stretch) fade(keep float64) {
 	a.n *= keep
+	a.failed *= keep
 	a.inside *= keep
 	a.cost *= keep
 	a.square *= keep
@@ -395,11 +403,13 @@ func (a *stretch) fade(keep float64) {
 }
 
 // seen returns ln of the concurrency and of the speed, and the variance of the latter
-// as single jobs suggest it.
+// as single jobs suggest it. The speed is how much has not failed in a second of a slot. Before each of these a
+// geometrically distributed number has failed, and the variance is that of such sums.
 func (a *stretch) seen() (lnN, speed, variance float64) {
-	mean := a.cost / a.n
-	scatter := max(0, a.square/a.n-mean*mean) / (mean * mean)
-	return math.Log(a.inside / a.n), -math.Log(mean), scatter/a.n + gridVariance
+	jobs := a.n + a.failed
+	mean, failed := a.cost/jobs, a.failed/jobs
+	scatter := max(0, a.square/jobs-mean*mean) / (mean * mean)
+	return math.Log(a.inside / a.n), math.Log(a.n / a.cost), ((1-failed)*scatter+failed)/a.n + gridVariance
 }
 
 // pass lets the time up to now pass.

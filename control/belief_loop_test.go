@@ -202,17 +202,52 @@ func TestBeliefAtTheEnds(t *testing.T) {
 // these sizes. From a hundred on fewer would do six times as much, and nothing near there says so.
 var hotRow = []struct{ size, rate float64 }{{1, 3158}, {2, 5779}, {4, 5224}, {8, 3822}, {16, 3012}, {32, 2514}, {64, 1828}, {128, 916}, {200, 978}}
 
+// meeting is what PostgreSQL commits of transactions that all update one row, serializable, and how many fail
+// because they meet another: each second, at these sizes.
+var meeting = []struct{ size, commits, fails float64 }{{1, 3915, 0}, {2, 3193, 2467}, {4, 2043, 3424}, {8, 1074, 4619}, {16, 711, 4917}, {32, 388, 4533}, {64, 222, 3776}, {128, 168, 3745}}
+
+// Work that fails because too much is inside uses slots in vain. The limit is where most succeeds.
+func TestBeliefFindsWhereWorkSucceeds(t *testing.T) {
+	var rates, shares []struct{ size, rate float64 }
+	for _, m := range meeting {
+		rates = append(rates, struct{ size, rate float64 }{m.size, m.commits + m.fails})
+		shares = append(shares, struct{ size, rate float64 }{m.size, m.commits / (m.commits + m.fails)})
+	}
+	for _, initial := range []int64{4, 20, 128} {
+		g := worldOf(newBelief(t, BeliefConfig{Initial: initial}), 0)
+		g.serve = measured(rates)
+		g.fails = func(g *world) bool { return g.random.Float64() > between(shares, float64(len(g.inside)+1)) }
+		_, limit := g.done(time.Minute)
+		t.Logf("from %d: %.1f", initial, limit)
+		if !(limit >= 2 && limit <= 3) {
+			t.Errorf("from %d: %.1f slots, want 2 to 3", initial, limit)
+		}
+	}
+	// Failures that come whatever the limit say nothing about it.
+	g := worldOf(newBelief(t, BeliefConfig{}), 0)
+	g.serve = pooled(30, 20*ms)
+	g.fails = func(g *world) bool { return g.random.IntN(3) == 0 }
+	if _, limit := g.done(time.Minute); !(limit >= 25 && limit <= 45) {
+		t.Errorf("a third fails in a pool of 30: %.1f slots", limit)
+	}
+}
+
+// between is what was measured at a size, by power laws between the sizes that were.
+func between(all []struct{ size, rate float64 }, n float64) float64 {
+	i := 1
+	for i < len(all)-1 && all[i].size < n {
+		i++
+	}
+	a, b := all[i-1], all[i]
+	part := min(1, max(0, math.Log(n/a.size)/math.Log(b.size/a.size)))
+	return a.rate * math.Pow(b.rate/a.rate, part)
+}
+
 // measured is a backend that gets done at each size what was measured, and half as much to half as much again.
 func measured(rates []struct{ size, rate float64 }) func(*world) time.Duration {
 	return func(g *world) time.Duration {
 		n := float64(len(g.inside) + 1)
-		i := 1
-		for i < len(rates)-1 && rates[i].size < n {
-			i++
-		}
-		a, b := rates[i-1], rates[i]
-		part := min(1, max(0, math.Log(n/a.size)/math.Log(b.size/a.size)))
-		rate := a.rate * math.Pow(b.rate/a.rate, part)
+		rate := between(rates, n)
 		return g.now + g.around(time.Duration(n/rate*float64(time.Second)))
 	}
 }

@@ -207,7 +207,7 @@ type Sample struct {
 	// abandoned.
 	Good bool
 	// Failed reports whether it failed. How long that took says nothing about how
-	// fast the backend is.
+	// fast the backend is, but for as long a slot was used in vain.
 	Failed bool
 }
 

@@ -31,6 +31,7 @@ type world struct {
 	demand  int64                         // in flight if the limit allows; 0 means without end
 	good    func(life time.Duration) bool // nil means all
 	failing bool                          // all of it, in 1 ms
+	fails   func(*world) bool             // whether work that is admitted now will fail; nil: none
 	decided func(Decision)
 	serve   func(*world) (end time.Duration) // another backend; free is not used
 }
@@ -38,6 +39,7 @@ type world struct {
 type work struct {
 	start, end time.Duration
 	area       float64
+	fails      bool
 }
 
 func newWorld(t *testing.T, cfg KneeConfig, places int) *world {
@@ -78,17 +80,17 @@ func (g *world) admit() {
 		g.free[first] = end
 	}
 	i, _ := slices.BinarySearchFunc(g.inside, end, func(w work, end time.Duration) int { return cmp.Compare(w.end, end) })
-	g.inside = slices.Insert(g.inside, i, work{g.now, end, g.area})
+	g.inside = slices.Insert(g.inside, i, work{g.now, end, g.area, g.failing || g.fails != nil && g.fails(g)})
 }
 
 func (g *world) finish() {
 	done := g.inside[0]
 	g.inside = g.inside[1:]
 	life := done.end - done.start
-	s := Sample{Start: done.start, Latency: life, Concurrency: (g.area - done.area) / float64(life), Good: !g.failing && (g.good == nil || g.good(life)), Failed: g.failing}
+	s := Sample{Start: done.start, Latency: life, Concurrency: (g.area - done.area) / float64(life), Good: !done.fails && (g.good == nil || g.good(life)), Failed: done.fails}
 	w := &g.w
 	w.Samples = append(w.Samples, s)
-	if g.failing {
+	if done.fails {
 		w.Failed++
 		return
 	}
