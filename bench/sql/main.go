@@ -93,6 +93,8 @@ func (b *bench) choose(sizes []string) error {
 		}
 		b.sizes = append(b.sizes, n)
 	}
+	slices.Sort(b.sizes)
+	b.sizes = slices.Compact(b.sizes)
 	for _, name := range b.workloads {
 		if !slices.ContainsFunc(workloads, func(w *workload) bool { return w.name == name }) {
 			errs = append(errs, fmt.Errorf("-workloads: there is no %q", name))

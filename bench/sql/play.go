@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -276,47 +278,55 @@ func (b *bench) open(ctx context.Context, pool *pgxpool.Pool, w *workload, s *su
 	return f, nil
 }
 
-// draw writes the sweep of a workload: useful work by size, in which the points of the controllers are
-// lines at their height.
+// draw writes the sweep of a workload: useful work by size, with each controller at its mean size.
 func (b *bench) draw(w *workload, all []*subject) error {
 	if b.plots == "" {
 		return nil
 	}
-	styles := map[bool]string{false: "oracle", true: "default"}
-	d := &chart.Drawing{Title: "Useful work by size: " + w.name, About: w.about, Axis: "fixed sizes, from the first to the last", To: float64(len(b.sizes))}
+	d := &chart.Drawing{Title: "Useful work by size: " + w.name, About: w.about, Axis: "size", To: float64(len(b.sizes))}
+	for _, n := range b.sizes {
+		d.Columns = append(d.Columns, strconv.FormatInt(n, 10))
+	}
 	for _, load := range []struct {
 		title  string
-		of     func(*subject) []float64
+		of     func(*subject) *figures
 		counts func(*subject) bool
 	}{
-		{"closed load: useful, each second", func(s *subject) []float64 { return s.closed.useful }, func(*subject) bool { return true }},
-		{"open load: useful, each second", func(s *subject) []float64 { return s.opened.useful }, (*subject).sent},
+		{"closed load: useful, each second", func(s *subject) *figures { return &s.closed }, func(*subject) bool { return true }},
+		{"open load: useful, each second", func(s *subject) *figures { return &s.opened }, (*subject).sent},
 	} {
 		if slices.ContainsFunc(all, func(s *subject) bool { return s.size > 0 && !load.counts(s) }) {
 			continue // the table says void, and a sweep has no gaps
 		}
 		p := chart.Panel{Title: load.title}
-		sweep := chart.Curve{Style: styles[false]}
+		sweep := chart.Curve{Style: "oracle"}
 		for _, s := range all {
-			if s.size > 0 {
-				sweep.Values = append(sweep.Values, kit.SpreadOf(load.of(s)).Median)
+			f := load.of(s)
+			switch {
+			case s.size > 0:
+				sweep.Values = append(sweep.Values, kit.SpreadOf(f.useful).Median)
+			case load.counts(s):
+				p.Points = append(p.Points, chart.Point{At: b.column(kit.SpreadOf(f.size).Median), Value: kit.SpreadOf(f.useful).Median, Style: "default", Name: s.name})
 			}
 		}
-		p.Curves = append(p.Curves, sweep)
-		for _, s := range all {
-			if s.size > 0 || !load.counts(s) {
-				continue
-			}
-			line := chart.Curve{Style: styles[true]}
-			for range b.sizes {
-				line.Values = append(line.Values, kit.SpreadOf(load.of(s)).Median)
-			}
-			p.Curves = append(p.Curves, line)
-		}
+		p.Curves = []chart.Curve{sweep}
 		d.Panels = append(d.Panels, p)
 	}
-	d.Legend = []chart.Legend{{Style: styles[false], Text: "fixed"}, {Style: styles[true], Text: "controllers, as in the table"}}
+	d.Legend = []chart.Legend{{Style: "oracle", Text: "fixed sizes"}, {Style: "default", Text: "controllers, each at its mean size"}}
 	return write(b.plots, "sql-"+w.name+".svg", d.SVG())
+}
+
+// column is where a size lies among the columns of the fixed sizes, whose middles are half a column from their edges.
+func (b *bench) column(size float64) float64 {
+	i := 1
+	for i < len(b.sizes)-1 && float64(b.sizes[i]) < size {
+		i++
+	}
+	if len(b.sizes) < 2 {
+		return 0.5
+	}
+	low, high := float64(b.sizes[i-1]), float64(b.sizes[i])
+	return float64(i) - 0.5 + math.Log(size/low)/math.Log(high/low)
 }
 
 func write(folder, name, text string) error {

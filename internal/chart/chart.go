@@ -14,6 +14,14 @@ type Panel struct {
 	Unit   string // of the ticks, behind the number
 	Log    bool   // else from 0
 	Curves []Curve
+	Points []Point
+}
+
+// Point is a value beside the curves, with its name.
+type Point struct {
+	At, Value float64 // At is along the axis
+	Style     string
+	Name      string
 }
 
 // Curve is one line of a panel. A value that is not above 0 is a gap in a
@@ -30,8 +38,9 @@ type Legend struct{ Style, Text string }
 // Drawing is panels above each other, with one axis of time.
 type Drawing struct {
 	Title, About string
-	Axis         string  // what runs from left to right
-	From, To     float64 // along the axis
+	Axis         string   // what runs from left to right
+	From, To     float64  // along the axis
+	Columns      []string // names in place of numbers along the axis, each in the middle of a column of width 1; From is 0
 	Panels       []Panel
 	Legend       []Legend
 }
@@ -58,6 +67,7 @@ text{font:12px system-ui,-apple-system,"Segoe UI",sans-serif;fill:#7d8590}
 path{fill:none;stroke-linejoin:round;stroke-width:1.8}
 .default{stroke:#2f81f7}.aimd{stroke:#d9822b}.oracle{stroke:#2da44e}.could{stroke:#7d8590;stroke-dasharray:5 3;stroke-width:1.4}
 .thin{stroke-width:1.1;stroke-dasharray:2 2}
+circle{fill:none;stroke-width:2.4}
 </style>`
 
 // SVG draws it all.
@@ -104,13 +114,31 @@ func (c *Panel) draw(b *strings.Builder, d *Drawing, y float64) {
 		text(b, leftMargin-6, place(v)+4, "e", strconv.FormatFloat(v, 'f', -1, 64)+c.Unit)
 	}
 	across := func(seconds float64) float64 { return leftMargin + plotWidth*(seconds-d.From)/(d.To-d.From) }
-	for t := math.Ceil(d.From/d.every()) * d.every(); t <= d.To+1e-9; t += d.every() {
-		fmt.Fprintf(b, `<path class="a" d="M%.1f %.1fv4"/>`+"\n", across(t), y+chartHeight)
-		text(b, across(t), y+chartHeight+17, "m", fmt.Sprintf("%.4g", t))
+	tick := func(at float64, name string) {
+		fmt.Fprintf(b, `<path class="a" d="M%.1f %.1fv4"/>`+"\n", across(at), y+chartHeight)
+		text(b, across(at), y+chartHeight+17, "m", name)
+	}
+	for i, name := range d.Columns {
+		tick(float64(i)+0.5, name)
+	}
+	for t := math.Ceil(d.From/d.every()) * d.every(); t <= d.To+1e-9 && len(d.Columns) == 0; t += d.every() {
+		tick(t, fmt.Sprintf("%.4g", t))
 	}
 	fmt.Fprintf(b, `<path class="a" d="M%d %.1fH%d"/>`+"\n", leftMargin, y+chartHeight, leftMargin+plotWidth)
 	for _, line := range c.Curves {
 		fmt.Fprintf(b, `<path class="%s" d="%s"/>`+"\n", line.Style, line.path(c.Log, place))
+	}
+	for _, p := range c.Points {
+		if !finite(p.Value) || !finite(p.At) {
+			continue
+		}
+		x, at := across(min(max(p.At, d.From), d.To)), place(p.Value)
+		fmt.Fprintf(b, `<circle class="%s" cx="%.1f" cy="%.1f" r="4"/>`+"\n", p.Style, x, at)
+		if x > leftMargin+plotWidth/2 { // the name has room on the left
+			text(b, x-8, at+4, "e", p.Name)
+		} else {
+			text(b, x+8, at+4, "", p.Name)
+		}
 	}
 }
 

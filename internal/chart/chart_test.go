@@ -4,6 +4,7 @@ import (
 	"encoding/xml"
 	"io"
 	"math"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -30,6 +31,27 @@ func TestDrawing(t *testing.T) {
 	}
 	if strings.Contains(svg, "NaN") || strings.Contains(svg, "Inf") {
 		t.Errorf("figures that are none:\n%s", svg)
+	}
+}
+
+// Columns have their names in place of numbers, and points lie where they belong, at most at an edge.
+func TestColumnsAndPoints(t *testing.T) {
+	d := Drawing{To: 4, Columns: []string{"one", "two", "four", "eight"}, Panels: []Panel{{
+		Curves: []Curve{{Values: []float64{1, 2, 4, 8}}},
+		Points: []Point{{At: 2.5, Value: 4, Name: "on it"}, {At: 100, Value: 4, Name: "beyond"}, {At: math.NaN(), Value: 4, Name: "nowhere"}},
+	}}}
+	svg := d.SVG()
+	line := regexp.MustCompile(`L([0-9.]+) ([0-9.]+)L[0-9.]+ [0-9.]+"`).FindStringSubmatch(svg) // the third of four
+	if line == nil || !strings.Contains(svg, `cx="`+line[1]+`" cy="`+line[2]+`"`) || !strings.Contains(svg, `cx="744.0"`) {
+		t.Errorf("points:\n%s", svg)
+	}
+	for _, name := range d.Columns {
+		if !strings.Contains(svg, ">"+name+"<") {
+			t.Errorf("no column %s", name)
+		}
+	}
+	if strings.Contains(svg, "nowhere") || strings.Contains(svg, ">2<") && strings.Contains(svg, ">3<") {
+		t.Errorf("what is not asked for:\n%s", svg)
 	}
 }
 
