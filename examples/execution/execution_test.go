@@ -115,7 +115,7 @@ func commands(t *testing.T, database, controller string) {
 		answer string // begins so
 	}{
 		{"find", []string{"id", "3"}, 200, "1000"},
-		{"aggregate", []string{"id", "1001"}, 200, "1000000"},
+		{"aggregate", []string{"id", "1001"}, 200, "20000000"},
 		{"update", []string{"id", "4", "maxTimeMS", "60000"}, 200, "1"},
 		{"ping", nil, 200, `"ok"`},
 		{"find", []string{"id", "0"}, 404, "there is no such account"},

@@ -260,14 +260,14 @@ func find(ctx context.Context, _ *node, q querier, args url.Values) (any, error)
 	return &balance, q.QueryRow(ctx, `select balance from accounts where id = $1`, id).Scan(&balance)
 }
 
-// aggregate reads a thousand accounts.
+// aggregate reads twenty thousand accounts.
 func aggregate(ctx context.Context, _ *node, q querier, args url.Values) (any, error) {
 	id, err := number(args, "id")
 	if err != nil {
 		return nil, err
 	}
 	var sum int64
-	return &sum, q.QueryRow(ctx, `select coalesce(sum(balance), 0) from accounts where id between $1 and $1 + 999`, id).Scan(&sum)
+	return &sum, q.QueryRow(ctx, `select coalesce(sum(balance), 0) from accounts where id between $1 and $1 + 19999`, id).Scan(&sum)
 }
 
 // update changes one account.

@@ -96,6 +96,7 @@ func (p *plan) startWeir(ctx context.Context, binary, backend string, learn bool
 		limit = "{}"
 	}
 	config := fmt.Sprintf(`listeners: [{address: "%s"}]
+admin: {address: off}
 identity: {user: header:X-User, priority: header:X-Priority}
 upstreams: {app: {targets: ["http://%s"]}}
 gates: {all: {limit: %s}}
