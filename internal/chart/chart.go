@@ -67,7 +67,6 @@ text{font:12px system-ui,-apple-system,"Segoe UI",sans-serif;fill:#7d8590}
 path{fill:none;stroke-linejoin:round;stroke-width:1.8}
 .default{stroke:#2f81f7}.aimd{stroke:#d9822b}.oracle{stroke:#2da44e}.could{stroke:#7d8590;stroke-dasharray:5 3;stroke-width:1.4}
 .thin{stroke-width:1.1;stroke-dasharray:2 2}
-circle{fill:none;stroke-width:2.4}
 </style>`
 
 // SVG draws it all.
@@ -133,7 +132,7 @@ func (c *Panel) draw(b *strings.Builder, d *Drawing, y float64) {
 			continue
 		}
 		x, at := across(min(max(p.At, d.From), d.To)), place(p.Value)
-		fmt.Fprintf(b, `<circle class="%s" cx="%.1f" cy="%.1f" r="4"/>`+"\n", p.Style, x, at)
+		fmt.Fprintf(b, `<circle class="%s" cx="%.1f" cy="%.1f" r="4" fill="none" stroke-width="2.4"/>`+"\n", p.Style, x, at)
 		if x > leftMargin+plotWidth/2 { // the name has room on the left
 			text(b, x-8, at+4, "e", p.Name)
 		} else {
