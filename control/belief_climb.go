@@ -157,7 +157,7 @@ func (b *Belief) extend(reason string) Decision {
 
 // land ends a climb at the limit between bottom and top, in ln, that is best by the laws.
 func (b *Belief) land(bottom, top float64) {
-	b.mode = tracking
+	b.mode, b.climb.high = tracking, 0
 	b.around()
 	b.choose(false, bottom, top)
 	b.restart()

@@ -281,6 +281,9 @@ func TestBeliefFromAHighFirstLimit(t *testing.T) {
 		}
 		_, limit := g.done(time.Minute)
 		t.Logf("%s from %d: %.1f", tt.name, tt.initial, limit)
+		if b := g.k.(*Belief); b.mode != tracking || math.Abs(b.Save().Limit/math.Exp(b.at)-1) > 1e-6 {
+			t.Errorf("%s from %d: %v is saved, and %v is believed", tt.name, tt.initial, b.Save().Limit, math.Exp(b.at))
+		}
 		if !(limit >= tt.low && limit <= tt.high) || looked > 1 || looked > 0 != tt.looks {
 			t.Errorf("%s from %d: %.1f slots, want %v to %v; looked below %d times", tt.name, tt.initial, limit, tt.low, tt.high, looked)
 		}
