@@ -430,8 +430,9 @@ func onlyGateways(t *testing.T, cluster kafka.Cluster) *atomic.Int64 {
 		again := time.NewTicker(100 * time.Millisecond)
 		defer again.Stop()
 		var before map[string]bool
+		ours := map[string]bool{}
 		for ctx.Err() == nil {
-			now, err := strangers(brokers)
+			now, err := strangers(brokers, ours)
 			if err != nil {
 				t.Error(err)
 				return
@@ -488,8 +489,9 @@ func socketsTo(to map[string]bool, state string) (map[string]bool, error) {
 	return all, nil
 }
 
-// strangers returns the sockets that are connected to a broker, and neither a gateway's nor this process's.
-func strangers(brokers map[string]bool) (map[string]bool, error) {
+// strangers returns the sockets that are connected to a broker, and neither a gateway's nor this process's. It adds those that are to ours: while a
+// process ends, its last connections stand and nobody is shown to hold them.
+func strangers(brokers, ours map[string]bool) (map[string]bool, error) {
 	all, err := socketsTo(brokers, "01") // ESTABLISHED
 	if err != nil {
 		return nil, err
@@ -504,9 +506,16 @@ func strangers(brokers map[string]bool) (map[string]bool, error) {
 		}
 		files, _ := os.ReadDir(filepath.Join(p, "fd"))
 		for _, f := range files {
-			to, _ := os.Readlink(filepath.Join(p, "fd", f.Name()))
-			delete(all, to)
+			if to, _ := os.Readlink(filepath.Join(p, "fd", f.Name())); all[to] {
+				ours[to] = true
+			}
 		}
+	}
+	for socket := range ours {
+		if !all[socket] {
+			delete(ours, socket) // closed
+		}
+		delete(all, socket)
 	}
 	return all, nil
 }
