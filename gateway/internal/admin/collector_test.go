@@ -126,7 +126,7 @@ type withKafka struct{ booked }
 
 func (withKafka) Kafka() []kafka.Snapshot {
 	return []kafka.Snapshot{{
-		Cluster: "orders", Logins: 3, ThrottledProduce: kafka.Throttled{Times: 2, Seconds: 1.5}, Muted: 1, BrokerQuotas: map[string]int{"producer_byte_rate": 2},
+		Cluster: "orders", Logins: 3, ThrottledProduce: kafka.Throttled{Times: 2, Seconds: 1.5}, Muted: 1, HeldBytes: 77, HeldWaiting: 6, BrokerQuotas: map[string]int{"producer_byte_rate": 2},
 		APIs:      []kafka.APIStatus{{API: "Produce", Traffic: kafka.Traffic{Requests: 5, Answers: 4, RequestBytes: 500, AnswerBytes: 40}}},
 		Bootstrap: kafka.NodeStatus{Node: -1, Connections: 1, Accepted: 2},
 		Nodes: []kafka.NodeStatus{
@@ -162,6 +162,8 @@ func TestKafkaMetrics(t *testing.T) {
 		`weir_kafka_throttled_total{api="produce",cluster="orders"} 2`,
 		`weir_kafka_throttle_seconds_total{api="produce",cluster="orders"} 1.5`,
 		`weir_kafka_muted{cluster="orders"} 1`,
+		`weir_kafka_held_bytes{cluster="orders"} 77`,
+		`weir_kafka_held_waiting{cluster="orders"} 6`,
 		`weir_kafka_broker_quotas{cluster="orders",key="producer_byte_rate"} 2`,
 		`weir_kafka_nodes{cluster="orders"} 1`,
 		`weir_kafka_nodes_left_out{cluster="orders"} 1`,

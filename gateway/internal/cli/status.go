@@ -388,6 +388,9 @@ func rowsOfKafka(p *page, k *kafka.Snapshot) {
 		seconds := func(t kafka.Throttled) string { return fmt.Sprintf("%.1f", t.Seconds) }
 		p.row("DELAYS BY QUOTAS OF|NOW|PRODUCE|SECONDS|FETCH|SECONDS|MUTATIONS|SECONDS", k.Cluster, k.Muted, in.Times, seconds(in), out.Times, seconds(out), topics.Times, seconds(topics))
 	}
+	if k.HeldWaiting > 0 {
+		p.row("WAITING FOR MEMORY|CONNECTIONS|HELD BYTES", k.Cluster, k.HeldWaiting, k.HeldBytes)
+	}
 }
 
 // rowsOfMuted writes the connections that a quota keeps from being read, the last to be read again first.

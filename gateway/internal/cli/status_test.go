@@ -184,7 +184,7 @@ func TestStatusOfQuotas(t *testing.T) {
 			"refused": [{"bucket": "near/user=alice", "times": 5}, {"bucket": "near/user=bob", "times": 4}, {"bucket": "near/user=carol", "times": 2}, {"bucket": "other", "times": 7}]}},
 		{"name": "far", "kind": "quota", "mode": "observe", "quota": {"rules": 1, "store_errors": 6, "unsettled": 1}}],
 		"stores": [{"name": "shared", "down": true, "why": "no answer", "takes": 12, "failed": {"timeout": 2, "down": 3}, "trips": 1}],
-		"kafka": [{"cluster": "orders", "connections": 3, "logins": 8, "logins_unnamed": 2, "logins_failed": 1, "muted": 3, "muted_longest": [{"from": "10.1.0.7:5123", "node": 1, "user": "alice", "client": "", "quota": "produce", "until": "2026-11-25T12:30:05Z", "seconds": 12.3456},
+		"kafka": [{"cluster": "orders", "connections": 3, "logins": 8, "logins_unnamed": 2, "logins_failed": 1, "muted": 3, "held_bytes": 1234567, "held_waiting": 9, "muted_longest": [{"from": "10.1.0.7:5123", "node": 1, "user": "alice", "client": "", "quota": "produce", "until": "2026-11-25T12:30:05Z", "seconds": 12.3456},
 			{"from": "10.1.0.8:5123", "node": -1, "user": "bob", "client": "app\u001b", "quota": "fetch", "until": "2026-11-25T12:30:04Z", "seconds": 11}, {"from": "10.1.0.9:1", "quota": "fetch"}], "throttled_produce": {"times": 7, "seconds": 12.34}, "throttled_fetch": {"times": 2, "seconds": 0.5}, "throttled_mutations": {"times": 1, "seconds": 8}, "bootstrap": {"node": -1, "address": ":9092", "connections": 1, "accepted": 9}, "nodes": [
 			{"node": 1, "broker": "10.0.0.1:9092", "address": "kafka.example.org:9101", "connections": 2, "accepted": 5, "failed": 1},
 			{"node": 200, "broker": "10.0.0.2:9092", "trouble": "its port would be 9300"}]}]}`), &l)
@@ -209,6 +209,7 @@ func TestStatusOfQuotas(t *testing.T) {
 		"KAFKA NODE AT BROKER OPEN ACCEPTED FAILED TROUBLE\norders bootstrap :9092 - 1 9 0 -\norders 1 kafka.example.org:9101 10.0.0.1:9092 2 5 1 -\norders 200 - 10.0.0.2:9092 0 0 0 its port would be 9300",
 		"LOGINS OF ALL THAT ENDED WELL WITHOUT A NAME FAILED\norders 8 2 1",
 		"DELAYS BY QUOTAS OF NOW PRODUCE SECONDS FETCH SECONDS MUTATIONS SECONDS\norders 3 7 12.3 2 0.5 1 8.0",
+		"WAITING FOR MEMORY CONNECTIONS HELD BYTES\norders 9 1234567",
 		"MUTED AT NODE FROM USER CLIENT BY UNTIL FOR\norders 1 10.1.0.7:5123 alice \"\" produce " + clock(5) + " 12.346s\norders bootstrap 10.1.0.8:5123 bob \"app\\x1b\" fetch " + clock(4) + " 11s",
 		"BUCKET OF REFUSED\nuser=alice near 5\nuser=bob near 4\n(other) near 9",
 	} {

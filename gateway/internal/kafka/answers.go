@@ -37,11 +37,12 @@ type incoming struct {
 	size  int    // in bytes, behind the size of its frame
 	frame []byte // what has been read of it
 	wait  int32  // what the client is told, in milliseconds
+	share *share // of the memory for answers; nil: it needs none
 }
 
 // oneAnswer moves the answer to the first request in flight, of n bytes.
 func (r *relay) oneAnswer(n int) error {
-	pooled := buffers.Get().(*[32 << 10]byte)
+	pooled := buffers.Get().(*[buffer]byte)
 	defer buffers.Put(pooled)
 	a, err := r.beginAnswer(n, pooled)
 	if err != nil {
@@ -52,6 +53,7 @@ func (r *relay) oneAnswer(n int) error {
 	if a.passes() {
 		return r.pass(&a, pooled[:])
 	}
+	defer func() { a.share.leave() }()
 	resp, header, err := r.decodeAnswer(&a)
 	switch {
 	case err != nil:
@@ -59,14 +61,15 @@ func (r *relay) oneAnswer(n int) error {
 	case a.question != nil:
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		a.question.answer = resp // who asks is woken when this answer counts as written
+		a.question.answer, a.question.share = resp, a.share // who asks is woken when this answer counts as written
+		a.share = nil
 		return nil
 	}
 	return r.rewrite(&a, resp, header)
 }
 
 // beginAnswer reads the beginning of an answer of n bytes, and finds out which request it is for.
-func (r *relay) beginAnswer(n int, pooled *[32 << 10]byte) (a incoming, err error) {
+func (r *relay) beginAnswer(n int, pooled *[buffer]byte) (a incoming, err error) {
 	a.size = n
 	a.frame = append(pooled[:0], r.size[1][:]...)
 	a.frame = a.frame[:min(len(pooled), 4+n)]
@@ -119,9 +122,13 @@ func (r *relay) decodeAnswer(a *incoming) (resp kmsg.Response, header []byte, er
 		return nil, nil, refuse("an answer of %d bytes is larger than what is decoded, %d", a.size, mostDecoded)
 	}
 	whole := a.frame[4:]
+	if 4+a.size > buffer {
+		if a.share, err = r.take(&r.server.rooms.answers, heldAnswer*a.size); err != nil {
+			return nil, nil, err
+		}
+	}
 	if len(whole) < a.size {
-		whole = make([]byte, a.size)
-		if _, err := io.ReadFull(r.broker, whole[copy(whole, a.frame[4:]):]); err != nil {
+		if whole, err = r.restOfAnswer(whole, a.size); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -130,6 +137,16 @@ func (r *relay) decodeAnswer(a *incoming) (resp kmsg.Response, header []byte, er
 		return nil, nil, err
 	}
 	return resp, whole[:body], nil
+}
+
+// restOfAnswer reads an answer of n bytes to its end.
+func (r *relay) restOfAnswer(begin []byte, n int) ([]byte, error) {
+	if 4+n > buffer {
+		defer r.within(patience(n), refuse("an answer of %d bytes has not come whole within %v", n, patience(n)))()
+	}
+	whole := make([]byte, n)
+	_, err := io.ReadFull(r.broker, whole[copy(whole, begin):])
+	return whole, err
 }
 
 // rewrite writes an answer that has been decoded: with what quotas and logins make of it, and with nodes as clients reach them.
@@ -147,9 +164,9 @@ func (r *relay) rewrite(a *incoming, resp kmsg.Response, header []byte) error {
 	replace(resp, r.server.nodes.Advertised)
 	raise(resp, a.wait)
 	out := encode(header, resp)
+	a.share.shrink(len(out))
 	r.told(&a.request, len(out))
-	_, err := r.client.Write(out)
-	return err
+	return r.deliver(out)
 }
 
 // loggedIn takes note of the broker's answer to a request to log in.
@@ -186,7 +203,7 @@ func (r *relay) ownAnswers() error {
 	own := r.state.firstOwn()
 	r.mu.Unlock()
 	for own != nil {
-		if _, err := r.client.Write(own); err != nil {
+		if err := r.deliver(own); err != nil {
 			return err
 		}
 		r.mu.Lock()

@@ -83,7 +83,7 @@ type altered struct {
 
 // alterQuotas serves a request to set quotas, of n bytes.
 func (r *relay) alterQuotas(req *request, frame []byte, n int) error {
-	frame, err := r.small(frame, n)
+	frame, err := r.decodable(frame, n)
 	if err != nil {
 		return err
 	}
@@ -361,7 +361,7 @@ func networkOf(name string) (netip.Prefix, error) {
 
 // describeQuotas serves a request for quotas, of n bytes: those of the broker, and over them those that are kept here.
 func (r *relay) describeQuotas(req *request, frame []byte, n int) error {
-	frame, err := r.small(frame, n)
+	frame, err := r.decodable(frame, n)
 	if err != nil {
 		return err
 	}

@@ -24,6 +24,7 @@ type mute struct {
 type pending struct {
 	request
 	own   []byte
+	share *share    // of the memory for answers
 	step  step      // of a login
 	until time.Time // what the request has been charged is paid back then; zero: it owes nothing
 
@@ -42,8 +43,8 @@ func (p *pending) kept() int {
 const (
 	// mostPending bounds the requests of a connection that have no answer yet. More are read when there is room.
 	mostPending = 4096
-	// mostKept bounds the bytes that are kept of them: a client id may have 32 KiB.
-	mostKept = 256 << 10
+	// mostKept bounds the bytes that are kept of them: a client id may have 32 KiB. All connections together keep as much times their number.
+	mostKept = 64 << 10
 )
 
 // full reports whether no further request may be read now.
@@ -83,6 +84,7 @@ func (c *connection) answers(id int32) (pending, error) {
 // answered is told that the first answer has been written.
 func (c *connection) answered() {
 	c.kept -= c.pending[0].kept()
+	c.pending[0].share.leave()
 	c.pending[0] = pending{} // or it would keep its bytes
 	c.pending = c.pending[1:]
 }

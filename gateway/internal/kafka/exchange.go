@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -64,8 +63,8 @@ type request struct {
 // leastRequest is what every request has: key, version and correlation id.
 const leastRequest = 8
 
-// mostHeader bounds what a request may have before the fields that are read of it, in bytes: two texts, and tags.
-const mostHeader = 128 << 10
+// mostHeader bounds what a request may have before the fields that are read of it, in bytes: two texts, and tags. It fits into a buffer.
+const mostHeader = buffer - 4
 
 // refusal is why a connection ends.
 type refusal string
@@ -216,19 +215,8 @@ func (r *request) login(b []byte) (kmsg.Request, error) {
 	return req, nil
 }
 
-// largeBodies lets one large request be read at a time. What it claims to hold may take eighty times its size in memory, until it turns
-// out not to be there. The requests of a thousand clients together must not.
-var largeBodies sync.Mutex
-
-// largeBody is from how many bytes on a request is large. Those of real clients are smaller.
-const largeBody = 64 << 10
-
 // readBody reads the fields of a request of a known version, of which b is everything behind the size of its frame.
 func readBody(b []byte, to kmsg.Request) error {
-	if len(b) > largeBody {
-		largeBodies.Lock()
-		defer largeBodies.Unlock()
-	}
 	in := reader{b: b, at: leastRequest}
 	in.nullable()
 	if to.IsFlexible() {

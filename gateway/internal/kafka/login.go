@@ -32,6 +32,17 @@ type principal struct {
 	token string // the delegation token that the client has shown; its owner is who the client is
 }
 
+// mostName bounds the name of a principal that is told apart, in bytes. It is that of a text of Kafka's.
+const mostName = 1<<15 - 1
+
+// kept is the principal without the message that it stood in, which may be much longer.
+func (p principal) kept() principal {
+	if len(p.name)+len(p.token) > mostName {
+		return principal{}
+	}
+	return principal{strings.Clone(p.name), p.known, strings.Clone(p.token)}
+}
+
 // is reports whether two are the same, as far as can be told.
 func (p principal) is(other principal) bool { return !p.known || !other.known || p.name == other.name }
 
@@ -108,6 +119,7 @@ func (l *login) authenticate(req *kmsg.SASLAuthenticateRequest) step {
 		case oauthBearer:
 			l.claimed = userOfToken(said, l.claim)
 		}
+		l.claimed = l.claimed.kept()
 	}
 	last := 1
 	if l.mechanism == scram256 || l.mechanism == scram512 {

@@ -22,6 +22,7 @@ import (
 type mutation struct {
 	topics
 	all    []mutated // in the order of the request
+	memory *share    // of what is decoded, until the answer
 	broker time.Time // until when the broker lets the client wait, for what it has been asked
 }
 
@@ -49,11 +50,11 @@ func readMutation(req *request, b []byte) (*mutation, error) {
 	var t topics
 	switch req.key {
 	case keyCreateTopics:
-		t = &creation{new(kmsg.CreateTopicsRequest)}
+		t = &creation{CreateTopicsRequest: new(kmsg.CreateTopicsRequest)}
 	case keyDeleteTopics:
-		t = &deletion{new(kmsg.DeleteTopicsRequest)}
+		t = &deletion{DeleteTopicsRequest: new(kmsg.DeleteTopicsRequest)}
 	case keyCreatePartitions:
-		t = &growth{new(kmsg.CreatePartitionsRequest)}
+		t = &growth{CreatePartitionsRequest: new(kmsg.CreatePartitionsRequest)}
 	}
 	t.SetVersion(req.version)
 	if err := readBody(b, t); err != nil {
@@ -73,7 +74,7 @@ func (r *relay) mutates(g *policy.Gate, req *request) bool {
 
 // mutate serves a mutation of n bytes, whose beginning is frame.
 func (r *relay) mutate(g *policy.Gate, req *request, frame []byte, n int) error {
-	frame, err := r.small(frame, n)
+	frame, err := r.decodable(frame, n)
 	if err != nil {
 		return err
 	}
@@ -89,10 +90,12 @@ func (r *relay) mutate(g *policy.Gate, req *request, frame []byte, n int) error 
 		return err
 	}
 	sent := false
+	m.memory, r.holds.decoded = r.holds.decoded, nil
 	defer func() { // after a panic, too
 		if sent {
 			return // the answer settles it
 		}
+		m.memory.leave()
 		for i := range m.all {
 			m.all[i].charged.Cancel() // no broker has got it as a whole
 		}
@@ -116,6 +119,7 @@ func (r *relay) sendMutation(p pending, frame []byte) error {
 	resp := m.merged(nil, m.all)
 	resp.SetVersion(p.version)
 	raise(resp, throttleOf(m.told(p.until), time.Now()))
+	m.memory.leave()
 	return r.reply(&p.request, resp)
 }
 
@@ -129,18 +133,18 @@ func (m *mutation) told(until time.Time) time.Time {
 
 // inquire lets the broker say what a mutation comes to, of which b is everything behind the size of its frame.
 func (r *relay) inquire(m *mutation, req *request, b []byte) error {
-	answers, err := r.askAll(req, b, m, m.questions())
-	if err != nil {
-		return err
-	}
-	for _, a := range answers {
+	err := r.askAll(req, b, m, m.questions(), func(a kmsg.Response) {
+		m.hear(a)
 		if told, ok := a.(kmsg.ThrottleResponse); ok {
 			if ms, _ := told.Throttle(); ms > 0 {
 				m.broker = m.told(time.Now().Add(time.Duration(ms) * time.Millisecond))
 			}
 		}
+	})
+	if err != nil {
+		return err
 	}
-	for i, n := range m.count(answers, r.server) {
+	for i, n := range m.count(r.server) {
 		m.all[i].partitions = n
 	}
 	return nil
@@ -230,6 +234,7 @@ func (r *relay) settle(p *pending, resp kmsg.Response) kmsg.Response {
 	codes, refused := m.results(resp), false
 	late := &mutation{topics: m.topics, all: make([]mutated, len(m.all))}
 	defer late.abandon() // it is done either way
+	defer m.memory.leave()
 	for i, name := range m.names() {
 		t := &m.all[i]
 		code, ok := codes[name]
@@ -266,5 +271,6 @@ func (m *mutation) abandon() {
 		for i := range m.all {
 			m.all[i].charged.Done(weir.OK)
 		}
+		m.memory.leave()
 	}
 }

@@ -9,36 +9,53 @@ import (
 )
 
 // question is what the gateway asks on a client's connection, and the answer once there is one.
-type question struct{ answer kmsg.Response }
+type question struct {
+	answer kmsg.Response
+	share  *share // of the memory for answers, as long as the answer is looked at
+}
 
 // ask lets the broker answer a question of the gateway's own, on the connection of a client and so with its rights. It comes in place of a request
 // of the client's. The fields of that are other, and b is everything behind the size of its frame. Nothing else of the client is sent meanwhile.
 func (r *relay) ask(req *request, b []byte, other, q kmsg.Request) (kmsg.Response, error) {
-	answers, err := r.askAll(req, b, other, []kmsg.Request{q})
+	r.heard() // what was asked before
+	asked, err := r.put(req, b, other, []kmsg.Request{q})
 	if err != nil {
 		return nil, err
 	}
-	return answers[0], nil
+	return r.awaitAnswer(asked[0], q.Key())
 }
 
-// askAll is ask for several questions, all of which are sent before the first answer is waited for.
-func (r *relay) askAll(req *request, b []byte, other kmsg.Request, all []kmsg.Request) (answers []kmsg.Response, err error) {
+// askAll is ask for several questions, all of which are sent before the first answer is waited for. What hear is told is held no longer than
+// it takes: the next answer may need the room.
+func (r *relay) askAll(req *request, b []byte, other kmsg.Request, all []kmsg.Request, hear func(kmsg.Response)) error {
+	asked, err := r.put(req, b, other, all)
+	if err != nil {
+		return err
+	}
+	for i, q := range asked {
+		a, err := r.awaitAnswer(q, all[i].Key())
+		if err != nil {
+			return err
+		}
+		hear(a)
+		q.answer = nil
+		q.share.leave()
+	}
+	return nil
+}
+
+// put sends questions.
+func (r *relay) put(req *request, b []byte, other kmsg.Request, all []kmsg.Request) ([]*question, error) {
 	asked := make([]*question, len(all))
 	for i, q := range all {
 		asked[i] = new(question)
+		r.holds.questions = append(r.holds.questions, asked[i])
 		p := pending{request: request{key: q.Key(), version: q.GetVersion(), correlation: req.correlation}, question: asked[i]}
 		if err := r.send(p, likeRequest(b, other, q)); err != nil {
 			return nil, err
 		}
 	}
-	for i, q := range asked {
-		a, err := r.awaitAnswer(q, all[i].Key())
-		if err != nil {
-			return nil, err
-		}
-		answers = append(answers, a)
-	}
-	return answers, nil
+	return asked, nil
 }
 
 // awaitAnswer waits for the answer to a question of the gateway's own. The broker's time for it begins when all that was asked before has
@@ -71,7 +88,17 @@ func (r *relay) reply(req *request, resp kmsg.Response) error {
 	}
 	own := encode(header, resp)
 	r.told(req, len(own))
-	if err := r.expect(pending{request: *req, own: own}); err != nil {
+	p := pending{request: *req, own: own}
+	if len(own) > buffer {
+		r.heard()
+		var err error
+		if p.share, err = r.take(&r.server.rooms.answers, len(own)); err != nil {
+			return err
+		}
+	}
+	r.release() // what is left of the request: its client may take its time to read
+	if err := r.expect(p); err != nil {
+		p.share.leave()
 		return err
 	}
 	return r.ownAnswers()

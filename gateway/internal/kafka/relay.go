@@ -39,7 +39,8 @@ type relay struct {
 	// software is what the client says that it is; only the log has it.
 	software string
 
-	size [2][4]byte // of the frame that is read: requests, answers
+	size  [2][4]byte // of the frame that is read: requests, answers
+	holds holding
 }
 
 const (
@@ -64,7 +65,7 @@ const leastSpliced = 64 << 10
 var splices = make(chan struct{}, 64)
 
 // buffers are what bytes are copied through. An idle connection has none.
-var buffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+var buffers = sync.Pool{New: func() any { return new([buffer]byte) }}
 
 func newRelay(s *Server, n *node, client net.Conn) *relay {
 	r := &relay{server: s, node: n, raw: client, client: client}
@@ -127,7 +128,9 @@ func (r *relay) run() {
 		answers.Wait()
 		for _, p := range r.state.pending {
 			p.mutation.abandon()
+			p.share.leave()
 		}
+		r.release()
 	}()
 	if err := r.requests(); err == nil {
 		r.awaitAnswers()
@@ -247,6 +250,7 @@ func (r *relay) requests() error {
 		if err := r.request(n); err != nil {
 			return err
 		}
+		r.release() // else run does, when nobody answers any more
 	}
 }
 
@@ -300,7 +304,7 @@ func (r *relay) Read(b []byte) (int, error) {
 
 // request moves one request of n bytes.
 func (r *relay) request(n int) error {
-	pooled := buffers.Get().(*[32 << 10]byte)
+	pooled := buffers.Get().(*[buffer]byte)
 	defer buffers.Put(pooled)
 	frame := append(pooled[:0], r.size[0][:]...)
 	req, frame, err := r.header(frame, n)
@@ -335,7 +339,7 @@ func (r *relay) serve(req *request, frame []byte, n int, buf []byte) error {
 	p := pending{request: *req}
 	switch quotas := r.server.opts.Quotas(); req.key {
 	case keySaslHandshake, keySaslAuthenticate:
-		whole, err := r.rest(frame, n)
+		whole, err := r.hold(frame, n)
 		if err == nil {
 			p.step, err = r.login(req, whole[4:])
 		}
@@ -469,6 +473,10 @@ func (r *relay) rest(frame []byte, n int) ([]byte, error) {
 	if got == 4+n {
 		return frame, nil
 	}
+	if 4+n <= cap(frame) {
+		_, err := io.ReadFull(r, frame[got:4+n])
+		return frame[:4+n], err
+	}
 	whole := append([]byte(nil), frame...)
 	for got < 4+n { // no more than twice what has come: whoever only announces bytes is kept cheap
 		more := min(4+n-got, max(got, 4<<10))
@@ -479,14 +487,6 @@ func (r *relay) rest(frame []byte, n int) ([]byte, error) {
 		got = len(whole)
 	}
 	return whole, nil
-}
-
-// small is rest for a request that is decoded.
-func (r *relay) small(frame []byte, n int) ([]byte, error) {
-	if n > mostRequest {
-		return nil, refuse("a request of %d bytes is larger than what is decoded, %d", n, mostRequest)
-	}
-	return r.rest(frame, n)
 }
 
 // login takes note of a request to log in.
@@ -510,9 +510,6 @@ func (r *relay) login(req *request, b []byte) (step, error) {
 // header reads as much of a request as its header needs, and what comes with it.
 func (r *relay) header(frame []byte, n int) (req request, _ []byte, err error) {
 	for {
-		if len(frame) == cap(frame) {
-			frame = append(frame, 0)[:len(frame)]
-		}
 		room := min(cap(frame), 4+n)
 		got, err := r.Read(frame[len(frame):room])
 		if err != nil {
@@ -553,9 +550,17 @@ func (r *relay) expect(p pending) error {
 	for r.state.full() && !r.closed {
 		r.moved.Wait()
 	}
+	if err := r.openLocked(); err != nil {
+		return err
+	}
+	r.state.expect(p)
+	return nil
+}
+
+// openLocked returns an error if the connection has ended.
+func (r *relay) openLocked() error {
 	if r.closed {
 		return net.ErrClosed
 	}
-	r.state.expect(p)
 	return nil
 }

@@ -111,7 +111,7 @@ func TestLargeRequestEndsEarly(t *testing.T) {
 // waiting is a connection of which no request is read, and of which the test is the broker. It is not served: the test moves what it needs.
 func waiting(t *testing.T) (r *relay, broker net.Conn, logs *strings.Builder) {
 	logs = new(strings.Builder)
-	s := &Server{log: slog.New(slog.NewTextHandler(logs, nil))}
+	s := &Server{log: slog.New(slog.NewTextHandler(logs, nil)), rooms: newRooms()}
 	client, _ := net.Pipe()
 	r = newRelay(s, &s.bootstrap, client)
 	r.broker, broker = net.Pipe()
@@ -211,12 +211,14 @@ func TestQuestionsGoTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, broker, _ := waiting(t)
 		defer r.close()
-		g := &growth{kmsg.NewPtrCreatePartitionsRequest()}
+		g := &growth{CreatePartitionsRequest: kmsg.NewPtrCreatePartitionsRequest()}
 		g.Topics = append(g.Topics, kmsg.NewCreatePartitionsRequestTopic())
 		frame := framed("app", 0, g.CreatePartitionsRequest)
 		var answers []kmsg.Response
 		var asked sync.WaitGroup
-		asked.Go(func() { answers, _ = r.askAll(&request{}, frame[4:], g, g.questions()) })
+		asked.Go(func() {
+			_ = r.askAll(&request{}, frame[4:], g, g.questions(), func(a kmsg.Response) { answers = append(answers, a) })
+		})
 		for _, key := range []int16{keyCreatePartitions, keyMetadata} {
 			var size [4]byte
 			if _, err := io.ReadFull(broker, size[:]); err != nil {

@@ -98,6 +98,9 @@ type Server struct {
 
 	overlap overlap
 
+	rooms *rooms
+	crowd time.Time // when the log last said that connections wait for memory
+
 	complaints int
 	complained time.Time
 	unnamed    time.Time // when the log last said that the owner of a token cannot be told
@@ -105,7 +108,7 @@ type Server struct {
 
 // New returns a server that accepts nobody before [Server.Serve]. It connects to nothing yet.
 func New(o Options) (*Server, error) {
-	s := &Server{opts: o, log: o.Logger.With("cluster", o.Cluster), nodes: newNodes(&o.Config), open: map[*relay]struct{}{}}
+	s := &Server{opts: o, log: o.Logger.With("cluster", o.Cluster), nodes: newNodes(&o.Config), rooms: newRooms(), open: map[*relay]struct{}{}}
 	s.bootstrap.id = -1
 	s.throttled.produce.quota, s.throttled.fetch.quota, s.throttled.mutations.quota = countedBy(keyProduce), countedBy(keyFetch), countedBy(keyCreateTopics)
 	if o.Quotas == nil {
@@ -389,6 +392,10 @@ type Snapshot struct {
 	Muted              int       `json:"muted"`
 
 	MutedLongest []MutedStatus `json:"muted_longest,omitempty"`
+	// HeldBytes are those of large requests and answers that are held whole, as they are counted, and HeldWaiting connections that wait for
+	// room for theirs.
+	HeldBytes   int64 `json:"held_bytes"`
+	HeldWaiting int64 `json:"held_waiting"`
 	// BrokerQuotas are those that the brokers have for what is counted here, by Kafka's names: both hold. It is nil where nothing is
 	// counted, and while the brokers do not tell.
 	BrokerQuotas map[string]int `json:"broker_quotas,omitempty"`
@@ -448,6 +455,7 @@ func (s *Server) Snapshot() Snapshot {
 	all.ThrottledProduce, all.ThrottledFetch, all.ThrottledMutations = t.produce.snapshot(), t.fetch.snapshot(), t.mutations.snapshot()
 	all.APIs = s.moved.status()
 	all.Muted, all.MutedLongest = s.muted(time.Now())
+	all.HeldBytes, all.HeldWaiting = s.rooms.held()
 	s.mu.Lock()
 	all.BrokerQuotas = s.overlap.quotas
 	s.mu.Unlock()

@@ -16,8 +16,10 @@ type topics interface {
 	dry() bool
 	// questions ask the broker what the request comes to.
 	questions() []kmsg.Request
-	// count returns how many partitions each topic is about, by the answers to the questions; unheard where the broker would refuse it.
-	count(answers []kmsg.Response, of sizes) []int64
+	// hear takes from an answer to one of the questions what counts.
+	hear(answer kmsg.Response)
+	// count returns how many partitions each topic is about, by what was heard; unheard where the broker would refuse it.
+	count(of sizes) []int64
 	// size is the same for one topic without an answer about it, at least 1.
 	size(i int, of sizes) int64
 	// done takes note of a topic that the broker has made, grown or deleted, by n partitions.
@@ -77,7 +79,10 @@ func once(names []string, count func(i int) int64) []int64 {
 }
 
 // creation is a mutation that makes topics.
-type creation struct{ *kmsg.CreateTopicsRequest }
+type creation struct {
+	*kmsg.CreateTopicsRequest
+	valid map[string]int64 // topics that would be made, with their partitions
+}
 
 // validates is the least version of CreateTopics whose answer says how many partitions there would be. Kafka 2.4 has it.
 const validates = 5
@@ -98,15 +103,18 @@ func (c *creation) questions() []kmsg.Request {
 	return []kmsg.Request{&q}
 }
 
-func (c *creation) count(answers []kmsg.Response, of sizes) []int64 {
-	valid := map[string]int64{}
-	for _, t := range answers[0].(*kmsg.CreateTopicsResponse).Topics {
+func (c *creation) hear(answer kmsg.Response) {
+	c.valid = map[string]int64{}
+	for _, t := range answer.(*kmsg.CreateTopicsResponse).Topics {
 		if t.ErrorCode == 0 {
-			valid[t.Topic] = int64(t.NumPartitions)
+			c.valid[t.Topic] = int64(t.NumPartitions)
 		}
 	}
+}
+
+func (c *creation) count(of sizes) []int64 {
 	return once(c.names(), func(i int) int64 {
-		n, ok := valid[c.Topics[i].Topic]
+		n, ok := c.valid[c.Topics[i].Topic]
 		switch {
 		case !ok:
 			return unheard
@@ -169,7 +177,11 @@ func (c *creation) merged(resp kmsg.Response, all []mutated) kmsg.Response {
 }
 
 // growth is a mutation that adds partitions to topics.
-type growth struct{ *kmsg.CreatePartitionsRequest }
+type growth struct {
+	*kmsg.CreatePartitionsRequest
+	valid map[string]int16 // errors by topic, of which 0 is none
+	has   map[string]int64 // partitions now
+}
 
 func (g *growth) dry() bool { return g.ValidateOnly }
 
@@ -190,19 +202,27 @@ func (g *growth) questions() []kmsg.Request {
 	return []kmsg.Request{&q, m}
 }
 
-func (g *growth) count(answers []kmsg.Response, of sizes) []int64 {
-	valid, has := g.results(answers[0]), map[string]int64{}
-	for _, t := range answers[1].(*kmsg.MetadataResponse).Topics {
+func (g *growth) hear(answer kmsg.Response) {
+	m, ok := answer.(*kmsg.MetadataResponse)
+	if !ok {
+		g.valid = g.results(answer)
+		return
+	}
+	g.has = map[string]int64{}
+	for _, t := range m.Topics {
 		if t.ErrorCode == 0 && t.Topic != nil {
-			has[*t.Topic] = int64(len(t.Partitions))
+			g.has[*t.Topic] = int64(len(t.Partitions))
 		}
 	}
+}
+
+func (g *growth) count(of sizes) []int64 {
 	return once(g.names(), func(i int) int64 {
 		t := &g.Topics[i]
-		if code, answered := valid[t.Topic]; !answered || code != 0 {
+		if code, answered := g.valid[t.Topic]; !answered || code != 0 {
 			return unheard
 		}
-		if now, ok := has[t.Topic]; ok {
+		if now, ok := g.has[t.Topic]; ok {
 			return max(int64(t.Count)-now, 0)
 		}
 		return g.size(i, of) // the controller has made it, and this broker has yet to hear of it
@@ -249,7 +269,11 @@ func (g *growth) merged(resp kmsg.Response, all []mutated) kmsg.Response {
 }
 
 // deletion is a mutation that deletes topics, by name or, from version 6 on, by id.
-type deletion struct{ *kmsg.DeleteTopicsRequest }
+type deletion struct {
+	*kmsg.DeleteTopicsRequest
+	has map[string]int64  // partitions of topics that may be deleted
+	one map[string]string // one name for each: a request may have it by its id, too
+}
 
 const (
 	// metadataRights is the least version of Metadata that says what a client may do to a topic. Kafka 2.3 has it.
@@ -305,27 +329,30 @@ func (d *deletion) questions() (all []kmsg.Request) {
 	return all
 }
 
-func (d *deletion) count(answers []kmsg.Response, _ sizes) []int64 {
-	has, one := map[string]int64{}, map[string]string{} // one name for each: a request may have it by its id, too
-	for _, a := range answers {
-		for _, t := range a.(*kmsg.MetadataResponse).Topics {
-			name, id := nameOf(t.Topic, t.TopicID), nameOf(nil, t.TopicID)
-			if one[name] = name; t.TopicID != [16]byte{} {
-				one[id] = name
-			}
-			if t.ErrorCode == 0 && t.AuthorizedOperations&mayDelete != 0 {
-				has[name] = int64(len(t.Partitions))
-			}
+func (d *deletion) hear(answer kmsg.Response) {
+	if d.has == nil {
+		d.has, d.one = map[string]int64{}, map[string]string{}
+	}
+	for _, t := range answer.(*kmsg.MetadataResponse).Topics {
+		name, id := nameOf(t.Topic, t.TopicID), nameOf(nil, t.TopicID)
+		if d.one[name] = name; t.TopicID != [16]byte{} {
+			d.one[id] = name
+		}
+		if t.ErrorCode == 0 && t.AuthorizedOperations&mayDelete != 0 {
+			d.has[name] = int64(len(t.Partitions))
 		}
 	}
+}
+
+func (d *deletion) count(sizes) []int64 {
 	names := slices.Clone(d.names())
 	for i, n := range names {
-		if as, ok := one[n]; ok {
+		if as, ok := d.one[n]; ok {
 			names[i] = as
 		}
 	}
 	return once(names, func(i int) int64 {
-		if n, ok := has[names[i]]; ok {
+		if n, ok := d.has[names[i]]; ok {
 			return n
 		}
 		return unheard

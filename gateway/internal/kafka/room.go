@@ -1,0 +1,198 @@
+package kafka
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+)
+
+// Memory for what is held whole, in all connections of a cluster together: requests and answers that are decoded, or put together here. What
+// fits into a connection's buffer while it is read or written is not counted, nor is what is copied. Who finds no room waits for its turn,
+// and reads nothing meanwhile. Everybody in a room leaves it in a while, whatever clients do:
+//
+//   - who is in raw waits for its own client, for a time that is bounded, and then for small or large;
+//   - who is in small or large waits for its broker, and then for answers. Before it comes in nothing is in flight on its connection;
+//   - who is in answers waits for its broker or its client, for a time that is bounded, and for no room.
+//
+// So nobody waits for somebody who waits for it.
+type rooms struct {
+	raw     room // bytes of requests beyond a buffer
+	small   room // decoded requests of at most a buffer
+	large   room // decoded requests beyond it; what they are held up by is no concern of small ones
+	answers room // bytes of answers beyond a buffer, with what is decoded of them
+}
+
+const (
+	// buffer is how much of a request or an answer is moved at a time. Each connection has one a direction while bytes move.
+	buffer = 32 << 10
+	// heldRequest is the memory of a decoded request, in bytes for each of its own. A topic without a name takes most: 107.
+	heldRequest = 128
+	// heldAnswer is the same of an answer, with what is made of it. One to Metadata takes five.
+	heldAnswer = 8
+	// heldWithin is how long a client may take for each MiB that is held for it, or begins to be, and a broker.
+	heldWithin = 10 * time.Second
+)
+
+// The rooms together are 384 MiB. Of the largest request there is room for one, of the largest answers for those that are let in alone.
+func newRooms() *rooms {
+	return &rooms{raw: newRoom(64 << 20), small: newRoom(64 << 20), large: newRoom(heldRequest * mostRequest), answers: newRoom(128 << 20)}
+}
+
+// patience is how long n bytes may take.
+func patience(n int) time.Duration { return heldWithin * time.Duration(1+n>>20) }
+
+// room is so many bytes that connections share. It is safe for concurrent use.
+type room struct {
+	size    int64
+	free    *semaphore.Weighted // who comes first is served first
+	held    atomic.Int64
+	waiting atomic.Int64 // connections
+}
+
+func newRoom(size int64) room { return room{size: size, free: semaphore.NewWeighted(size)} }
+
+// take waits for n bytes. More than there are in all are all of them. crowded is called if it has to wait.
+func (r *room) take(ctx context.Context, n int, crowded func()) (*share, error) {
+	s := &share{r, min(int64(n), r.size)}
+	if !r.free.TryAcquire(s.n) {
+		r.waiting.Add(1)
+		defer r.waiting.Add(-1)
+		crowded()
+		if err := r.free.Acquire(ctx, s.n); err != nil {
+			return nil, err
+		}
+	}
+	r.held.Add(s.n)
+	return s, nil
+}
+
+// share is a part of a room. nil is none. One goroutine uses it at a time.
+type share struct {
+	of *room
+	n  int64
+}
+
+// shrink gives back what is more than n bytes.
+func (s *share) shrink(n int) {
+	if s == nil || s.n <= int64(n) {
+		return
+	}
+	s.of.held.Add(int64(n) - s.n)
+	s.of.free.Release(s.n - int64(n))
+	s.n = int64(n)
+}
+
+// leave gives all back. A second call does nothing.
+func (s *share) leave() { s.shrink(0) }
+
+// held is how many bytes are held, and how many connections wait for some.
+func (r *rooms) held() (bytes, waiting int64) {
+	for _, one := range []*room{&r.raw, &r.small, &r.large, &r.answers} {
+		bytes, waiting = bytes+one.held.Load(), waiting+one.waiting.Load()
+	}
+	return bytes, waiting
+}
+
+// holding is the memory of a request under way. Only the goroutine of requests uses it.
+type holding struct {
+	raw, decoded *share
+	questions    []*question // whose answers may have shares of their own
+}
+
+// take waits for n bytes of a room.
+func (r *relay) take(of *room, n int) (*share, error) { return of.take(r.ctx, n, r.server.crowded) }
+
+// quiet waits until nothing is in flight.
+func (r *relay) quiet() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for len(r.state.pending) > 0 && !r.closed {
+		r.moved.Wait()
+	}
+	return r.openLocked()
+}
+
+// hold reads a request of n bytes to its end. Beyond a buffer it waits until nothing is in flight, or a client that does not read its
+// answers would keep others out, and then until there is room.
+func (r *relay) hold(frame []byte, n int) (_ []byte, err error) {
+	if 4+n <= buffer {
+		return r.rest(frame, n)
+	}
+	if err := r.quiet(); err != nil {
+		return nil, err
+	}
+	if r.holds.raw, err = r.take(&r.server.rooms.raw, n); err != nil {
+		return nil, err
+	}
+	defer r.within(patience(n), refuse("a request of %d bytes has not come whole within %v", n, patience(n)))()
+	return r.rest(frame, n)
+}
+
+// decodable is hold for a request that is decoded, and makes room for that, too.
+func (r *relay) decodable(frame []byte, n int) (_ []byte, err error) {
+	if n > mostRequest {
+		return nil, refuse("a request of %d bytes is larger than what is decoded, %d", n, mostRequest)
+	}
+	if err := r.quiet(); err != nil {
+		return nil, err
+	}
+	if frame, err = r.hold(frame, n); err != nil {
+		return nil, err
+	}
+	in := &r.server.rooms.small
+	if 4+n > buffer {
+		in = &r.server.rooms.large
+	}
+	r.holds.decoded, err = r.take(in, heldRequest*n)
+	return frame, err
+}
+
+// release gives back the memory of the request that was under way.
+func (r *relay) release() {
+	r.holds.raw.leave()
+	r.holds.decoded.leave()
+	r.heard()
+	r.holds = holding{}
+}
+
+// heard gives back the memory of answers to questions. All of them have come, or none comes any more.
+func (r *relay) heard() {
+	for _, q := range r.holds.questions {
+		q.share.leave()
+	}
+	r.holds.questions = nil
+}
+
+// within ends the connection after a while, unless it is stopped.
+func (r *relay) within(d time.Duration, why error) (stop func()) {
+	late := time.AfterFunc(d, func() {
+		r.tell(why)
+		r.close()
+	})
+	return func() { late.Stop() }
+}
+
+// deliver writes an answer that is held whole.
+func (r *relay) deliver(b []byte) error {
+	if len(b) > buffer {
+		defer r.within(patience(len(b)), refuse("an answer of %d bytes has not been read within %v", len(b), patience(len(b))))()
+	}
+	_, err := r.client.Write(b)
+	return err
+}
+
+// crowded logs that connections wait for memory, once in a while.
+func (s *Server) crowded() {
+	s.mu.Lock()
+	now := time.Now()
+	quiet := now.Sub(s.crowd) < askEvery
+	if !quiet {
+		s.crowd = now
+	}
+	s.mu.Unlock()
+	if bytes, waiting := s.rooms.held(); !quiet {
+		s.log.Warn("connections of Kafka wait for memory, because large requests or answers of others are held", "held_bytes", bytes, "waiting", waiting)
+	}
+}

@@ -1,0 +1,347 @@
+package kafka
+
+import (
+	"context"
+	"io"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/weir-go/weir/gateway/internal/await"
+	"github.com/weir-go/weir/policy"
+)
+
+// Who comes first is let in first, also if less would be enough for who comes after. More than there is in all is all of it.
+func TestRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, crowds, in := newRoom(10), 0, make(chan string, 3)
+		take := func(n int) *share {
+			s, err := r.take(t.Context(), n, func() { crowds++ })
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		first := take(4)
+		whole := make(chan *share, 1)
+		go func() { whole <- take(100); in <- "all" }()
+		synctest.Wait()
+		go func() { take(1).leave(); in <- "one" }()
+		synctest.Wait()
+		if r.held.Load() != 4 || r.waiting.Load() != 2 || len(in) != 0 {
+			t.Fatalf("%d held, %d wait, %d are in", r.held.Load(), r.waiting.Load(), len(in))
+		}
+		ended, end := context.WithCancel(t.Context())
+		end()
+		if s, err := r.take(ended, 1, func() {}); err == nil || s != nil {
+			t.Errorf("%v for somebody who has gone", s)
+		}
+		first.leave()
+		first.leave() // twice is once
+		if who := <-in; who != "all" || r.held.Load() != 10 {
+			t.Fatalf("%s is in, %d held", who, r.held.Load())
+		}
+		all := <-whole
+		all.shrink(9)
+		all.shrink(50)
+		if who := <-in; who != "one" {
+			t.Fatalf("%s is in", who)
+		}
+		synctest.Wait()
+		if r.held.Load() != 9 || r.waiting.Load() != 0 || crowds != 2 {
+			t.Errorf("%d held, %d wait, %d times crowded", r.held.Load(), r.waiting.Load(), crowds)
+		}
+		(*share)(nil).leave()
+	})
+}
+
+// ample is a quota of mutations that never refuses, so that they are decoded.
+var ample = policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "1000000/s"}, Debt: true}
+
+// bulky asks for a topic, in about n bytes.
+func bulky(n int) []byte {
+	req, value := create(7, "t", 1), strings.Repeat("v", n)
+	req.Topics[0].Configs = []kmsg.CreateTopicsRequestTopicConfig{{Name: "c", Value: &value}}
+	return framed("app", 7, req)
+}
+
+// answered serves the broker's side of a connection.
+func (r *rig) answered(broker net.Conn) {
+	c, done := &cluster{rig: r, topics: map[string]int{}}, make(chan struct{})
+	go serve(r.T, broker, done, c.answer)
+	r.Cleanup(func() { _ = broker.Close(); <-done })
+}
+
+// Many connections whose requests are large have the memory of few: the others wait their turn. All are served in the end. Whose request is
+// small, or copied, does not notice.
+func TestManyLargeRequests(t *testing.T) {
+	r := newRigWith(t, ample, policy.Enforce, time.Minute)
+	const clients, within = 100, 5
+	sent := bulky(mostRequest - 1000)
+	n := len(sent) - 4
+	raw := &r.server.rooms.raw
+	*raw = newRoom(int64(within * n))
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	rest := make(chan struct{})
+	var served sync.WaitGroup
+	for range clients {
+		client, broker := r.pair()
+		r.answered(broker)
+		served.Go(func() {
+			most := len(sent) - 100
+			if _, err := client.Write(sent[:most]); err != nil {
+				t.Error(err)
+				return
+			}
+			<-rest
+			if _, err := client.Write(sent[most:]); err != nil {
+				t.Error(err)
+				return
+			}
+			if resp, err := io.ReadAll(io.LimitReader(client, 30)); err != nil || len(resp) != 30 {
+				t.Errorf("answered with %d bytes, %v", len(resp), err)
+			}
+		})
+	}
+	await.That(t, "as many as there is room for are read", func() bool { return raw.held.Load() == int64(within*n) && raw.waiting.Load() == clients-within })
+	if more, most := int64(heap()-before), int64(3*within*n+2*clients*buffer); more > most {
+		t.Errorf("%d bytes more are in use, at most %d are meant to be", more, most)
+	}
+	other, broker := r.pair()
+	r.answered(broker)
+	if resp := r.ask(other, create(7, "small", 1)).(*kmsg.CreateTopicsResponse); resp.Topics[0].ErrorCode != 0 {
+		t.Errorf("%+v", resp)
+	}
+	r.ask(other, kmsg.NewPtrListGroupsRequest())
+	r.write(other, framed("app", 9, produceOf("app", 1<<20)))
+	r.frame(other)
+	r.ask(other, kmsg.NewPtrMetadataRequest())
+	if s := r.server.Snapshot(); s.HeldBytes < int64(within*n) || s.HeldWaiting != clients-within {
+		t.Errorf("%d bytes held, %d connections wait", s.HeldBytes, s.HeldWaiting)
+	}
+	close(rest)
+	served.Wait()
+	await.That(t, "nothing is held", func() bool { bytes, waiting := r.server.rooms.held(); return bytes == 0 && waiting == 0 })
+	if said := strings.Count(r.logs.String(), "wait for memory"); said != 1 {
+		t.Errorf("%d lines of the log say that connections wait:\n%s", said, r.logs)
+	}
+}
+
+// A client that goes while it waits, or in the middle of what is held for it, leaves nothing behind. Neither does a broker that goes while it is asked.
+func TestGoneWhileHeld(t *testing.T) {
+	r := newRigWith(t, ample, policy.Enforce, time.Minute)
+	sent := bulky(100_000)
+	r.server.rooms.raw = newRoom(int64(len(sent) - 4))
+	raw := &r.server.rooms.raw
+	first, _ := r.pair()
+	r.write(first, sent[:len(sent)-1])
+	await.That(t, "the first is read", func() bool { return raw.held.Load() > 0 })
+	second, unasked := r.pair()
+	r.write(second, sent)
+	third, broker := r.pair()
+	await.That(t, "the second waits", func() bool { return raw.waiting.Load() == 1 })
+	r.write(third, sent)
+	await.That(t, "the third waits", func() bool { return raw.waiting.Load() == 2 })
+	_, _ = second.Close(), unasked.Close()
+	_ = first.Close()
+	r.frame(broker) // asks whether it is valid
+	if large := &r.server.rooms.large; large.held.Load() != int64(heldRequest*(len(sent)-4)) {
+		t.Errorf("%d bytes are held of what is decoded", large.held.Load())
+	}
+	_ = broker.Close()
+	await.That(t, "nothing is held", func() bool { bytes, waiting := r.server.rooms.held(); return bytes == 0 && waiting == 0 })
+	await.That(t, "the third is gone", func() bool { _, err := third.Read(make([]byte, 1)); return err != nil })
+}
+
+// large is an answer to Metadata of more than a buffer.
+func largeMetadata() *kmsg.MetadataResponse {
+	resp := kmsg.NewPtrMetadataResponse()
+	for range 1000 {
+		t, name := kmsg.NewMetadataResponseTopic(), strings.Repeat("t", 100)
+		t.Topic = &name
+		resp.Topics = append(resp.Topics, t)
+	}
+	return resp
+}
+
+// Answers that are decoded have a bound, too. Clients that read nothing hold it up, and as soon as they read all are served.
+func TestManyLargeAnswers(t *testing.T) {
+	r := newRigWith(t, ample, policy.Enforce, time.Minute)
+	const clients = 20
+	one := answer(12, largeMetadata())
+	r.server.rooms.answers = newRoom(int64(heldAnswer * 2 * len(one)))
+	var all [clients]net.Conn
+	for i := range all {
+		client, broker := r.pair()
+		_ = client.(*net.TCPConn).SetReadBuffer(32 << 10)
+		all[i] = client
+		done := make(chan struct{})
+		go serve(t, broker, done, func(kmsg.Request) kmsg.Response { return largeMetadata() })
+		t.Cleanup(func() { _ = broker.Close(); <-done })
+		for range 3 {
+			r.write(client, framed("app", 12, kmsg.NewPtrMetadataRequest()))
+		}
+	}
+	var served sync.WaitGroup
+	for _, client := range all {
+		served.Go(func() {
+			for range 3 {
+				r.frame(client)
+			}
+		})
+	}
+	served.Wait()
+	await.That(t, "nothing is held", func() bool { bytes, waiting := r.server.rooms.held(); return bytes == 0 && waiting == 0 })
+}
+
+// Where two questions have large answers, and there is room for one, nobody waits for ever.
+func TestQuestionsWithLargeAnswers(t *testing.T) {
+	r := newRigWith(t, ample, policy.Enforce, time.Minute)
+	r.server.rooms.answers = newRoom(1)
+	var served sync.WaitGroup
+	for range 10 {
+		client, broker := r.pair()
+		done := make(chan struct{})
+		go serve(t, broker, done, func(req kmsg.Request) kmsg.Response {
+			if req.Key() == keyMetadata {
+				return largeMetadata()
+			}
+			return kmsg.NewPtrDeleteTopicsResponse()
+		})
+		t.Cleanup(func() { _ = broker.Close(); <-done })
+		req := kmsg.NewPtrDeleteTopicsRequest()
+		name := "t"
+		req.Topics = []kmsg.DeleteTopicsRequestTopic{{Topic: &name}, {TopicID: [16]byte{1}}}
+		served.Go(func() {
+			for range 5 {
+				r.write(client, framed("app", 6, req))
+				r.frame(client)
+			}
+		})
+	}
+	served.Wait()
+}
+
+// Who has room, and does not use it in time, is ended with a line in the log: a client that does not send the rest, one that does not
+// read, a broker that does not send the rest.
+func TestHeldForTooLong(t *testing.T) {
+	for name, c := range map[string]struct {
+		stall func(r *relay, client, broker net.Conn)
+		why   string
+	}{
+		"a request": {func(r *relay, client, broker net.Conn) {
+			sent := bulky(100_000)
+			go func() { _, _ = client.Write(sent[:70_000]) }()
+			_ = r.requests()
+		}, "a request of 100"},
+		"an answer": {func(r *relay, client, broker net.Conn) {
+			r.state.expect(pending{request: request{key: keyMetadata, version: 12, correlation: 7}})
+			go func() { _, _ = broker.Write(answer(12, largeMetadata())) }()
+			_ = r.answers()
+		}, "has not been read"},
+		"half an answer": {func(r *relay, client, broker net.Conn) {
+			r.state.expect(pending{request: request{key: keyMetadata, version: 12, correlation: 7}})
+			go func() { _, _ = broker.Write(answer(12, largeMetadata())[:70_000]) }()
+			_ = r.answers()
+		}, "has not come whole"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, broker, said := waiting(t)
+				near, client := net.Pipe()
+				r.raw, r.client = near, near
+				gate := newMutations(t)
+				r.server.opts.Quotas = func() Quotas { return Quotas{Mutations: gate} }
+				begin := time.Now()
+				c.stall(r, client, broker)
+				if took := time.Since(begin); took != patience(100_000) {
+					t.Errorf("ended after %v", took)
+				}
+				if text := said.String(); !strings.Contains(text, c.why) || !strings.Contains(text, "within 10s") {
+					t.Errorf("no line with %q:\n%s", c.why, text)
+				}
+				r.release()
+				if bytes, waiting := r.server.rooms.held(); bytes != 0 || waiting != 0 {
+					t.Errorf("%d bytes are held, %d wait", bytes, waiting)
+				}
+			})
+		})
+	}
+	if got := patience(64 << 20); got != 65*heldWithin {
+		t.Errorf("64 MiB have %v", got)
+	}
+}
+
+// newMutations is a gate of mutations.
+func newMutations(t *testing.T) *policy.Gate {
+	p, err := policy.Compile(policy.Spec{Gates: map[string]policy.GateSpec{"g": {Quota: &ample}}, OtherWork: map[string]string{"g": ""}}, policy.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.Gate("g")
+}
+
+// What one request says of its kind takes no more memory than it is counted for: topics without a name, of which a MiB holds most.
+func TestDecodedRequestsAreCounted(t *testing.T) {
+	req := kmsg.NewPtrDeleteTopicsRequest()
+	req.Version, req.TopicNames = 5, make([]string, 500_000)
+	b := sent("app", 5, req)
+	req = nil
+	live := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := live()
+	m, err := readMutation(&request{key: keyDeleteTopics, version: 5}, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, questions := m.names(), m.questions()
+	m.hear(kmsg.NewPtrMetadataResponse())
+	counts := m.count(new(noSizes))
+	if more := live() - before; more > heldRequest*uint64(len(b)) {
+		t.Errorf("%d bytes for a request of %d", more, len(b))
+	}
+	runtime.KeepAlive([]any{m, names, questions, counts, b})
+}
+
+// Of the message of a login only the name is kept, and a name that is no text of Kafka's is none.
+func TestLoginKeepsTheNameAlone(t *testing.T) {
+	for name, want := range map[string]principal{"alice": {name: "alice", known: true}, strings.Repeat("n", 1<<15): {}} {
+		l := login{mechanism: scram256}
+		said := "n,,n=" + name + ",r=nonce,x=" + strings.Repeat("x", 400_000)
+		step := l.authenticate(&kmsg.SASLAuthenticateRequest{SASLAuthBytes: []byte(said)})
+		if step.user != want || l.claimed != want {
+			t.Errorf("%.20q", step.user.name)
+		}
+	}
+	var all []principal
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	before := m.HeapAlloc
+	for range 50 {
+		l := login{mechanism: scram256}
+		all = append(all, l.authenticate(&kmsg.SASLAuthenticateRequest{SASLAuthBytes: []byte("n,,n=alice,r=nonce,x=" + strings.Repeat("x", 400_000))}).user)
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	if m.HeapAlloc > before+5<<20 {
+		t.Errorf("%d names take %d bytes", len(all), m.HeapAlloc-before)
+	}
+	runtime.KeepAlive(all)
+}
