@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -95,6 +96,15 @@ func (r *relay) close() {
 	}
 }
 
+// reset ends the client's connection as the kernel of a broker does that is not there. An end in order, before the first answer, is one that
+// clients take for a broker that wants TLS or a login: franz-go gives up records then.
+func (r *relay) reset() {
+	if in := socketOf(r.raw); in != nil {
+		_ = in.SetLinger(0) // where it cannot be, it ends in order
+	}
+	_ = r.raw.Close() // before TLS says that it ends
+}
+
 // drain lets the connection end: no further request is read, and the answers that are under way are waited for.
 func (r *relay) drain() {
 	r.mu.Lock()
@@ -121,7 +131,11 @@ func (r *relay) run() {
 	answers.Go(func() {
 		defer r.close()
 		defer r.recovered()
-		r.tell(r.answers())
+		err := r.answers()
+		if errors.Is(err, syscall.ECONNRESET) {
+			r.reset()
+		}
+		r.tell(err)
 	})
 	defer func() { // after a panic, too
 		r.close()
@@ -179,6 +193,7 @@ func (r *relay) connect() error {
 			r.node.failed.Add(1)
 			s.opts.Failed(address, "connect", err)
 		}
+		r.reset()
 		return err
 	}
 	r.mu.Lock()

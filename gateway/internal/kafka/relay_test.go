@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -335,5 +336,46 @@ func TestPanicEndsPermits(t *testing.T) {
 				t.Errorf("%d permits are left, and %v of the quota; want %v: %s", n, r.left(), c.left, r.logs)
 			}
 		})
+	}
+}
+
+// A client whose broker is not there, or resets the connection, is reset: clients take an end in order, before the
+// first answer, for a fault of their settings. A broker's end in order is one for the client, too.
+func TestBrokerIsNotThere(t *testing.T) {
+	r := newRig(t, policy.Off, time.Minute)
+	for name, c := range map[string]struct {
+		ends func(broker net.Conn)
+		want error
+	}{
+		"it resets":        {func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0) }, syscall.ECONNRESET},
+		"it ends in order": {func(net.Conn) {}, io.EOF},
+	} {
+		client, broker := r.pair()
+		r.write(client, framed("app", 0, kmsg.NewPtrListGroupsRequest()))
+		r.frame(broker)
+		c.ends(broker)
+		_ = broker.Close()
+		if _, err := client.Read(make([]byte, 1)); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+	}
+	_ = r.broker.Close()
+	in, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	client, err := net.Dial("tcp", in.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	accepted, err := in.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.server.relay(accepted, &r.server.bootstrap)
+	if _, err := client.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("without a broker: %v", err)
 	}
 }
