@@ -96,6 +96,10 @@ test-kafka-suites: need-go parts ## franz-go's own tests and Kafka's own, throug
 soak-envoy: need-go parts ## 20 reloads and 5 drains of two gateways behind an Envoy, under load: none lost, none unseen; two minutes
 	WEIR_LONG=1 go test -tags integration -count=1 -v -timeout 30m -run 'TestEnvoyReloadsAndDrains$$' ./gateway/integration/
 
+.PHONY: soak-kafka
+soak-kafka: need-go parts ## three brokers and two gateways restart in turn, under producers and consumers: nothing lost, doubled or out of order; two minutes
+	WEIR_LONG=1 go test -tags integration -count=1 -v -timeout 30m -run 'TestKafkaClusterBehindTwoGateways$$' ./gateway/integration/
+
 .PHONY: parts
 parts: $(H2SPEC) $(RATELIMIT) ## install the real servers that the integration tests run against
 	@scripts/parts

@@ -29,9 +29,10 @@ import (
 	"github.com/weir-go/weir/internal/kafka"
 )
 
-// Three brokers behind two gateways. Meanwhile a partition moves, a broker restarts, and so does one gateway after the other.
-// Idempotent producers lose nothing and double nothing: franz-go's, and Java's. No answer names a broker, and nobody but the gateways
-// connects to one.
+// Three brokers behind two gateways. Meanwhile a partition moves, a broker restarts, and so does each gateway, one after the other.
+// make soak-kafka restarts each broker.
+// Idempotent producers lose nothing and double nothing: franz-go's, and Java's. Consumers that follow them get each record once, in the
+// order of its partition. No answer names a broker, and nobody but the gateways connects to one.
 func TestKafkaClusterBehindTwoGateways(t *testing.T) {
 	t.Parallel()
 	cluster := startBrokers(t, 3, kafka.Config{})
@@ -40,14 +41,61 @@ func TestKafkaClusterBehindTwoGateways(t *testing.T) {
 	seeds := []string{gateways[0].addr, gateways[1].addr}
 	listener := &eavesdropper{t: t}
 	admin := kafkaClient(t, kgo.SeedBrokers(seeds...), kgo.Dialer(listener.dial))
+	makeNumbered(t, admin, func(p int32) []int32 { return []int32{1 + p, 1 + (p+1)%3} })
+	producers := produceNumbers(t, listener, cluster[0], seeds)
+	goOn := func(what string) { t.Helper(); goOn(t, producers, what) }
+	goOn("the beginning")
+	movePartitions(t, admin)
+	goOn("a partition has moved")
+	leaders := map[string]bool{} // that there have been, of each partition
+	synced := func() { eventually(t, "all copies are in sync", func() bool { return inSync(t, admin, leaders) }) }
+	synced()
+	restarted := cluster[1:2]
+	if os.Getenv("WEIR_LONG") != "" {
+		restarted = cluster
+	}
+	for _, broker := range restarted {
+		if err := broker.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		goOn(fmt.Sprintf("broker %d has restarted", broker.ID))
+		synced()
+	}
+	if partitions := 2 * 3; len(leaders) < partitions+2*len(restarted) { // at least as many have had another one for a while
+		t.Errorf("these have led partitions: %v", leaders)
+	}
+	for i, g := range gateways {
+		g.signal(t, syscall.SIGTERM)
+		if err := g.wait(t); err != nil {
+			t.Errorf("gateway %d: %v", i, err)
+		}
+		goOn("a gateway has gone")
+		g.process = start(t, g.addr, t.TempDir(), binary, "run", "--config", g.config)
+		goOn("it is back")
+	}
+	for _, p := range producers {
+		p.end()
+		p.check(t)
+	}
+	for _, g := range gateways {
+		namesNobody(t, listener, g.addr)
+	}
+	if n := looked.Load(); n < 10 {
+		t.Errorf("the brokers' connections were looked at %d times", n)
+	}
+}
+
+// makeNumbered makes the topics of producers of numbers, of three partitions each, whose copies are on some brokers.
+func makeNumbered(t *testing.T, admin *kgo.Client, on func(partition int32) []int32) {
+	t.Helper()
 	create := kmsg.NewPtrCreateTopicsRequest()
 	for _, name := range []string{"go", "java"} {
 		topic := kmsg.NewCreateTopicsRequestTopic()
 		topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, -1, -1
 		for p := range int32(3) {
-			on := kmsg.NewCreateTopicsRequestTopicReplicaAssignment()
-			on.Partition, on.Replicas = p, []int32{1 + p, 1 + (p+1)%3}
-			topic.ReplicaAssignment = append(topic.ReplicaAssignment, on)
+			a := kmsg.NewCreateTopicsRequestTopicReplicaAssignment()
+			a.Partition, a.Replicas = p, on(p)
+			topic.ReplicaAssignment = append(topic.ReplicaAssignment, a)
 		}
 		create.Topics = append(create.Topics, topic)
 	}
@@ -61,41 +109,120 @@ func TestKafkaClusterBehindTwoGateways(t *testing.T) {
 			t.Fatalf("%s: %v", topic.Topic, err)
 		}
 	}
+}
 
-	producers := []*numbered{produceInGo(t, listener, seeds), produceInJava(t, cluster[0], seeds)}
-	goOn := func(what string) { // both
-		t.Helper()
-		for _, p := range producers {
-			from := p.acked.Load()
-			eventually(t, p.topic+" goes on after "+what, func() bool { return p.acked.Load() >= from+100 })
-		}
+// produceNumbers produces in Go and in Java, and follows both.
+func produceNumbers(t *testing.T, listener *eavesdropper, java *kafka.Server, seeds []string) []*numbered {
+	t.Helper()
+	producers := []*numbered{produceInGo(t, listener, seeds), produceInJava(t, java, seeds)}
+	for _, p := range producers {
+		p.follow(t, kafkaClient(t, kgo.SeedBrokers(seeds...), kgo.Dialer(listener.dial), kgo.ConsumeTopics(p.topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+			kgo.MetadataMinAge(100*time.Millisecond)))
 	}
-	goOn("the beginning")
-	movePartitions(t, admin)
-	goOn("a partition has moved")
-	if err := cluster[1].Restart(t.Context()); err != nil {
-		t.Fatal(err)
+	return producers
+}
+
+// goOn waits until all producers, and who follows them, have gone on since something has happened.
+func goOn(t *testing.T, producers []*numbered, since string) {
+	t.Helper()
+	for _, p := range producers {
+		from := p.acked.Load()
+		eventually(t, p.topic+" goes on: "+since, func() bool { return p.acked.Load() >= from+100 && p.read.Load() >= from+100 })
 	}
-	goOn("a broker has restarted")
+}
+
+// Two gateways behind one name: a load balancer of TCP has a port for the bootstrap and one for each node, and passes on each to the same
+// port of either gateway. Both advertise its name. One after the other is drained and restarted. Nothing is lost, doubled or out of order.
+func TestKafkaBehindALoadBalancer(t *testing.T) {
+	t.Parallel()
+	cluster := startBrokers(t, 2, kafka.Config{})
+	name, nodes := freeAddr(t), nodePorts(t, len(cluster))
+	_, bootstrap, _ := net.SplitHostPort(name)
+	var gateways []*gateway
+	for _, host := range []string{"127.0.0.21", "127.0.0.22"} {
+		gateways = append(gateways, startKafkaGateway(t, "", &behind{
+			brokers: []string{cluster[0].Addr, cluster[1].Addr}, advertise: "localhost", addr: net.JoinHostPort(host, bootstrap), ports: nodes,
+		}))
+	}
+	balance(t, name, nodes, gateways)
+	looked := onlyGateways(t, cluster)
+	listener := &eavesdropper{t: t}
+	seeds := []string{"localhost:" + bootstrap}
+	makeNumbered(t, kafkaClient(t, kgo.SeedBrokers(seeds...), kgo.Dialer(listener.dial)), func(p int32) []int32 { return []int32{1 + p%2} })
+	producers := produceNumbers(t, listener, cluster[0], seeds)
+	goOn(t, producers, "the beginning")
 	for i, g := range gateways {
 		g.signal(t, syscall.SIGTERM)
 		if err := g.wait(t); err != nil {
 			t.Errorf("gateway %d: %v", i, err)
 		}
-		goOn("a gateway has gone")
+		goOn(t, producers, "a gateway has gone")
 		g.process = start(t, g.addr, t.TempDir(), binary, "run", "--config", g.config)
-		goOn("it is back")
+		eventually(t, "it gets clients again", func() bool {
+			c, err := listener.dial(t.Context(), "tcp", seeds[0])
+			if err == nil {
+				_, err = askKafka(c, kmsg.NewPtrMetadataRequest())
+				_ = c.Close()
+			}
+			return err == nil && acceptedBy(t, g) > 0
+		})
+		goOn(t, producers, "it is back")
 	}
 	for _, p := range producers {
 		p.end()
-		p.check(t, kafkaClient(t, kgo.SeedBrokers(seeds...), kgo.Dialer(listener.dial), kgo.ConsumeTopics(p.topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart())))
-	}
-	for _, g := range gateways {
-		namesNobody(t, listener, g.addr)
+		p.check(t)
 	}
 	if n := looked.Load(); n < 10 {
 		t.Errorf("the brokers' connections were looked at %d times", n)
 	}
+}
+
+// acceptedBy is how many clients a gateway has accepted where they bootstrap.
+func acceptedBy(t *testing.T, g *gateway) int {
+	var all struct {
+		Kafka []struct{ Bootstrap struct{ Accepted int } }
+	}
+	if err := json.Unmarshal(get(t, g.admin+"/gates"), &all); err != nil {
+		t.Fatal(err)
+	}
+	return all.Kafka[0].Bootstrap.Accepted
+}
+
+// balance starts nginx before gateways, as docs/howto/kafka-several-gateways.md has it. Clients bootstrap at addr, and nodes are at the
+// ports behind the first of a range.
+func balance(t *testing.T, addr, nodes string, gateways []*gateway) {
+	t.Helper()
+	dir := t.TempDir()
+	_, bootstrap, _ := net.SplitHostPort(addr)
+	var first, last int
+	if _, err := fmt.Sscanf(nodes, "%d-%d", &first, &last); err != nil {
+		t.Fatal(err)
+	}
+	ports := []string{bootstrap}
+	for p := first + 1; p <= last; p++ {
+		ports = append(ports, strconv.Itoa(p))
+	}
+	var servers strings.Builder
+	for _, port := range ports {
+		fmt.Fprintf(&servers, "  upstream gateways-%s {", port)
+		for _, g := range gateways {
+			host, _, _ := net.SplitHostPort(g.addr)
+			fmt.Fprintf(&servers, " server %s:%s max_fails=1 fail_timeout=1s;", host, port)
+		}
+		fmt.Fprintf(&servers, " }\n  server { listen 127.0.0.1:%s; proxy_pass gateways-%s; }\n", port, port)
+	}
+	conf := filepath.Join(dir, "nginx.conf")
+	writeFile(t, conf, fmt.Appendf(nil, `load_module %s;
+daemon off;
+error_log stderr error;
+pid %s;
+events { worker_connections 1000; }
+stream {
+  proxy_connect_timeout 1s;
+  proxy_timeout 15m;
+%s}
+`, part(t, "ngx_stream_module.so"), filepath.Join(dir, "pid"), servers.String()))
+	start(t, addr, dir, part(t, "nginx"), "-p", dir, "-e", "stderr", "-c", conf)
 }
 
 // A broker that stands still while all its clients come back at once: the kernel keeps 50 connections for it, and drops the attempts of others. When it
@@ -297,32 +424,99 @@ func (o *overheard) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// inSync reports whether all copies of all partitions of both topics are in sync, and takes note of who leads them.
+func inSync(t *testing.T, admin *kgo.Client, leaders map[string]bool) bool {
+	req := kmsg.NewPtrMetadataRequest()
+	for _, name := range []string{"go", "java"} {
+		topic := kmsg.NewMetadataRequestTopic()
+		topic.Topic = &name
+		req.Topics = append(req.Topics, topic)
+	}
+	resp, err := req.RequestWith(t.Context(), admin)
+	if err != nil {
+		return false
+	}
+	for _, topic := range resp.Topics {
+		for _, p := range topic.Partitions {
+			if p.ErrorCode != 0 || len(p.ISR) != len(p.Replicas) {
+				return false
+			}
+			leaders[fmt.Sprintf("%s-%d by %d", *topic.Topic, p.Partition, p.Leader)] = true
+		}
+	}
+	return len(resp.Topics) == 2
+}
+
 // numbered is a producer of numbers from 0 on, each in one record.
 type numbered struct {
 	topic string
 	acked atomic.Int64
 	end   func() // no more are produced, and what was sent has been answered
+
+	read     atomic.Int64   // different ones
+	seen     map[string]int // how often; of the goroutine that reads, until followed
+	followed chan struct{}  // closed when all that was acknowledged has been read, after enough
+	enough   chan struct{}
 }
 
-// check reads a topic whole. Each number that was acknowledged has to be there, and none twice.
-func (n *numbered) check(t *testing.T, reader *kgo.Client) {
-	t.Helper()
-	acked := int(n.acked.Load())
-	seen := make(map[string]int, acked)
-	for len(seen) < acked {
-		fetches := reader.PollFetches(t.Context())
-		if err := fetches.Err(); err != nil {
-			t.Fatalf("%s, %d of %d: %v", n.topic, len(seen), acked, err)
+// follow reads what is produced while it is. Each partition has to come without a gap, and its numbers have to rise.
+func (n *numbered) follow(t *testing.T, reader *kgo.Client) {
+	n.seen, n.followed, n.enough = map[string]int{}, make(chan struct{}), make(chan struct{})
+	next, last := map[int32]int64{}, map[int32]int{}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	t.Cleanup(func() { stop(); <-ended })
+	whole := func() bool {
+		select {
+		case <-n.enough:
+			return n.read.Load() >= n.acked.Load()
+		default:
+			return false
 		}
-		fetches.EachRecord(func(r *kgo.Record) { seen[string(r.Value)]++ })
 	}
-	for value, times := range seen {
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil && !whole() {
+			within, cancel := context.WithTimeout(ctx, time.Second) // it looks whether that is all
+			fetches := reader.PollFetches(within)
+			cancel()
+			fetches.EachError(func(_ string, partition int32, err error) {
+				if ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("who reads %s-%d: %v", n.topic, partition, err)
+				}
+			})
+			fetches.EachRecord(func(r *kgo.Record) {
+				number, err := strconv.Atoi(string(r.Value))
+				if before, any := last[r.Partition]; err != nil || r.Offset != next[r.Partition] || any && number <= before {
+					t.Errorf("%s-%d: %q at offset %d, where %d is next, behind %d", n.topic, r.Partition, r.Value, r.Offset, next[r.Partition], before)
+				}
+				next[r.Partition], last[r.Partition] = r.Offset+1, number
+				if n.seen[string(r.Value)]++; n.seen[string(r.Value)] == 1 {
+					n.read.Add(1)
+				}
+			})
+		}
+		close(n.followed)
+	}()
+}
+
+// check waits until all that was acknowledged has been read. Each number has to be there, and none twice.
+func (n *numbered) check(t *testing.T) {
+	t.Helper()
+	close(n.enough)
+	acked := int(n.acked.Load())
+	select {
+	case <-n.followed:
+	case <-time.After(await.Patience):
+		t.Fatalf("%s: %d have been read, of %d", n.topic, n.read.Load(), acked)
+	}
+	for value, times := range n.seen {
 		if times != 1 {
 			t.Errorf("%s: %s is there %d times", n.topic, value, times)
 		}
 	}
 	for i := range acked {
-		if seen[strconv.Itoa(i)] == 0 {
+		if n.seen[strconv.Itoa(i)] == 0 {
 			t.Errorf("%s: %d of %d is lost", n.topic, i, acked)
 		}
 	}

@@ -138,7 +138,7 @@ type behind struct {
 	advertise      string       // 127.0.0.1
 	quotas         string       // without the braces
 
-	addr, ports string // where clients bootstrap, and the range for nodes; the start sets both
+	addr, ports string // where the gateway listens, and the range for nodes; the start sets both, unless they are
 }
 
 // startKafkaGateway runs weir on a file about Kafka alone, before one cluster or several. conf is what else the file has. The gateway's addr is
@@ -151,7 +151,9 @@ func startKafkaGateway(t *testing.T, conf string, clusters ...*behind) *gateway 
 	text := fmt.Appendf(nil, "admin: {address: %s, token_file: token}\n%s\nkafka:\n", admin, conf)
 	for _, b := range clusters {
 		name := cmp.Or(b.name, "main")
-		b.addr, b.ports = freeAddr(t), nodePorts(t, len(b.brokers))
+		if b.addr == "" {
+			b.addr, b.ports = freeAddr(t), nodePorts(t, len(b.brokers))
+		}
 		listen := fmt.Sprintf("address: %q", b.addr)
 		if b.cert != nil {
 			listen += fmt.Sprintf(", tls: {cert: %q, key: %q}", b.cert.cert, b.cert.key)
