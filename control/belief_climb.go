@@ -69,7 +69,7 @@ func (b *Belief) ascend(w *Window, saturated bool) Decision {
 // that may be the same for all: whoever looks only there sees no reason to try less.
 func (b *Belief) lookBelow() bool {
 	first := b.at
-	if first < lnHigh-1e-9 || b.climb.vain > 0 {
+	if first < lnHigh-1e-9 || b.climb.vain > 0 || b.climb.later {
 		return false
 	}
 	b.set(first - lookDown)

@@ -290,6 +290,31 @@ func TestBeliefFromAHighFirstLimit(t *testing.T) {
 	}
 }
 
+// After an outage the limit climbs again from one that was found. There is nothing to try below that.
+func TestBeliefLooksBelowNoFoundLimit(t *testing.T) {
+	b := newBelief(t, BeliefConfig{})
+	g := worldOf(b, 300)
+	g.done(time.Minute)
+	again := false
+	g.decided = func(d Decision) {
+		again = again || d.Reason == "good answers again"
+		if strings.HasPrefix(d.Reason, "a high first limit") {
+			t.Errorf("after an outage: %+v", d)
+		}
+	}
+	found := g.d.Limit
+	late := true
+	g.good = func(time.Duration) bool { return !late }
+	for until := g.now + time.Minute; g.d.Reason != "nothing that finished was of use" && g.now < until; {
+		g.window()
+	}
+	late = false
+	g.done(g.now + time.Minute)
+	if !again || found < 200 {
+		t.Errorf("no climb from a high limit after an outage: %d before", found)
+	}
+}
+
 // Whoever does not come back while less is tried finds the first limit again, and no second look. What is saved
 // meanwhile is the first limit.
 func TestBeliefReturnsFromALookBelow(t *testing.T) {
