@@ -113,8 +113,15 @@ func (r *relay) pass(a *incoming, buf []byte) error {
 	if _, err := r.client.Write(a.frame); err != nil {
 		return err
 	}
-	return copyN(r.client, r.broker, 4+a.size-len(a.frame), buf)
+	left, err := splice(r.client, r.broker, 4+a.size-len(a.frame), answerSplices, stop)
+	if err != nil {
+		return err
+	}
+	return copyN(r.client, r.broker, left, buf)
 }
+
+// stop lets no error pass.
+func stop(err error) error { return err }
 
 // decodeAnswer reads an answer to its end.
 func (r *relay) decodeAnswer(a *incoming) (resp kmsg.Response, header []byte, err error) {

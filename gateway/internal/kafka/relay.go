@@ -62,8 +62,9 @@ const (
 // leastSpliced is the least that is moved by the kernel: below that, what it takes to begin is more than what is saved.
 const leastSpliced = 64 << 10
 
-// splices bounds the requests that are moved by the kernel at a time. Each has a pipe: two descriptors, and up to 1 MiB of the kernel's memory.
-var splices = make(chan struct{}, 64)
+// These bound what is moved by the kernel at a time: requests, and answers. They are apart, because clients may read slowly. Each has a
+// pipe: two descriptors, and up to 1 MiB of the kernel's memory, of which a user has 64 MiB by default (pipe-user-pages-soft).
+var requestSplices, answerSplices = make(chan struct{}, 32), make(chan struct{}, 32)
 
 // buffers are what bytes are copied through. An idle connection has none.
 var buffers = sync.Pool{New: func() any { return new([buffer]byte) }}
@@ -434,29 +435,39 @@ func (r *relay) forward(frame []byte, left int, buf []byte) error {
 	return copyN(r.broker, r, left, buf)
 }
 
-// splice lets the kernel move the rest of a large request from socket to socket, n bytes. It returns how many are left to be copied: all, with TLS on either
-// side, or while it does so for too many.
+// splice lets the kernel move the rest of a large request, n bytes. It returns how many are left to be copied.
 func (r *relay) splice(n int) (left int, err error) {
-	from, to := socketOf(r.client), socketOf(r.broker)
-	if n < leastSpliced || from == nil || to == nil {
+	return splice(r.broker, r.client, n, requestSplices, func(err error) error {
+		if errors.Is(err, os.ErrDeadlineExceeded) && r.leaving() {
+			err = r.whole() // being let go ends no request
+		}
+		return err
+	})
+}
+
+// splice lets the kernel move n bytes from socket to socket, and returns how many are left to be copied: all, if they are few, with TLS on
+// either side, or without a slot. It goes on after an error that passing makes nil.
+func splice(to, from net.Conn, n int, slots chan struct{}, passing func(error) error) (left int, err error) {
+	in, out := socketOf(from), socketOf(to)
+	if n < leastSpliced || in == nil || out == nil {
 		return n, nil
 	}
 	select {
-	case splices <- struct{}{}:
-		defer func() { <-splices }()
+	case slots <- struct{}{}:
+		defer func() { <-slots }()
 	default:
 		return n, nil
 	}
-	rest := io.LimitedReader{R: from, N: int64(n)}
+	rest := io.LimitedReader{R: in, N: int64(n)}
 	for rest.N > 0 {
-		_, err := to.ReadFrom(&rest)
-		if errors.Is(err, os.ErrDeadlineExceeded) && r.leaving() {
-			err = r.whole() // being let go ends no request
-		} else if err == nil && rest.N > 0 {
-			err = io.ErrUnexpectedEOF
+		_, err := out.ReadFrom(&rest)
+		if err == nil && rest.N > 0 {
+			return 0, io.ErrUnexpectedEOF
 		}
 		if err != nil {
-			return 0, err
+			if err = passing(err); err != nil {
+				return 0, err
+			}
 		}
 	}
 	return 0, nil

@@ -27,14 +27,14 @@ import (
 // A large request arrives as it was sent, also while its connection is let go, whether the kernel moves it or the gateway. What
 // follows it is not part of it.
 func TestLargeRequests(t *testing.T) {
-	for name, busy := range map[string]int{"spliced": 0, "copied": cap(splices)} {
+	for name, busy := range map[string]int{"spliced": 0, "copied": cap(requestSplices)} {
 		t.Run(name, func(t *testing.T) {
 			for range busy {
-				splices <- struct{}{}
+				requestSplices <- struct{}{}
 			}
 			defer func() {
 				for range busy {
-					<-splices
+					<-requestSplices
 				}
 			}()
 			r := newRig(t, policy.Off, time.Minute)
@@ -377,5 +377,43 @@ func TestBrokerIsNotThere(t *testing.T) {
 	r.server.relay(accepted, &r.server.bootstrap)
 	if _, err := client.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("without a broker: %v", err)
+	}
+}
+
+// Large answers arrive as they were sent, whether the kernel moves them or the gateway, and what follows them is not part of them. A broker that ends within one
+// ends its client, which has got the beginning.
+func TestLargeAnswers(t *testing.T) {
+	for name, busy := range map[string]int{"spliced": 0, "copied": cap(answerSplices)} {
+		t.Run(name, func(t *testing.T) {
+			for range busy {
+				answerSplices <- struct{}{}
+			}
+			defer func() {
+				for range busy {
+					<-answerSplices
+				}
+			}()
+			r := newRig(t, policy.Off, time.Minute)
+			client, broker := r.pair()
+			var all []byte
+			for _, size := range []int{3 << 20, leastSpliced, 100, 1 << 20} {
+				r.write(client, framed("app", 12, kmsg.NewPtrFetchRequest()))
+				r.frame(broker)
+				one := append(answer(12, kmsg.NewPtrFetchResponse()), make([]byte, size)...)
+				for i := 64; i < len(one); i++ {
+					one[i] = byte(rand.Uint32()) // records, which nobody looks at
+				}
+				binary.BigEndian.PutUint32(one, uint32(len(one)-4))
+				all = append(all, one...)
+			}
+			cut := len(all) - 1000
+			go func() {
+				_, _ = broker.Write(all[:cut])
+				_ = broker.Close()
+			}()
+			if got, err := io.ReadAll(client); err != nil || !bytes.Equal(got, all[:cut]) {
+				t.Errorf("%d bytes of %d, %v", len(got), cut, err)
+			}
+		})
 	}
 }
