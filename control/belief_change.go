@@ -10,7 +10,8 @@ import (
 func (b *Belief) cut(w *Window) string {
 	y := &b.yield
 	y.good += w.OK
-	y.bad += w.Dropped()
+	spoiled := b.spoiled(w)
+	y.bad += w.Dropped() + spoiled
 	total := y.good + y.bad
 	if total < cutCount {
 		return ""
@@ -36,13 +37,15 @@ func (b *Belief) cut(w *Window) string {
 		return ""
 	case good > 0 && (bad <= total/2 || y.cuts >= mostCuts):
 		return ""
-	case b.now-b.lastCut < w.Mean() && y.cuts > 0:
+	case b.now-b.lastCut < b.rest(w) && y.cuts > 0:
 		return "" // what ends was admitted before the last cut, which was for that
 	}
 	// A step up that leads to this was too far. It is no outage, and where it led is no place to
-	// come back to.
+	// come back to. Nor is a limit at which work spoils other work.
 	if b.mode == tracking || b.climb.rate == 0 {
-		b.before.keep(b)
+		if spoiled <= w.Dropped() {
+			b.before.keep(b)
+		}
 		y.out = y.out || good == 0
 	}
 	y.cuts++
@@ -60,6 +63,30 @@ func (b *Belief) cut(w *Window) string {
 		return "nothing that finished was of use"
 	}
 	return "less than half of what finished was of use"
+}
+
+// spoiled is how much failed after as long in its slot as half of what does not fail takes. So it is with
+// transactions that meet: fewer at once, and more of them succeed. What fails within a moment says nothing
+// about the limit.
+func (b *Belief) spoiled(w *Window) int64 {
+	var slow, failed int64
+	for _, s := range w.Samples {
+		if s.Failed {
+			failed++
+			if b.long > 0 && s.Latency.Seconds() >= b.long/2 {
+				slow++
+			}
+		}
+	}
+	return w.Failed * slow / max(1, failed)
+}
+
+// rest is how long what was inside at a cut goes on ending.
+func (b *Belief) rest(w *Window) time.Duration {
+	if w.Timed == 0 && w.Failed > 0 {
+		return time.Duration(b.long * float64(time.Second))
+	}
+	return w.Mean()
 }
 
 // The constants of a cut by belief, besides those of [Knee]'s.

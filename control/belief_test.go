@@ -618,3 +618,36 @@ func (j *jumping) Update(w *Window) Decision {
 	}
 	return j.Belief.Update(&seen)
 }
+
+// Where work makes other work fail, two at a time get most done, and of a hundred nothing succeeds. The
+// limit comes down from wherever it begins, and does not go back up there.
+func TestBeliefWhereWorkSpoilsOther(t *testing.T) {
+	for _, first := range []int64{4, 20, 128, 1000} {
+		g := worldOf(newBelief(t, BeliefConfig{Initial: first}), 30)
+		g.fails = func(g *world) bool { return g.random.Float64() > math.Pow(0.65, float64(len(g.inside))) }
+		g.run(20 * time.Second)
+		good, all := int64(0), time.Duration(0)
+		g.decided = func(d Decision) { all, good = all+g.w.Elapsed, good+g.w.OK }
+		got := g.run(40 * time.Second)
+		if rate := float64(good) / all.Seconds(); got > 5 || rate < 0.8*65 {
+			t.Errorf("from %d: %.1f slots, %.0f answers a second; with two it would be 65", first, got, rate)
+		}
+	}
+}
+
+// Failing that has nothing to do with the limit leaves it where it was, or brings it back there.
+func TestBeliefOutlivesFailing(t *testing.T) {
+	const places = 30
+	for name, fails := range map[string]func(*world) bool{
+		"six of ten, for good":   func(g *world) bool { return g.random.IntN(10) < 6 && g.now > 20*time.Second },
+		"all, for five seconds":  func(g *world) bool { return g.now > 20*time.Second && g.now < 25*time.Second },
+		"half, for five seconds": func(g *world) bool { return g.random.IntN(2) == 0 && g.now > 20*time.Second && g.now < 25*time.Second },
+	} {
+		g := worldOf(newBelief(t, BeliefConfig{}), places)
+		g.fails = fails
+		g.run(30 * time.Second)
+		if got := g.run(40 * time.Second); got < 0.85*places || got > 1.6*places {
+			t.Errorf("%s: %.1f slots for %d places", name, got, places)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package sim
 import (
 	"cmp"
 	"context"
+	"math"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -143,9 +144,12 @@ func (w *world) admitted(a *attempt, p weir.Permit) {
 	}
 	a.permit, a.waiter, a.state = p, nil, stateInside
 	w.stats.admitted(w.now, w.now-a.start)
-	if e := w.phase.errors; e != nil && a.class.fate.Float64() < cmp.Or(e.Share, 1) {
-		w.failing++
+	e := w.phase.errors
+	if e != nil && a.class.fate.Float64() < e.odds(w.server.Len()) {
 		a.failed, a.overloaded = true, e.As == "overload"
+	}
+	if a.failed && e.Conflict == 0 {
+		w.failing++
 		after := cmp.Or(time.Duration(e.After), time.Millisecond)
 		w.events.push(event{at: w.now + after, kind: eventError, subject: a.index})
 	} else {
@@ -155,6 +159,14 @@ func (w *world) admitted(a *attempt, p weir.Permit) {
 	if over := float64(w.inside()) - w.stats.limit.value; over > 0 {
 		w.stats.overLimit(w.now, float64(int64(w.inside())-w.limitNow()))
 	}
+}
+
+// odds is how likely a request fails, with so many others inside.
+func (e *Errors) odds(others int) float64 {
+	if e.Conflict > 0 {
+		return 1 - math.Pow(1-e.Conflict, float64(others))
+	}
+	return cmp.Or(e.Share, 1)
 }
 
 // inside counts what has been admitted and not been answered.

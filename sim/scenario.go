@@ -105,6 +105,10 @@ type Errors struct {
 	// As is the outcome that the gate sees: failed (default), as for a
 	// fault, or overload, as for a server that says it is busy.
 	As string `json:"as,omitempty" enum:"failed,overload"`
+	// Conflict, instead of the share, is how likely any other request that is inside makes one fail, as
+	// transactions that update the same row do. It fails when all its work is done. So of n inside each succeeds
+	// with the odds (1−conflict)ⁿ⁻¹.
+	Conflict float64 `json:"conflict,omitempty" min:"0" max:"1"`
 }
 
 // Class is one kind of request.

@@ -18,6 +18,7 @@ func TestTroubleInPhases(t *testing.T) {
 		{"stalled", `{"for": "5ms"}, {"for": "100ms", "stalled": true}, {"for": "1s"}`, `"0s"`, 1, 0, 110 * time.Millisecond},
 		{"errors", `{"for": "1s", "errors": {}}`, `"0s"`, 0, 1, time.Millisecond},
 		{"errors take time", `{"for": "1s", "errors": {"after": "7ms", "as": "overload"}}`, `"0s"`, 0, 1, 7 * time.Millisecond},
+		{"alone there is no conflict", `{"for": "1s", "errors": {"conflict": 1}}`, `"0s"`, 1, 0, 10 * time.Millisecond},
 		{"the answer reaches a suspended process late", `{"for": "5ms"}, {"for": "100ms", "suspended": true}, {"for": "1s"}`, `"0s"`, 1, 0, 105 * time.Millisecond},
 		{"so does the request", `{"for": "5ms"}, {"for": "100ms", "suspended": true}, {"for": "1s"}`, `"65ms"`, 1, 0, 50 * time.Millisecond},
 	}
@@ -31,6 +32,19 @@ func TestTroubleInPhases(t *testing.T) {
 				t.Errorf("took %v, want %v", s.P999, tt.p999)
 			}
 		})
+	}
+}
+
+// A request that conflicts with one inside does its work and fails.
+func TestConflicts(t *testing.T) {
+	s := summary(t, `{"name": "trouble", `+pool+`, `+guarded+`, "phases": [{"for": "1s", "errors": {"conflict": 1}}], "traffic": [{"at": ["0s", "5ms", "100ms"]}]}`)
+	if s.Good != 2 || s.Answered != 3 || s.P999 < 9*time.Millisecond {
+		t.Errorf("%d good of %d, in up to %v", s.Good, s.Answered, s.P999)
+	}
+	// Of n inside each succeeds with the odds 0.65^(n-1).
+	s = summary(t, `{"name": "trouble", `+pool+`, `+guarded+`, "phases": [{"for": "100s", "rps": 2000, "errors": {"conflict": 0.35}}]}`)
+	if part := float64(s.Good) / float64(s.Answered); part < 0.63 || part > 0.67 {
+		t.Errorf("%.3f succeed", part)
 	}
 }
 
@@ -145,14 +159,14 @@ func TestSeries(t *testing.T) {
 func TestParseFindsFaultsOfTrouble(t *testing.T) {
 	_, err := ParseScenario([]byte(`{
 		"name": "bad", "backend": "B1", "policy": "none",
-		"phases": [{"for": "10s", "work": -1, "stalled": true, "capacity": 0.5, "errors": {"share": 2, "after": "-1s", "as": "ok"}}],
+		"phases": [{"for": "10s", "work": -1, "stalled": true, "capacity": 0.5, "errors": {"share": 2, "after": "-1s", "as": "ok", "conflict": 0.5}}],
 		"traffic": [
 			{"patience": 2, "leaves": true, "cache": {"keys": 0, "zipf": 0, "size": 3, "flush": ["-1s"]}},
 			{"work": -1, "shape": {"dist": "constant"}},
 			{"shape": {"dist": "constant", "mean": "1s"}, "service": {"dist": "constant", "mean": "1s"}},
 			{"phases": [{"for": "1s", "suspended": true}]}]
 	}`))
-	wantFaults(t, err, "phases[0].work: is -1", "phases[0].stalled: ", "phases[0].errors.share: is 2", "phases[0].errors.after: is -1s", `phases[0].errors.as: "ok"`,
+	wantFaults(t, err, "phases[0].work: is -1", "phases[0].stalled: ", "phases[0].errors.share: is 2", "phases[0].errors.after: is -1s", "phases[0].errors.conflict: cannot go together with share or after", `phases[0].errors.as: "ok"`,
 		"traffic[0].patience: ", "traffic[0].cache.keys: is 0", "traffic[0].cache.zipf: is 0", "traffic[0].cache.size: 3", "traffic[0].cache.flush[0]: is -1s",
 		"traffic[1].work: is -1", "traffic[1].shape.mean", "traffic[2].service: ", "traffic[3].phases[0]: ")
 }

@@ -45,6 +45,9 @@ func (s *Scenario) check(f *fault.List) {
 func (p *Phase) check(f *fault.List, path fault.Path) {
 	f.Require(p.Load == 0 || p.RPS == 0, path.At("rps"), "load and rps are both given; write one of them")
 	f.Require(!p.Stalled || p.Capacity == 0, path.At("stalled"), "a backend that stands still has no capacity; leave that out")
+	if e := p.Errors; e != nil {
+		f.Require(e.Conflict == 0 || e.Share == 0 && e.After == 0, path.At("errors", "conflict"), "cannot go together with share or after: what fails by a conflict has done all its work")
+	}
 }
 
 // aboutBackend reports whether the phase says more than a rate.

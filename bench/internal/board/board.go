@@ -21,6 +21,7 @@
 package board
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -43,6 +44,7 @@ var rows = []string{
 	"slower", "faster", "mix", "brownout", "brownout-slow", "failfast", "failhalf",
 	"steps-800", "steps-1500",
 	"T-1x", "T-2x", "T-10x", "T-spike", "T-half", "T-tenth", "T-calm", "T-busy",
+	"first-4", "first-128", "first-1000", "conflict", "conflict-4", "conflict-128", "conflict-1000",
 }
 
 // controllers are the columns, in order.
@@ -330,12 +332,25 @@ func (g *group) under(column, controller string) (*sim.Scenario, error) {
 	}
 	s, err := g.scenario.With(g.backend, named)
 	if err == nil && byDefault {
-		s, err = s.WithPolicy(policyOf(controller))
+		p := policyOf(controller)
+		if first := firstLimit(&g.scenario.Policy.Spec); first > 0 {
+			p = policyOf(cmp.Or(controller, "belief")) // a limit alone would be a fixed one
+			p.Gates["backend"].Limit.Limit = first
+		}
+		s, err = s.WithPolicy(p)
 	}
 	if err == nil && column != "none" {
 		s, err = behindQuotas(&g.scenario.Policy.Spec, s)
 	}
 	return s, err
+}
+
+// firstLimit is where the default begins, if the scenario's own policy says it; 0 if not.
+func firstLimit(own *policy.Spec) int64 {
+	if l := own.Gates["backend"].Limit; l != nil && l.Controller == "belief" {
+		return l.Limit
+	}
+	return 0
 }
 
 // behindQuotas puts the quotas that the scenario's own policy has before the gates of the
@@ -461,6 +476,9 @@ func bestFixed(ctx context.Context, onBackend *sim.Scenario) (*oracle, error) {
 		if l := max(1, int64(math.Round(f*float64(best)))); !slices.Contains(limits, l) {
 			limits = append(limits, l)
 		}
+	}
+	if onBackend.Phases[0].Errors != nil && onBackend.Phases[0].Errors.Conflict > 0 {
+		limits = slices.Compact(slices.Sorted(slices.Values(append(limits, 1, 2, 3)))) // whatever the backend could do
 	}
 	var tried []*oracle
 	try := func(limit int64, wait float64) error {
