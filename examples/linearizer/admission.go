@@ -28,9 +28,16 @@ const (
 	byNone  = "off"   // as many as come
 )
 
+var allControllers = []string{byLine, byDrain, byNone}
+
+func errController(name string) error {
+	return fmt.Errorf("-admission is line, drain or off, not %q", name)
+}
+
 // smallMachine has thresholds for two cores. EvidentDB's are 10 to 1,000 slots at a lag of 10,000 to 100,000,
-// read every 5 s.
-var smallMachine = admissionConfig{controller: byLine, min: 1, max: 20, target: 200, critical: 2000, every: time.Second, wait: 100 * time.Millisecond}
+// read every 5 s. The wait for a slot is a quarter of the time that a batch takes at a lag of 100: whoever waits
+// has the time of the queue before the gate on top of the one behind it.
+var smallMachine = admissionConfig{controller: byLine, min: 1, max: 20, target: 200, critical: 2000, every: time.Second, wait: 50 * time.Millisecond}
 
 // admission is the gate of an API server.
 type admission struct {
@@ -56,7 +63,7 @@ func openAdmission(cfg admissionConfig, brokers []string, log *slog.Logger) (*ad
 	case byNone:
 		a.Disabled = true
 	default:
-		err = fmt.Errorf("-admission is line, drain or off, not %q", cfg.controller)
+		err = errController(cfg.controller)
 	}
 	if err == nil {
 		var gate *weirkafka.Admission

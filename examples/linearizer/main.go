@@ -84,7 +84,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 		return o.process(ctx)
 	case "live":
 		o.real = true
-		_, err := o.overloads(ctx, byLine, byDrain, byNone)
+		_, err := o.overloads(ctx, strings.Split(o.admission.controller, ",")...)
 		return err
 	case "kills":
 		return o.kills(ctx)
@@ -120,7 +120,11 @@ func (o *options) flags(command string, errs io.Writer) *flag.FlagSet {
 	}
 	if command != "process" {
 		f.DurationVar(&o.patience, "patience", 10*time.Second, "how long a client waits for its result if it does not say")
-		f.StringVar(&o.admission.controller, "admission", o.admission.controller, "what sets the slots of a database: line, drain, or off for no bound")
+		setBy, means := o.admission.controller, "what sets the slots of a database: line, drain, or off for no bound"
+		if command == "live" {
+			setBy, means = strings.Join(allControllers, ","), means+"; some of them, with commas between"
+		}
+		f.StringVar(&o.admission.controller, "admission", setBy, means)
 		f.Int64Var(&o.admission.min, "min", o.admission.min, "slots of a database at the critical lag")
 		f.Int64Var(&o.admission.max, "max", o.admission.max, "slots of a database up to the target lag")
 		f.Float64Var(&o.admission.target, "target", o.admission.target, "lag up to which a database has all its slots")

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -130,5 +131,24 @@ func TestOldest(t *testing.T) {
 		if got := oldest(tt.parts); got != tt.want {
 			t.Errorf("%s: %d, want %d", tt.name, got, tt.want)
 		}
+	}
+}
+
+// Records of a partition wait for one another only so long: meanwhile older ones of other partitions wait, too.
+func TestGather(t *testing.T) {
+	records := make([]*kgo.Record, 1000)
+	for i := range records {
+		records[i] = &kgo.Record{}
+	}
+	for _, tt := range []struct {
+		work time.Duration
+		want int
+	}{{0, maxGroup}, {time.Millisecond, 8}, {4 * time.Millisecond, 2}, {time.Minute, 1}} {
+		synctest.Test(t, func(t *testing.T) {
+			p := &processor{pace: pace{each: tt.work, due: time.Now()}}
+			if got, err := p.gather(t.Context(), records); len(got) != tt.want || err != nil {
+				t.Errorf("%v each: %d records in a transaction, want %d: %v", tt.work, len(got), tt.want, err)
+			}
+		})
 	}
 }

@@ -41,6 +41,11 @@ func (o *options) overloads(ctx context.Context, controllers ...string) (all []*
 	if o.kafka != "" {
 		return nil, errors.New("this needs a topic without records for each run, so it starts brokers of its own; leave -kafka out")
 	}
+	for _, controller := range controllers {
+		if !slices.Contains(allControllers, controller) {
+			return nil, errController(controller)
+		}
+	}
 	o.work = cmp.Or(o.work, demoWork)
 	capacity := overloadProcessors / o.work.Seconds()
 	if rate := overloadFactor * capacity; rate > loadgen.MaxRate {

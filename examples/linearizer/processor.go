@@ -191,11 +191,12 @@ func (p *processor) commit(partition int32, epoch, next int64) {
 }
 
 // maxFetch is how many records are taken at once; within them the oldest goes first. maxGroup is the most of
-// one transaction, and groupWait how long they wait for one another.
+// one transaction, and groupWait how long they wait for one another. Older records of the other partitions
+// wait as long, so it is short.
 const (
 	maxFetch  = 1024
 	maxGroup  = 256
-	groupWait = 25 * time.Millisecond
+	groupWait = 8 * time.Millisecond
 )
 
 // run works until ctx ends. It returns nil then.
@@ -251,13 +252,9 @@ func (p *processor) work(ctx context.Context, partition int32, records []*kgo.Re
 	if !ours {
 		return all
 	}
-	records = records[:min(len(records), maxGroup)]
-	var entries []entry
-	for begun := time.Now(); len(entries) < len(records) && (len(entries) == 0 || time.Since(begun) < groupWait); {
-		if p.pace.wait(ctx) != nil {
-			return all
-		}
-		entries = append(entries, read(records[len(entries)]))
+	entries, err := p.gather(ctx, records)
+	if err != nil {
+		return all
 	}
 	if !p.apply(ctx, partition, epoch, entries) {
 		return all
@@ -265,6 +262,18 @@ func (p *processor) work(ctx context.Context, partition int32, records []*kgo.Re
 	p.commit(partition, epoch, entries[len(entries)-1].offset+1)
 	p.courier.deliver(entries)
 	return len(entries)
+}
+
+// gather reads the records of one transaction: the first, and what follows it within a moment.
+func (p *processor) gather(ctx context.Context, records []*kgo.Record) (entries []entry, err error) {
+	records = records[:min(len(records), maxGroup)]
+	for begun := time.Now(); len(entries) < len(records) && (len(entries) == 0 || time.Since(begun) < groupWait); {
+		if err := p.pace.wait(ctx); err != nil {
+			return nil, err
+		}
+		entries = append(entries, read(records[len(entries)]))
+	}
+	return entries, nil
 }
 
 // read makes an entry of a record.
