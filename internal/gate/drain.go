@@ -25,14 +25,20 @@ const (
 // Reset begins an interval.
 func (d *Drain) Reset(now time.Duration) { d.since, d.count, d.busy = now, 0, false }
 
-// Want notes that somebody was refused or queued, or would have been.
-func (d *Drain) Want(now time.Duration) { d.busy, d.Wanted = true, now }
+// Want notes that somebody was refused or queued, or would have been. An interval in which nobody was, for
+// longer than a rate holds, begins anew: it says how little was asked for. A queue would be told minutes for it.
+func (d *Drain) Want(now time.Duration) {
+	if !d.busy && now-d.since > stale {
+		d.Reset(now)
+	}
+	d.busy, d.Wanted = true, now
+}
 
 // Finish counts a release of units.
 func (d *Drain) Finish(now time.Duration, units int64, wanted bool) {
 	d.count += units
 	if wanted {
-		d.busy, d.Wanted = true, now
+		d.Want(now)
 	}
 	if now-d.since >= drainInterval {
 		d.measure(now)
