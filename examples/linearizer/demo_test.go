@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/weir-go/weir/internal/loadgen"
 )
 
 // The demo says what to type, and what it says works. Ctrl-C ends it.
@@ -94,5 +96,16 @@ func TestPlot(t *testing.T) {
 	}
 	if out := printed.String(); !strings.Contains(out, "\nline ") || !strings.Contains(out, "\noff ") {
 		t.Error(out)
+	}
+}
+
+// A second at which nobody has looked is left out: drawn as 0, the slots and what was applied would end there.
+func TestPlotLeavesOutWhatNobodySaw(t *testing.T) {
+	draw := func(seen ...watched) string {
+		return drawOverloads([]*overload{{controller: byLine, capacity: 500, seconds: 4, tallies: make([]loadgen.Tally, 4), seen: seen}})
+	}
+	first, second := watched{at: time.Second, lag: 100, slots: 7, applied: 500}, watched{at: 2 * time.Second, lag: 100, slots: 7, applied: 1000}
+	if draw(first, second) == draw(first, second, watched{at: 3 * time.Second, applied: 1000}) {
+		t.Error("a second that nobody saw is drawn as one without slots")
 	}
 }

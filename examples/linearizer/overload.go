@@ -199,7 +199,7 @@ func drawOverloads(all []*overload) string {
 	for _, x := range all {
 		style := styles[x.controller]
 		offered, late := make([]float64, x.seconds), make([]float64, x.seconds)
-		applied, behind, capacity := make([]float64, x.seconds), make([]float64, x.seconds), make([]float64, x.seconds)
+		applied, behind, capacity := unseen(x.seconds), unseen(x.seconds), unseen(x.seconds)
 		for i := range x.tallies {
 			offered[i] = float64(x.tallies[i].Offered)
 			late[i] = float64(x.tallies[i].Admitted.Quantile(0.99)) / float64(time.Millisecond)
@@ -220,4 +220,9 @@ func drawOverloads(all []*overload) string {
 	}
 	d.Panels = slices.DeleteFunc([]chart.Panel{flow, lag, slots, p99}, func(p chart.Panel) bool { return len(p.Curves) == 0 })
 	return d.SVG()
+}
+
+// unseen is a curve of so many seconds at which nobody has looked: they are left out, which a 0 would not be.
+func unseen(seconds int) []float64 {
+	return slices.Repeat([]float64{math.NaN()}, seconds)
 }
