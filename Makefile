@@ -225,7 +225,7 @@ live-callers: build ## clients that cooperate, that do not, and both, before a g
 ANALYTICSARGS ?=
 
 .PHONY: analytics
-analytics: build parts ## an analytical service in a wave of heavy queries, ten minutes; ANALYTICSARGS="-plot /tmp/plots -runs nothing,gateway"
+analytics: build parts ## an analytical service in a wave of heavy queries, twelve minutes; ANALYTICSARGS="-plot /tmp/plots -runs nothing,gateway"
 	@go build -trimpath -o bin/analytics ./examples/analytics
 	@exec bin/analytics $(ANALYTICSARGS)
 

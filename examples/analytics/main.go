@@ -1,7 +1,7 @@
 // Command analytics shows an analytical service in a wave of heavy queries, as Klaviyo told of
 // theirs. Callers with deadlines of their own ask an Envoy, two gRPC pods, and one PostgreSQL.
-// Five ways to protect it get the same load: no limit; the limits of that story; one default gate
-// before both pods; one gate for reports and one for the rest; a default gate in each pod.
+// Six ways to protect it get the same load: no limit; the limits of that story; one gate before both
+// pods, with slots for each caller, or for all together; two gates there; a default gate in each pod.
 //
 // Everything runs on this machine, on loopback, and ends with the command. The load is measured out
 // by what the database can do here. docs/howto/protect-an-analytics-service.md tells what comes out.
@@ -83,7 +83,8 @@ type setup struct {
 var setups = []setup{
 	{"nothing", "no limit but 20 connections of each pod to the database", gateNone, "", "LEAST_REQUEST"},
 	{"seed", "in each pod AIMD on the p95 of 3 s, and at most 2 reports", gateSeed, "", "LEAST_REQUEST"},
-	{"gateway", "one default gate in ext_proc, before both pods", gateNone, oneGate, "LEAST_REQUEST"},
+	{"gateway", "one gate in ext_proc, before both pods: 2 slots for reports, what is found out for each of the others", gateNone, oneGate, "LEAST_REQUEST"},
+	{"gateway-plain", "one default gate in ext_proc for all callers together, by priority", gateNone, plainGate, "LEAST_REQUEST"},
 	{"gateway-two", "two gates in ext_proc: 2 slots for reports, a default gate for the rest", gateNone, twoGates, "LEAST_REQUEST"},
 	{"pods", "a default gate in each pod: each learns from its own share", gateDefault, "", "LEAST_REQUEST"},
 	{"seed-random", "as seed, with random balancing", gateSeed, "", "RANDOM"},

@@ -39,6 +39,8 @@ var extProcFilter string
 var (
 	//go:embed weir.yaml
 	oneGate string
+	//go:embed weir-plain.yaml
+	plainGate string
 	//go:embed weir-two.yaml
 	twoGates string
 )
