@@ -121,8 +121,7 @@ func (c *cluster) member(s *kafka.Server, group, topic string, next bool, offset
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 	}
 	if next {
-		//lint:ignore SA1029 the key is the library's own
-		opts = append(opts, kgo.WithContext(context.WithValue(context.Background(), "opt_in_kafka_next_gen_balancer_beta", true)))
+		opts = append(opts, kgo.ServerSideBalancer(), kgo.Balancers(kgo.RangeBalancer()))
 	}
 	client, err := kgo.NewClient(opts...)
 	if err != nil {
@@ -156,6 +155,28 @@ func (c *cluster) member(s *kafka.Server, group, topic string, next bool, offset
 		return nil
 	}
 	return client
+}
+
+// haveProtocols fails unless the broker says that the groups named next-something have the new protocol, and the others the classic one.
+func (c *cluster) haveProtocols(groups []string) {
+	c.t.Helper()
+	resp, err := kmsg.NewPtrListGroupsRequest().RequestWith(c.t.Context(), c.client)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	protocols := map[string]string{}
+	for _, g := range resp.Groups {
+		protocols[g.Group] = strings.ToLower(g.GroupType)
+	}
+	for _, group := range groups {
+		want := "classic"
+		if strings.HasPrefix(group, "next") {
+			want = "consumer"
+		}
+		if protocols[group] != want {
+			c.t.Errorf("group %s has the protocol %q, want %s", group, protocols[group], want)
+		}
+	}
 }
 
 const groupTool = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
@@ -207,6 +228,7 @@ func TestLagIsKafkas(t *testing.T) {
 	if t.Failed() {
 		return
 	}
+	c.haveProtocols(groups[:4])
 	c.commit("reset", topic, 40, 0, 20)
 	if out, err := s.Tool(t.Context(), groupTool, "--bootstrap-server", s.Addr, "--group", "reset", "--topic", topic, "--reset-offsets", "--to-offset", "3", "--execute"); err != nil {
 		t.Fatal(err, out)
@@ -229,8 +251,24 @@ func TestLagIsKafkas(t *testing.T) {
 	if resp, err := more.RequestWith(t.Context(), c.client); err != nil || resp.Topics[0].ErrorCode != 0 {
 		t.Fatal(resp, err)
 	}
+	ask, asked := kmsg.NewPtrMetadataRequest(), kmsg.NewMetadataRequestTopic()
+	asked.Topic = kmsg.StringPtr(topic)
+	ask.Topics = append(ask.Topics, asked)
+	for known := 0; known < 4; { // the broker learns of it after the answer
+		resp, err := ask.RequestWith(t.Context(), c.client)
+		if err != nil {
+			t.Fatal(err)
+		}
+		known = len(resp.Topics[0].Partitions)
+	}
+	_, again := real(t) // its client has never heard of three partitions
+	again.produce(topic, 0, 0, 0, 8)
+	c.commit("reset", topic, -1, -1, -1, 3)
 
 	tool := described(t, s)
+	if said := tool["reset/"+topic+"/3"]; said != "5" {
+		t.Errorf("of the partition that was added the tool says %q, want 5", said)
+	}
 	compared := 0
 	for _, group := range groups {
 		l, err := NewLag(LagConfig{Brokers: []string{s.Addr}, Group: group, Topics: []string{topic}})

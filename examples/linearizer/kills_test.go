@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// Five kills, one of them of the broker. make linearizer-kills has fifty.
+// Five kills, two of them of the broker. make linearizer-kills has fifty.
 func TestKills(t *testing.T) {
 	t.Parallel()
 	if _, err := kafka.Find(); err != nil {

@@ -246,6 +246,7 @@ func TestSignalMetrics(t *testing.T) {
 			`weir_signal_state{signal="load",state="live"} 1`,
 			`weir_signal_state{signal="load",state="unknown"} 0`,
 			`weir_signal_failures_total{signal="load"} 0`,
+			`weir_signal_age_seconds{signal="load"} 0`,
 		)
 	})
 }

@@ -153,7 +153,7 @@ func printStatus(out io.Writer, s *gatewayStatus, top int) error {
 		rowsOfRefused(p, &s.Gates[i], top)
 	}
 	for _, sig := range s.Signals {
-		p.row("SIGNAL|STATE|VALUE|TROUBLE", sig.Name, sig.State, figure(sig.Value), sig.Error)
+		p.row("SIGNAL|STATE|VALUE|AGE|TROUBLE", sig.Name, sig.State, figure(sig.Value), sig.Age.Round(time.Millisecond), sig.Error)
 	}
 	for i := range s.Stores {
 		rowOfStore(p, &s.Stores[i])
