@@ -114,8 +114,8 @@ func (r *relay) quiet() error {
 	return r.openLocked()
 }
 
-// hold reads a request of n bytes to its end. Beyond a buffer it waits until nothing is in flight, or a client that does not read its
-// answers would keep others out, and then until there is room.
+// hold reads a request of n bytes to its end. Beyond a buffer it waits until nothing is in flight, and then until there is room. Otherwise
+// a client that does not read its answers would keep others out.
 func (r *relay) hold(frame []byte, n int) (_ []byte, err error) {
 	if 4+n <= buffer {
 		return r.rest(frame, n)
