@@ -36,26 +36,6 @@ func newDoor(t *testing.T, q policy.QuotaSpec, mode policy.Mode) (r *rig, broker
 	return r, all
 }
 
-// come is a client that has just connected.
-func (r *rig) come() net.Conn {
-	in, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		r.Fatal(err)
-	}
-	defer in.Close()
-	client, err := net.Dial("tcp", in.Addr().String())
-	if err != nil {
-		r.Fatal(err)
-	}
-	r.Cleanup(func() { _ = client.Close() })
-	accepted, err := in.Accept()
-	if err != nil {
-		r.Fatal(err)
-	}
-	r.server.relay(accepted, &r.server.bootstrap)
-	return client
-}
-
 // Who is one too many is turned away, and the broker never sees it.
 func TestConnectionsAreRefused(t *testing.T) {
 	r, brokers := newDoor(t, policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "1/h", Burst: 2}}, policy.Enforce)

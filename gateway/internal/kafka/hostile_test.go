@@ -432,30 +432,12 @@ func TestPlainOnTLS(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = conns.Close() })
 	r.server.opts.Conns = conns
-	relayed := func() net.Conn {
-		in, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer in.Close()
-		client, err := net.Dial("tcp", in.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		accepted, err := in.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.server.relay(accepted, &r.server.bootstrap)
-		t.Cleanup(func() { _ = client.Close() })
-		return client
-	}
-	plain := relayed()
+	plain := r.come()
 	r.write(plain, framed("app", 3, kmsg.NewPtrApiVersionsRequest()))
 	if said, err := io.ReadAll(plain); len(said) > 7 { // an alert of TLS
 		t.Errorf("%q, %v", said, err)
 	}
-	client := tls.Client(relayed(), &tls.Config{InsecureSkipVerify: true})
+	client := tls.Client(r.come(), &tls.Config{InsecureSkipVerify: true})
 	if err := client.HandshakeContext(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -156,16 +156,19 @@ func (l *logs) String() string {
 	return l.text.String()
 }
 
-// pair is a client of the gateway, and its connection at the broker.
-func (r *rig) pair() (client, broker net.Conn) {
+// come is a client that has just connected.
+func (r *rig) come() net.Conn {
+	r.Helper()
 	in, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		r.Fatal(err)
 	}
 	defer in.Close()
-	if client, err = net.Dial("tcp", in.Addr().String()); err != nil {
+	client, err := net.Dial("tcp", in.Addr().String())
+	if err != nil {
 		r.Fatal(err)
 	}
+	r.Cleanup(func() { _ = client.Close() })
 	accepted, err := in.Accept()
 	if err != nil {
 		r.Fatal(err)
@@ -174,10 +177,18 @@ func (r *rig) pair() (client, broker net.Conn) {
 		accepted = r.wrap(accepted)
 	}
 	r.server.relay(accepted, &r.server.bootstrap)
-	if broker, err = r.broker.Accept(); err != nil {
+	return client
+}
+
+// pair is a client of the gateway, and its connection at the broker.
+func (r *rig) pair() (client, broker net.Conn) {
+	r.Helper()
+	client = r.come()
+	broker, err := r.broker.Accept()
+	if err != nil {
 		r.Fatal(err)
 	}
-	r.Cleanup(func() { _, _ = client.Close(), broker.Close() })
+	r.Cleanup(func() { _ = broker.Close() })
 	return client, broker
 }
 

@@ -24,19 +24,24 @@ import (
 	"github.com/weir-go/weir/policy"
 )
 
+// occupy takes slots until the test ends.
+func occupy(t *testing.T, slots chan struct{}, n int) {
+	for range n {
+		slots <- struct{}{}
+	}
+	t.Cleanup(func() {
+		for range n {
+			<-slots
+		}
+	})
+}
+
 // A large request arrives as it was sent, also while its connection is let go, whether the kernel moves it or the gateway. What
 // follows it is not part of it.
 func TestLargeRequests(t *testing.T) {
 	for name, busy := range map[string]int{"spliced": 0, "copied": cap(requestSplices)} {
 		t.Run(name, func(t *testing.T) {
-			for range busy {
-				requestSplices <- struct{}{}
-			}
-			defer func() {
-				for range busy {
-					<-requestSplices
-				}
-			}()
+			occupy(t, requestSplices, busy)
 			r := newRig(t, policy.Off, time.Minute)
 			client, broker := r.pair()
 			for _, c := range []interface{ SetDeadline(time.Time) error }{client, broker} {
@@ -360,22 +365,7 @@ func TestBrokerIsNotThere(t *testing.T) {
 		}
 	}
 	_ = r.broker.Close()
-	in, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer in.Close()
-	client, err := net.Dial("tcp", in.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	accepted, err := in.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.server.relay(accepted, &r.server.bootstrap)
-	if _, err := client.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+	if _, err := r.come().Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("without a broker: %v", err)
 	}
 }
@@ -385,14 +375,7 @@ func TestBrokerIsNotThere(t *testing.T) {
 func TestLargeAnswers(t *testing.T) {
 	for name, busy := range map[string]int{"spliced": 0, "copied": cap(answerSplices)} {
 		t.Run(name, func(t *testing.T) {
-			for range busy {
-				answerSplices <- struct{}{}
-			}
-			defer func() {
-				for range busy {
-					<-answerSplices
-				}
-			}()
+			occupy(t, answerSplices, busy)
 			r := newRig(t, policy.Off, time.Minute)
 			client, broker := r.pair()
 			var all []byte

@@ -71,6 +71,14 @@ func bulky(n int) []byte {
 	return framed("app", 7, req)
 }
 
+// heap is the memory in use, in bytes.
+func heap() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
 // answered serves the broker's side of a connection.
 func (r *rig) answered(broker net.Conn) {
 	c, done := &cluster{rig: r, topics: map[string]int{}}, make(chan struct{})
@@ -87,12 +95,6 @@ func TestManyLargeRequests(t *testing.T) {
 	n := len(sent) - 4
 	raw := &r.server.rooms.raw
 	*raw = newRoom(int64(within * n))
-	heap := func() uint64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
 	before := heap()
 	rest := make(chan struct{})
 	var served sync.WaitGroup
@@ -299,13 +301,7 @@ func TestDecodedRequestsAreCounted(t *testing.T) {
 	req.Version, req.TopicNames = 5, make([]string, 500_000)
 	b := sent("app", 5, req)
 	req = nil
-	live := func() uint64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
-	before := live()
+	before := heap()
 	m, err := readMutation(&request{key: keyDeleteTopics, version: 5}, b)
 	if err != nil {
 		t.Fatal(err)
@@ -330,18 +326,13 @@ func TestLoginKeepsTheNameAlone(t *testing.T) {
 		}
 	}
 	var all []principal
-	var m runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&m)
-	before := m.HeapAlloc
+	before := heap()
 	for range 50 {
 		l := login{mechanism: scram256}
 		all = append(all, l.authenticate(&kmsg.SASLAuthenticateRequest{SASLAuthBytes: []byte("n,,n=alice,r=nonce,x=" + strings.Repeat("x", 400_000))}).user)
 	}
-	runtime.GC()
-	runtime.ReadMemStats(&m)
-	if m.HeapAlloc > before+5<<20 {
-		t.Errorf("%d names take %d bytes", len(all), m.HeapAlloc-before)
+	if now := heap(); now > before+5<<20 {
+		t.Errorf("%d names take %d bytes", len(all), now-before)
 	}
 	runtime.KeepAlive(all)
 }
