@@ -26,7 +26,7 @@ func makes(m *kmsg.MetadataRequest) bool {
 
 // metadata serves a request for metadata of n bytes, whose beginning is frame. Topics that brokers make are counted then, or none is to be made.
 func (r *relay) metadata(q *Quotas, req *request, frame []byte, n int) error {
-	frame, err := r.decodable(frame, n)
+	frame, err := r.decodable(frame, n, heldRequest*n)
 	if err != nil {
 		return err
 	}

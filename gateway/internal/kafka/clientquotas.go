@@ -83,7 +83,7 @@ type altered struct {
 
 // alterQuotas serves a request to set quotas, of n bytes.
 func (r *relay) alterQuotas(req *request, frame []byte, n int) error {
-	frame, err := r.decodable(frame, n)
+	frame, err := r.decodable(frame, n, heldRequest*n)
 	if err != nil {
 		return err
 	}
@@ -361,7 +361,12 @@ func networkOf(name string) (netip.Prefix, error) {
 
 // describeQuotas serves a request for quotas, of n bytes: those of the broker, and over them those that are kept here.
 func (r *relay) describeQuotas(req *request, frame []byte, n int) error {
-	frame, err := r.decodable(frame, n)
+	room, book := heldRequest*n, r.server.opts.Rules
+	if book != nil {
+		rules, bytes := book.Size()
+		room += heldRule*rules + heldName*bytes
+	}
+	frame, err := r.decodable(frame, n, room)
 	if err != nil {
 		return err
 	}
@@ -375,9 +380,9 @@ func (r *relay) describeQuotas(req *request, frame []byte, n int) error {
 		return err
 	}
 	resp := a.(*kmsg.DescribeClientQuotasResponse)
-	if resp.ErrorCode == 0 && r.server.opts.Rules != nil {
+	if resp.ErrorCode == 0 && book != nil {
 		q := r.server.opts.Quotas()
-		q.describe(r.server.opts.Rules, filter, resp)
+		q.describe(book, filter, resp)
 	}
 	return r.reply(req, resp)
 }
@@ -407,9 +412,11 @@ func (q *Quotas) describe(book *quotas.Book, filter *kmsg.DescribeClientQuotasRe
 			put(&resp.Entries[i], key, value)
 		}
 	}
-	slices.SortFunc(resp.Entries, func(a, b kmsg.DescribeClientQuotasResponseEntry) int {
-		return strings.Compare(entityOf(a.Entity), entityOf(b.Entity))
-	})
+	sorted := make([]kmsg.DescribeClientQuotasResponseEntry, 0, len(at))
+	for _, id := range slices.Sorted(maps.Keys(at)) {
+		sorted = append(sorted, resp.Entries[at[id]])
+	}
+	resp.Entries = sorted
 }
 
 // described is a rule in Kafka's terms. ok is false if Kafka has none for it: it is not in force, has more than one limit, or is about

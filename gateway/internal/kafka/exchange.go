@@ -63,8 +63,9 @@ type request struct {
 // leastRequest is what every request has: key, version and correlation id.
 const leastRequest = 8
 
-// mostHeader bounds what a request may have before the fields that are read of it, in bytes: two texts, and tags. It fits into a buffer.
-const mostHeader = buffer - 4
+// mostHeader bounds what a request may have before the fields that are read of it, in bytes: up to three texts of 32,767, and tags. Brokers
+// bound the tags by the request alone.
+const mostHeader = mostRequest
 
 // refusal is why a connection ends.
 type refusal string

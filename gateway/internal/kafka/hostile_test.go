@@ -14,6 +14,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -169,6 +170,55 @@ func TestArraysThatClaimTooMuch(t *testing.T) {
 	}
 }
 
+// tagged puts a tag into the header of a request that has none.
+func tagged(frame []byte, value string) []byte {
+	const client = 4 + leastRequest // where the length of the client id is
+	at := client + 2 + int(binary.BigEndian.Uint16(frame[client:]))
+	tag := append(binary.AppendUvarint([]byte{1, 77}, uint64(len(value))), value...)
+	return sized(uint32(len(frame)-4+len(tag)-1), slices.Concat(frame[4:at], tag, frame[at+1:]))
+}
+
+// A header may have all that Kafka's own brokers take: texts of 32,767 bytes, and tags up to 1 MiB. Beyond that its connection ends, with a line
+// in the log.
+func TestLongHeaders(t *testing.T) {
+	long := strings.Repeat("x", 1<<15-1)
+	produce, fetch, versions := produceOf("app", 100).(*kmsg.ProduceRequest), kmsg.NewPtrFetchRequest(), kmsg.NewPtrApiVersionsRequest()
+	produce.TransactionID, fetch.MaxBytes = &long, 1
+	versions.ClientSoftwareName, versions.ClientSoftwareVersion = long, long
+	for name, sent := range map[string][]byte{
+		"Produce 3":                          framed(long, 3, produce),
+		"Produce 9":                          framed(long, 9, produce),
+		"Produce 9 with a tag":               tagged(framed(long, 9, produce), long),
+		"Produce 9 with the longest tag":     tagged(framed(long, 9, produce), strings.Repeat("t", mostHeader-2*len(long)-1000)),
+		"Fetch 4":                            framed(long, 4, fetch),
+		"Fetch 15 with a tag":                tagged(framed(long, 15, fetch), long),
+		"ApiVersions 3":                      framed(long, 3, versions),
+		"ListGroups 0, which is not decoded": framed(long, 0, kmsg.NewPtrListGroupsRequest()),
+		"CreateTopics 7, which is":           tagged(framed(long, 7, create(7, "t", 1)), long),
+		"more in the frame than is held":     framed(long, 9, produceOf("app", mostHeader+1000)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, policy.Enforce, time.Minute)
+			client, broker := r.pair()
+			go func() { _, _ = client.Write(sent) }()
+			if got := r.frame(broker); !bytes.Equal(got, sent[4:]) && !(strings.HasPrefix(name, "Create") && bytes.Contains(got, sent[12:12+2*len(long)])) {
+				t.Errorf("the broker gets %d bytes of %d: %s", len(got), len(sent)-4, r.logs)
+			}
+			_, _ = client.Close(), broker.Close()
+			await.That(t, "nothing is held", func() bool { bytes, _ := r.server.rooms.held(); return bytes == 0 && len(r.server.all()) == 0 })
+		})
+	}
+	r := newRig(t, policy.Enforce, time.Minute)
+	client, broker := r.pair()
+	go func() { _, _ = client.Write(tagged(framed(long, 9, produce), strings.Repeat("t", mostHeader))) }()
+	if got, _ := io.ReadAll(broker); len(got) > 0 {
+		t.Errorf("the broker gets %d bytes", len(got))
+	}
+	if text := r.logs.String(); !strings.Contains(text, "has one of more than 1048576 bytes (client id") {
+		t.Errorf("no line says why: %s", text)
+	}
+}
+
 // Tags that nobody knows go on with a request that is put together anew, and with its answer.
 func TestUnknownTagsAreKept(t *testing.T) {
 	r := newRigWith(t, policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "5/s", Burst: 10}, Debt: true}, policy.Enforce, time.Hour)
@@ -176,11 +226,7 @@ func TestUnknownTagsAreKept(t *testing.T) {
 	req := create(7, "a", 12, "b", 1) // of which b is refused
 	req.UnknownTags.Set(200, []byte("body"))
 	req.Topics[0].UnknownTags.Set(201, []byte("topic"))
-	whole := framed("app", 7, req)
-	at := 4 + 8 + 2 + len("app")
-	tagged := append(bytes.Clone(whole[:at]), append([]byte{1, 77, 4, 'h', 'e', 'a', 'd'}, whole[at+1:]...)...)
-	binary.BigEndian.PutUint32(tagged, uint32(len(tagged)-4))
-	r.write(client, tagged)
+	r.write(client, tagged(framed("app", 7, req), "head"))
 	made := func(names ...string) []byte {
 		resp := kmsg.NewPtrCreateTopicsResponse()
 		for _, n := range names {

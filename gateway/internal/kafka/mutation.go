@@ -74,7 +74,7 @@ func (r *relay) mutates(g *policy.Gate, req *request) bool {
 
 // mutate serves a mutation of n bytes, whose beginning is frame.
 func (r *relay) mutate(g *policy.Gate, req *request, frame []byte, n int) error {
-	frame, err := r.decodable(frame, n)
+	frame, err := r.decodable(frame, n, heldRequest*n)
 	if err != nil {
 		return err
 	}

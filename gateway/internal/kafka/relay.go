@@ -327,18 +327,13 @@ func (r *relay) request(n int) error {
 	if err != nil {
 		return fmt.Errorf("%w (client id %.80q)", err, req.client)
 	}
-	r.mu.Lock()
-	if req.software != "" {
-		r.software, req.software = clipped(req.software), "" // nothing of it is kept with the answer to come
-	}
-	err = r.state.login.may(req.key, n)
-	r.mu.Unlock()
-	if err != nil {
+	if err := r.may(&req, n); err != nil {
 		return err
 	}
 	r.asked(&req, n)
 	if own := req.ownAnswer(); own != nil {
 		r.told(&req, len(own))
+		r.holds.raw.leave() // the rest may take its time
 		if _, err := io.CopyN(io.Discard, r, int64(4+n-len(frame))); err != nil {
 			return err
 		}
@@ -348,6 +343,16 @@ func (r *relay) request(n int) error {
 		return r.ownAnswers()
 	}
 	return r.serve(&req, frame, n, pooled[:])
+}
+
+// may returns why a request of n bytes is not let through, nil if it is.
+func (r *relay) may(req *request, n int) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if req.software != "" {
+		r.software, req.software = clipped(req.software), "" // nothing of it is kept with the answer to come
+	}
+	return r.state.login.may(req.key, n)
 }
 
 // serve lets a request of n bytes be answered, whose beginning is frame: by the broker, but for what quotas make of it.
@@ -427,6 +432,7 @@ func (r *relay) forward(frame []byte, left int, buf []byte) error {
 		if _, err := r.broker.Write(frame); err != nil {
 			return err
 		}
+		r.holds.raw.leave() // of a large header; the rest may take its time
 	}
 	left, err := r.splice(left)
 	if err != nil {
@@ -536,12 +542,18 @@ func (r *relay) login(req *request, b []byte) (step, error) {
 // header reads as much of a request as its header needs, and what comes with it.
 func (r *relay) header(frame []byte, n int) (req request, _ []byte, err error) {
 	for {
-		room := min(cap(frame), 4+n)
-		got, err := r.Read(frame[len(frame):room])
+		if len(frame) == buffer { // it is one of few
+			if err = r.may(&req, n); err == nil {
+				frame, err = r.hold(frame, min(n, mostHeader))
+			}
+		} else {
+			var got int
+			got, err = r.Read(frame[len(frame):min(buffer, 4+n)])
+			frame = frame[:len(frame)+got]
+		}
 		if err != nil {
 			return req, frame, err
 		}
-		frame = frame[:len(frame)+got]
 		var more bool
 		if req, more, err = readRequest(frame[4:], n); err != nil || !more {
 			return req, frame, err

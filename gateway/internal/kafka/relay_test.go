@@ -171,6 +171,35 @@ func TestWhoDoesNotRead(t *testing.T) {
 	}
 }
 
+// A connection that is idle stays, however long. To end it is the broker's.
+func TestIdleConnectionStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, broker, _ := waiting(t)
+		near, client := net.Pipe()
+		r.raw, r.client = near, near
+		r.server.opts.Quotas = func() Quotas { return Quotas{} }
+		var all sync.WaitGroup
+		defer all.Wait()
+		defer r.close()
+		all.Go(func() { _ = r.requests() })
+		all.Go(func() { _ = r.answers() })
+		asked, said := framed("app", 0, kmsg.NewPtrListGroupsRequest()), answer(0, kmsg.NewPtrListGroupsResponse())
+		for range 2 {
+			for _, way := range []struct {
+				from, to net.Conn
+				what     []byte
+			}{{client, broker, asked}, {broker, client, said}} {
+				all.Go(func() { _, _ = way.from.Write(way.what) })
+				got := make([]byte, len(way.what))
+				if _, err := io.ReadFull(way.to, got); err != nil || !bytes.Equal(got, way.what) {
+					t.Fatalf("%q, %v", got, err)
+				}
+			}
+			time.Sleep(24 * time.Hour)
+		}
+	})
+}
+
 // A client that sends more requests than are kept without an answer is read again when there is room.
 func TestRequestsInFlightAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -12,15 +12,15 @@ import (
 // fits into a connection's buffer while it is read or written is not counted, nor is what is copied. Who finds no room waits for its turn,
 // and reads nothing meanwhile. Everybody in a room leaves it in a while, whatever clients do:
 //
-//   - who is in raw waits for its own client, for a time that is bounded, and then for small or large;
+//   - who is in raw waits for its own client, for a time that is bounded, and then for small or large, or for its broker to read;
 //   - who is in small or large waits for its broker, and then for answers. Before it comes in nothing is in flight on its connection;
 //   - who is in answers waits for its broker or its client, for a time that is bounded, and for no room.
 //
 // So nobody waits for somebody who waits for it.
 type rooms struct {
 	raw     room // bytes of requests beyond a buffer
-	small   room // decoded requests of at most a buffer
-	large   room // decoded requests beyond it; what they are held up by is no concern of small ones
+	small   room // decoded requests that take no more than one that fills a buffer
+	large   room // those that take more; what they are held up by is no concern of small ones
 	answers room // bytes of answers beyond a buffer, with what is decoded of them
 }
 
@@ -29,6 +29,8 @@ const (
 	buffer = 32 << 10
 	// heldRequest is the memory of a decoded request, in bytes for each of its own. A topic without a name takes most: 107.
 	heldRequest = 128
+	// heldRule is the memory of a rule in an answer that describes quotas, in bytes, and heldName that of each byte of whom it is about.
+	heldRule, heldName = 3 << 10, 16
 	// heldAnswer is the same of an answer, with what is made of it. One to Metadata takes five.
 	heldAnswer = 8
 	// heldWithin is how long a client may take for each MiB that is held for it, or begins to be, and a broker.
@@ -117,7 +119,7 @@ func (r *relay) quiet() error {
 // hold reads a request of n bytes to its end. Beyond a buffer it waits until nothing is in flight, and then until there is room. Otherwise
 // a client that does not read its answers would keep others out.
 func (r *relay) hold(frame []byte, n int) (_ []byte, err error) {
-	if 4+n <= buffer {
+	if 4+n <= max(buffer, len(frame)) { // it is whole if its header was large
 		return r.rest(frame, n)
 	}
 	if err := r.quiet(); err != nil {
@@ -126,26 +128,26 @@ func (r *relay) hold(frame []byte, n int) (_ []byte, err error) {
 	if r.holds.raw, err = r.take(&r.server.rooms.raw, n); err != nil {
 		return nil, err
 	}
-	defer r.within(patience(n), refuse("a request of %d bytes has not come whole within %v", n, patience(n)))()
+	defer r.within(patience(n), refuse("%d bytes of a request have not come within %v", n, patience(n)))()
 	return r.rest(frame, n)
 }
 
-// decodable is hold for a request that is decoded, and makes room for that, too.
-func (r *relay) decodable(frame []byte, n int) (_ []byte, err error) {
+// decodable is hold for a request that is decoded, and makes room for that, too: so many bytes of memory.
+func (r *relay) decodable(frame []byte, n, memory int) (_ []byte, err error) {
 	if n > mostRequest {
 		return nil, refuse("a request of %d bytes is larger than what is decoded, %d", n, mostRequest)
-	}
-	if err := r.quiet(); err != nil {
-		return nil, err
 	}
 	if frame, err = r.hold(frame, n); err != nil {
 		return nil, err
 	}
+	if err := r.quiet(); err != nil { // within a buffer hold has not waited: a login does not
+		return nil, err
+	}
 	in := &r.server.rooms.small
-	if 4+n > buffer {
+	if memory > heldRequest*buffer {
 		in = &r.server.rooms.large
 	}
-	r.holds.decoded, err = r.take(in, heldRequest*n)
+	r.holds.decoded, err = r.take(in, memory)
 	return frame, err
 }
 

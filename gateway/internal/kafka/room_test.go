@@ -2,9 +2,11 @@ package kafka
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,7 +16,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/weir-go/weir/gateway/internal/await"
+	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
 )
 
 // Who comes first is let in first, also if less would be enough for who comes after. More than there is in all is all of it.
@@ -247,7 +251,12 @@ func TestHeldForTooLong(t *testing.T) {
 			sent := bulky(100_000)
 			go func() { _, _ = client.Write(sent[:70_000]) }()
 			_ = r.requests()
-		}, "a request of 100"},
+		}, "bytes of a request have not come"},
+		"a header": {func(r *relay, client, broker net.Conn) {
+			sent := tagged(framed("app", 9, produceOf("app", 1000)), strings.Repeat("t", 100_000))
+			go func() { _, _ = client.Write(sent[:70_000]) }()
+			_ = r.requests()
+		}, "bytes of a request have not come"},
 		"an answer": {func(r *relay, client, broker net.Conn) {
 			r.state.expect(pending{request: request{key: keyMetadata, version: 12, correlation: 7}})
 			go func() { _, _ = broker.Write(answer(12, largeMetadata())) }()
@@ -309,10 +318,52 @@ func TestDecodedRequestsAreCounted(t *testing.T) {
 	names, questions := m.names(), m.questions()
 	m.hear(kmsg.NewPtrMetadataResponse())
 	counts := m.count(new(noSizes))
-	if more := live() - before; more > heldRequest*uint64(len(b)) {
+	if more := heap() - before; more > heldRequest*uint64(len(b)) {
 		t.Errorf("%d bytes for a request of %d", more, len(b))
 	}
 	runtime.KeepAlive([]any{m, names, questions, counts, b})
+}
+
+// An answer that describes quotas takes no more memory than it is counted for: of many rules, and of few with long names. An answer is made
+// when there is room for it.
+func TestDescribedRulesAreCounted(t *testing.T) {
+	for name, of := range map[string]struct{ rules, name int }{"many": {9000, 4}, "long": {100, 30_000}} {
+		t.Run(name, func(t *testing.T) {
+			c, client := newClerk(t, new(quotas.Memory))
+			var ops []quotas.Op
+			for i := range of.rules {
+				user := fmt.Sprintf("%0*d", of.name, i)
+				ops = append(ops, quotas.Op{Gate: "in", Set: &policy.QuotaRuleSpec{Rule: quota.Rule{User: quota.Named(user), Client: quota.Named(user)}, QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "5/s"}}})
+			}
+			for some := range slices.Chunk(ops, quotas.MaxOps) {
+				if _, err := c.book.Change(t.Context(), quotas.Change{Ops: some}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			q, filter, resp := c.server.opts.Quotas(), kmsg.NewPtrDescribeClientQuotasRequest(), kmsg.NewPtrDescribeClientQuotasResponse()
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			before := m.TotalAlloc
+			q.describe(c.book, filter, resp)
+			encode(nil, resp)
+			runtime.ReadMemStats(&m)
+			if rules, bytes := c.book.Size(); m.TotalAlloc-before > uint64(heldRule*rules+heldName*bytes) || len(resp.Entries) < of.rules {
+				t.Errorf("%d bytes for %d rules about %d bytes", m.TotalAlloc-before, rules, bytes)
+			}
+			room := &c.server.rooms.large
+			all, err := room.take(t.Context(), int(room.size), func() {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.write(client, framed("app", 1, filter))
+			await.That(t, "it waits for room", func() bool { return room.waiting.Load() == 1 })
+			all.leave()
+			if got := c.frame(client); len(got) < of.rules*of.name {
+				t.Errorf("%d bytes", len(got))
+			}
+			await.That(t, "nothing is held", func() bool { bytes, _ := c.server.rooms.held(); return bytes == 0 })
+		})
+	}
 }
 
 // Of the message of a login only the name is kept, and a name that is no text of Kafka's is none.

@@ -199,6 +199,32 @@ func (b *Book) Trouble() string {
 	return ""
 }
 
+// Size returns how many rules there are, and how many bytes what they match has.
+func (b *Book) Size() (rules, bytes int) {
+	b.mu.Lock()
+	plan := b.plan
+	b.mu.Unlock()
+	if plan == nil {
+		return 0, 0
+	}
+	add := func(r *quota.Rule) {
+		rules++
+		for _, part := range quota.Parts() {
+			bytes += len(*r.Part(part))
+		}
+	}
+	for _, name := range quotaGates(&plan.spec) {
+		all := plan.spec.Gates[name].Quota.All()
+		for i := range all {
+			add(&all[i].Rule)
+		}
+	}
+	for i := range plan.doc.Rules {
+		add(&plan.doc.Rules[i].Rule)
+	}
+	return rules, bytes
+}
+
 // List returns the rules of a gate, or of all gates if the name is empty. The rules of the file
 // come first, in its order, then those set at run time.
 func (b *Book) List(gate string) Listing {
