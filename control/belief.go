@@ -2,6 +2,7 @@ package control
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/weir-go/weir/internal/fault"
@@ -53,8 +54,8 @@ type BeliefConfig struct {
 //
 // # What changes
 //
-// Levels drift, sizes wander, and now and then jump. If two windows in a row are far from
-// what all laws say, the backend has suddenly become slower or faster. Then the laws keep their
+// Levels drift, sizes wander, and now and then jump. If two or three windows in a row are far
+// from what all laws say, the backend has suddenly become slower or faster. Then the laws keep their
 // shapes and forget their level. What was believed before a slow-down is remembered for five
 // minutes, and holds again when the backend becomes faster.
 //
@@ -105,6 +106,7 @@ type Belief struct {
 	mid     float64       // the median, smoothed
 	idle    time.Duration // since when the limit has not been in full use; 0 if it is
 	begun   bool          // a window has ended
+	woke    time.Duration // when the process had last stood still; 0 if it never did
 	now     time.Duration // of the last window
 	next    time.Duration // how long the window under way should last
 }
@@ -189,7 +191,7 @@ func (b *Belief) set(at float64) {
 
 // Update implements [Controller].
 func (b *Belief) Update(w *Window) Decision {
-	stood := b.now > 0 && (w.Now < b.now || w.Now-b.now > 3*b.next+suspended)
+	stood := b.begun && (w.Now < b.now || w.Now-b.now > 3*b.next+suspended)
 	b.now = w.Now
 	if stood || !b.begun {
 		b.begun = true
@@ -197,12 +199,23 @@ func (b *Belief) Update(w *Window) Decision {
 		b.lastCut = min(b.lastCut, b.now) // the clock may have gone back
 	}
 	if stood {
+		b.woke = b.now
 		return b.decide("the process stood still: what was measured is dropped")
+	}
+	if b.straddles(w) {
+		b.restart()
+		return b.decide("work has ended that was inside while the process stood still: what was measured is dropped")
 	}
 	b.measure(w)
 	d := b.update(w)
 	b.next = d.Next
 	return d
+}
+
+// straddles reports whether work has ended in the window that was admitted before the process stood still. How
+// long it took is about the process. By a clock that has gone back, it began in the future.
+func (b *Belief) straddles(w *Window) bool {
+	return b.woke != 0 && slices.ContainsFunc(w.Samples, func(s Sample) bool { return s.Start < b.woke || s.Start > b.now })
 }
 
 // suspended is how much later than planned a window may end, besides three times its length.

@@ -117,21 +117,23 @@ func (c *cusum) reset() { *c = cusum{} }
 // The constants of sudden changes.
 const (
 	cusumStep  = 0.5 // in ln: what is looked for. Less is left to the drift of levels
-	cusumAlarm = 5   // nats: a false alarm in some hundred windows costs little
+	cusumAlarm = 150 // seconds between two false alarms, where windows are a second or less
 	cusumMost  = 3.5 // from one window: it takes two
 	shiftOdds  = 0.3 // that K has jumped too
 	anyLevel   = 1   // the variance of levels afterwards
 )
 
-// add reports a change: -1 for slower, +1 for faster.
-func (c *cusum) add(off, variance float64) int {
+// add reports a change: -1 for slower, +1 for faster. Chance alone adds up to n nats in one of eⁿ windows. So where
+// windows are short it takes more nats, or false alarms would come as often as windows do.
+func (c *cusum) add(off, variance, seconds float64) int {
+	alarm := math.Log(cusumAlarm / min(seconds, 1))
 	nats := func(off float64) float64 { return min(cusumMost, cusumStep/variance*(off-cusumStep/2)) }
 	c.slower = max(0, c.slower+nats(-off))
 	c.faster = max(0, c.faster+nats(off))
 	switch {
-	case c.slower > cusumAlarm:
+	case c.slower > alarm:
 		return -1
-	case c.faster > cusumAlarm:
+	case c.faster > alarm:
 		return 1
 	}
 	return 0
@@ -151,7 +153,7 @@ func (b *Belief) shifted(w *Window) string {
 	}
 	lnN, speed, variance := one.seen()
 	mean, apart := b.laws.speed(lnN)
-	direction := b.change.add(speed-mean, b.noise*variance+apart+b.laws.spread)
+	direction := b.change.add(speed-mean, b.noise*variance+apart+b.laws.spread, w.Elapsed.Seconds())
 	if direction == 0 || direction > 0 && one.late > one.n/2 {
 		return ""
 	}

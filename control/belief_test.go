@@ -166,6 +166,16 @@ func TestBeliefOutlivesASuspension(t *testing.T) {
 		if after := b.Save().Limit; math.Abs(math.Log(after/before)) > 0.3 {
 			t.Errorf("after %v: %v, before %v", jump, after, before)
 		}
+		// What was inside meanwhile ends in the windows after it too, and what was admitted later counts again.
+		mean := b.mean
+		for i, admitted := range []time.Duration{g.now, now + ms} {
+			now += 100 * ms
+			d := b.Update(&Window{Now: now, Elapsed: 100 * ms, Limit: g.d.Limit, MeanInFlight: 30, Saturated: 100 * ms, OK: 1, Timed: 1, LatencySum: time.Minute,
+				Latencies: []time.Duration{time.Minute}, Samples: []Sample{{Start: admitted, Latency: time.Minute, Concurrency: 30}}})
+			if counts := i == 1; strings.Contains(d.Reason, "stood still") == counts || (b.mean != mean) != counts {
+				t.Errorf("window %d after %v: %+v, a mean of %v, before %v", i, jump, d, b.mean, mean)
+			}
+		}
 	}
 }
 
@@ -648,6 +658,28 @@ func TestBeliefOutlivesFailing(t *testing.T) {
 		g.run(30 * time.Second)
 		if got := g.run(40 * time.Second); got < 0.85*places || got > 1.6*places {
 			t.Errorf("%s: %.1f slots for %d places", name, got, places)
+		}
+	}
+}
+
+// Chance brings as many false alarms as there are windows. So where windows are short, it takes more of them.
+func TestAlarmsAreAsRareWhereWindowsAreShort(t *testing.T) {
+	for seconds, want := range map[float64]int{0.05: 3, 0.1: 3, 0.5: 2, 1: 2, 1.5: 2} {
+		for _, side := range []int{-1, 1} {
+			var c cusum
+			windows, got := 0, 0
+			for ; got == 0 && windows < 100; windows++ {
+				got = c.add(float64(side)*math.Ln2, 0.01, seconds)
+			}
+			if windows != want || got != side {
+				t.Errorf("windows of %v s: %d after %d of them, want %d after %d", seconds, got, windows, side, want)
+			}
+		}
+	}
+	var c cusum
+	for _, seconds := range []float64{0, -1, math.NaN()} {
+		if got := c.add(-math.Ln2, 0.01, seconds); got != 0 {
+			t.Errorf("a window of %v s: %d", seconds, got)
 		}
 	}
 }
