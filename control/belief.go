@@ -13,8 +13,8 @@ import (
 // latency, no threshold and no size of the backend to configure.
 type BeliefConfig struct {
 	// Initial is the first limit, clamped to Min and Max. It only matters until the
-	// limit has been reached for the first time. If it is 64 or more, an eighth of it is then tried
-	// first, for some forty answers. That is left out if something was seen with few inside.
+	// limit has been reached for the first time. Of more than 64, an eighth is in force at
+	// first, but at least 64. What is let in too far takes long to end.
 	Initial int64 `json:",omitempty" default:"20" min:"1"`
 	// Min and Max bound the limit. With one slot the backend idles while an answer and
 	// the next request are on their way.
@@ -120,6 +120,8 @@ func NewBelief(cfg BeliefConfig) (*Belief, error) {
 	if err := f.Err("control: belief"); err != nil {
 		return nil, err
 	}
+	first := min(cfg.Initial, max(highFirst, cfg.Initial/firstShare))
+	cfg.Initial = min(max(first, cfg.Min), cfg.Max)
 	b := &Belief{cfg: cfg, noise: firstNoise, raw: gridVariance, calm: stepRest}
 	b.laws.forget()
 	b.set(math.Log(float64(cfg.Initial)))
@@ -134,7 +136,7 @@ func (b *Belief) Start() Decision { return b.decide("initial") }
 
 // Save implements [Saver].
 func (b *Belief) Save() State {
-	s := State{Limit: math.Exp(max(b.at, b.climb.high))}
+	s := State{Limit: math.Exp(b.at)}
 	if b.mode == tracking {
 		o := b.laws.outline()
 		s.Laws = o.String()

@@ -26,7 +26,7 @@ func (b *Belief) cut(w *Window) string {
 		out := y.out
 		y.cuts, y.out = 0, false
 		if out && b.mode == tracking {
-			b.mode, b.climb = climbing, climb{later: true}
+			b.mode, b.climb = climbing, climb{}
 			b.late = lateness{}
 			if b.before.at > b.at && b.now-b.before.when < remembered {
 				b.laws.recall(&b.before.laws)

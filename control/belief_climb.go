@@ -7,10 +7,6 @@ import (
 
 // ascend is Update during a climb.
 func (b *Belief) ascend(w *Window, saturated bool) Decision {
-	if !saturated && b.climb.high > 0 { // the demand has gone
-		b.set(b.climb.high)
-		b.climb = climb{vain: b.climb.vain + 1}
-	}
 	switch {
 	case b.mode == settling && saturated:
 		b.mode = climbing
@@ -23,9 +19,7 @@ func (b *Belief) ascend(w *Window, saturated bool) Decision {
 	}
 	if b.climb.rate == 0 && !b.climb.warm {
 		b.climb.warm, b.mode = true, settling
-		if !b.learnOrigin() && b.lookBelow() {
-			return b.decide("a high first limit: trying an eighth of it before")
-		}
+		b.learnOrigin()
 		return b.decide("counting")
 	}
 	lnN := lnAtLeast1(w.MeanInFlight)
@@ -52,33 +46,10 @@ func (b *Belief) ascend(w *Window, saturated bool) Decision {
 			return b.decide("known from few inside: " + g.inWords())
 		}
 	}
-	first, looked := b.climb.high, b.at < b.climb.high
 	b.climb = climb{rate: rate, count: good, lnN: lnN, from: b.at, warm: true, vain: b.climb.vain}
 	b.mode = settling
-	if looked {
-		b.climb.high = first
-		b.set(first)
-		return b.decide("back to the first limit")
-	}
 	b.set(b.at + stepUp)
 	return b.decide("throughput follows: a step up")
-}
-
-// lookBelow lowers a high first limit for one count, so that the step back to it is the first of the climb. It
-// reports whether it did. Before a hot row or a lock, more than a few inside get less done. From a hundred on
-// that may be the same for all: whoever looks only there sees no reason to try less.
-func (b *Belief) lookBelow() bool {
-	first := b.at
-	if first < lnHigh-1e-9 || b.climb.vain > 0 || b.climb.later {
-		return false
-	}
-	b.set(first - lookDown)
-	if first-b.at < stepUp { // Min is near
-		b.set(first)
-		return false
-	}
-	b.climb.high = first
-	return true
 }
 
 // The constants of a climb by belief, besides those of [Knee]'s.
@@ -89,9 +60,11 @@ const (
 	benefit       = 0.3             // what a step gets for the doubt: laws with a soft edge bring more than they seem to
 	countVariance = 0.01            // of a count besides chance: a step up lets in a wave of young work
 
-	// From the default, 20, a climb sees enough on its way. An eighth of less than 64 gets too little done to count.
-	lookDown = 3 * math.Ln2
-	lnHigh   = 6 * math.Ln2
+	// Before a hot row or a lock, more than a few inside get less done. From a hundred on that may be the same for
+	// all: whoever looks only there sees no reason to try less. And what was let in too far takes long to end.
+	// So the climb begins below a high first limit. From the default, 20, it sees enough on its way.
+	highFirst  = 64
+	firstShare = 8
 )
 
 func lnAtLeast1(x float64) float64 {
@@ -157,7 +130,7 @@ func (b *Belief) extend(reason string) Decision {
 
 // land ends a climb at the limit between bottom and top, in ln, that is best by the laws.
 func (b *Belief) land(bottom, top float64) {
-	b.mode, b.climb.high = tracking, 0
+	b.mode = tracking
 	b.around()
 	b.choose(false, bottom, top)
 	b.restart()

@@ -264,8 +264,6 @@ type climb struct {
 	again int     // how often the verdict was postponed
 	warm  bool    // all slots were in use when the first count began
 	vain  int     // steps that nobody used
-	high  float64 // the first limit, in ln, from a look below it on until a step above it; 0 if there was none
-	later bool    // it begins from a limit that was found
 }
 
 // The constants of a climb.
