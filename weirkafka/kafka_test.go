@@ -204,7 +204,7 @@ func key(group string, p Partition) string {
 
 // The lag of every partition is the one that Kafka's own tool prints, to the message: of groups with
 // either protocol, with and without members, after commits by hand, deleted records, and added
-// partitions. Where the tool knows none, or counts what is deleted, the rules of the package hold.
+// partitions. Where the tool knows none, counts what is deleted, or is below 0, the rules of the package hold.
 func TestLagIsKafkas(t *testing.T) {
 	s, c := real(t)
 	const topic = "described"
@@ -263,11 +263,14 @@ func TestLagIsKafkas(t *testing.T) {
 	}
 	_, again := real(t) // its client has never heard of three partitions
 	again.produce(topic, 0, 0, 0, 8)
-	c.commit("reset", topic, -1, -1, -1, 3)
+	c.commit("reset", topic, -1, -1, 25, 3)
 
 	tool := described(t, s)
 	if said := tool["reset/"+topic+"/3"]; said != "5" {
 		t.Errorf("of the partition that was added the tool says %q, want 5", said)
+	}
+	if said := tool["reset/"+topic+"/2"]; said != "-5" {
+		t.Errorf("of a commit beyond the end the tool says %q, want -5", said)
 	}
 	compared := 0
 	for _, group := range groups {
@@ -288,6 +291,8 @@ func TestLagIsKafkas(t *testing.T) {
 				if theirs != p.End-p.Committed {
 					t.Errorf("%s: %+v: the tool says %d", group, p, theirs)
 				}
+			case err == nil && p.Committed > p.End:
+				want = 0
 			case err == nil:
 				want = theirs
 				compared++
@@ -302,6 +307,76 @@ func TestLagIsKafkas(t *testing.T) {
 	if compared < 10 {
 		t.Errorf("the tool has said something of %d partitions only: %v", compared, tool)
 	}
+}
+
+// While a transaction is open, a reader of committed messages is not behind on its records, nor on what stands after
+// them: nothing of that can be read yet. When it has ended, both readings agree with Kafka's tool.
+func TestOpenTransaction(t *testing.T) {
+	s, c := real(t)
+	const topic, group, before, open, after = "transactions", "reader", 10, 7, 3
+	c.topic(topic, before)
+	c.commit(group, topic, 4)
+	reading := func(isolation Isolation) *Lag {
+		l, err := NewLag(LagConfig{Brokers: []string{s.Addr}, Group: group, Topics: []string{topic}, Isolation: isolation})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(l.Close)
+		return l
+	}
+	all, committed := reading(ReadUncommitted), reading(ReadCommitted)
+	c.reads(all, before-4)
+	c.reads(committed, before-4)
+
+	client, err := kgo.NewClient(kgo.SeedBrokers(s.Addr), kgo.TransactionalID("open"), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	producer := &cluster{t: t, client: client}
+	for _, end := range []kgo.TransactionEndTry{kgo.TryCommit, kgo.TryAbort} {
+		start, err := committed.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := client.BeginTransaction(); err != nil {
+			t.Fatal(err)
+		}
+		producer.produce(topic, open) // it returns when the broker has them
+		c.reads(all, start+open)
+		c.reads(committed, start)
+		c.produce(topic, after)
+		c.reads(all, start+open+after)
+		c.reads(committed, start)
+		if err := client.EndTransaction(t.Context(), end); err != nil {
+			t.Fatal(err)
+		}
+		// The marker at the end of a transaction has an offset like a record, and so have records that were given
+		// up. A lag is a difference of offsets, so all of them count, for every reader.
+		want := start + open + after + 1
+		c.eventually(committed, func(v float64, err error) bool { return err == nil && v >= want }) // the answer comes before the marker
+		c.reads(committed, want)
+		c.reads(all, want)
+	}
+	if said, want := described(t, s)[group+"/"+topic+"/0"], strconv.Itoa(before-4+2*(open+after+1)); said != want {
+		t.Errorf("the tool says %q, want %s", said, want)
+	}
+
+	// Who commits the offset after the last record, as franz-go does, stays behind by the marker that follows.
+	consumer, err := kgo.NewClient(kgo.SeedBrokers(s.Addr), kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic), kgo.DisableAutoCommit(), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer consumer.Close()
+	for seen := 0; seen < before-4+open+2*after; { // not those that were given up
+		fetches := consumer.PollFetches(t.Context())
+		if err := errors.Join(fetches.Err(), consumer.CommitUncommittedOffsets(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		seen += fetches.NumRecords()
+	}
+	c.reads(all, 1)
+	c.reads(committed, 1)
 }
 
 // A topic that is deleted and made anew is another one: the commits for the first do not count.
