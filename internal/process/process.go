@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -49,10 +50,14 @@ const Within = 2 * time.Minute
 
 // Start starts a server. It runs in a process group of its own, so that Ctrl-C reaches only the
 // program that started it, which stops its servers in order. What it prints is kept for errors, but
-// for its standard output if cmd says where that goes.
+// for its standard output if cmd says where that goes. Where cmd says so for its standard error, that goes there as well.
 func Start(name string, cmd *exec.Cmd) (*Process, error) {
 	p := &Process{End: syscall.SIGTERM, name: name, cmd: cmd, ended: make(chan struct{})}
-	cmd.Stderr = &p.said
+	if cmd.Stderr == nil {
+		cmd.Stderr = &p.said
+	} else {
+		cmd.Stderr = io.MultiWriter(&p.said, cmd.Stderr)
+	}
 	if cmd.Stdout == nil {
 		cmd.Stdout = &p.said
 	}

@@ -11,15 +11,21 @@ import (
 )
 
 // A process that ends before it is ready is no process that is still waited for, and what it
-// printed is in the error.
+// printed is in the error. Its standard error goes to whoever wants it, too.
 func TestEndedEarly(t *testing.T) {
-	p, err := Start("shell", exec.Command("sh", "-c", "echo why; exit 3"))
+	cmd := exec.Command("sh", "-c", "echo why; echo because >&2; exit 3")
+	var warned strings.Builder
+	cmd.Stderr = &warned
+	p, err := Start("shell", cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
 	err = p.Until(t.Context(), "serve", func() bool { return false })
-	if err == nil || !strings.Contains(err.Error(), "shell ended by itself: exit status 3; it said:\nwhy") {
+	if err == nil || !strings.Contains(err.Error(), "shell ended by itself: exit status 3; it said:\n") || !strings.Contains(err.Error(), "why") || !strings.Contains(err.Error(), "because") {
 		t.Errorf("it ended with %v", err)
+	}
+	if warned.String() != "because\n" {
+		t.Errorf("its standard error was %q", warned.String())
 	}
 }
 
