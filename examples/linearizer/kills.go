@@ -3,16 +3,19 @@ package main
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -20,6 +23,7 @@ import (
 	"github.com/weir-go/weir/internal/freeport"
 	"github.com/weir-go/weir/internal/kafka"
 	"github.com/weir-go/weir/internal/process"
+	"github.com/weir-go/weir/weirkafka"
 )
 
 // Of the kills: what runs, and who sends.
@@ -31,6 +35,7 @@ const (
 	killSession    = 3 * time.Second // so that a killed processor's partitions soon go to another
 	mostEventsSent = 3               // of a batch
 	killsAnswered  = time.Minute     // how long after the last kill a batch may be without a result
+	mostFrozen     = 3               // processors, until one of them is fenced
 )
 
 // sent is a batch, and what its client was told.
@@ -57,6 +62,25 @@ type member struct {
 	args    []string
 	addr    string // of an API server
 	process *process.Process
+	log     *safeBuffer // of the process
+}
+
+// safeBuffer is what has been logged.
+type safeBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *safeBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *safeBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
 }
 
 var killPorts = freeport.Range{First: 23_300, Size: 150}
@@ -100,8 +124,11 @@ func (o *options) kills(ctx context.Context) (err error) {
 	return k.check(ctx)
 }
 
+// path is that of the store.
+func (k *killing) path() string { return filepath.Join(k.folder, "store.db") }
+
 func (k *killing) startAll(ctx context.Context) error {
-	common := []string{"-kafka", k.broker.Addr, "-store", filepath.Join(k.folder, "store.db")}
+	common := []string{"-kafka", k.broker.Addr, "-store", k.path()}
 	for range killAPIs {
 		addr, err := killPorts.Addr()
 		if err != nil {
@@ -128,6 +155,8 @@ func (m *member) start(ctx context.Context) error {
 	}
 	cmd := exec.Command(self, m.args...)
 	cmd.Env = append(os.Environ(), "LINEARIZER=1") // a test that is this program knows it by that
+	m.log = &safeBuffer{}
+	cmd.Stderr = m.log
 	if m.process, err = process.Start(m.args[0], cmd); err != nil || m.addr == "" {
 		return err
 	}
@@ -187,19 +216,163 @@ func (k *killing) killSome(ctx context.Context, random *rand.Rand) error {
 			return err
 		}
 	}
-	return k.freeze(ctx, k.members[killAPIs+random.IntN(killProcessors)])
+	return k.freezeOne(ctx)
 }
 
-// freeze stops a processor for longer than its session, so that others take its partitions over. Then it goes on
-// with what it had begun.
-func (k *killing) freeze(ctx context.Context, m *member) error {
-	const frozen = killSession + 2*time.Second
-	fmt.Fprintf(k.o.out, "    process, frozen for %v\n", frozen)
-	if err := syscall.Kill(m.process.Pid(), syscall.SIGSTOP); err != nil {
+// freezeOne freezes a processor, and wants it fenced when it goes on. If it had no batch in hand after all, there is nothing
+// that it could be kept from, and another one is frozen.
+func (k *killing) freezeOne(ctx context.Context) (err error) {
+	s, err := openStore(ctx, k.path(), writers)
+	if err != nil {
 		return err
 	}
-	err := wait(ctx, frozen)
-	return errors.Join(err, syscall.Kill(m.process.Pid(), syscall.SIGCONT), wait(ctx, time.Second))
+	defer func() { err = errors.Join(err, s.close()) }()
+	lag, err := weirkafka.NewLag(weirkafka.LagConfig{Brokers: []string{k.broker.Addr}, Group: group, Topics: []string{topic}})
+	if err != nil {
+		return err
+	}
+	defer lag.Close()
+	for range mostFrozen {
+		fenced, err := k.freeze(ctx, s, lag)
+		if fenced || err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("%d processors went on after others had taken over what was theirs, and none was fenced", mostFrozen)
+}
+
+// freeze stops a processor until others have all of its partitions. Then it goes on with what it had begun. fenced says that
+// it was kept from writing that.
+func (k *killing) freeze(ctx context.Context, s *store, lag *weirkafka.Lag) (fenced bool, err error) {
+	m, had, err := k.stopOne(ctx, s, lag)
+	if err != nil {
+		return false, err
+	}
+	goOn := sync.OnceValue(func() error { return syscall.Kill(m.process.Pid(), syscall.SIGCONT) })
+	defer func() { err = errors.Join(err, goOn()) }()
+	taken := soon(ctx, killsAnswered, func() bool {
+		now, err := epochs(ctx, s.db)
+		for partition, was := range had {
+			if now[partition] <= was {
+				return false
+			}
+		}
+		return err == nil
+	})
+	if !taken {
+		return false, fmt.Errorf("a processor is frozen for %v, and others have not taken over all that was its own: partitions and epochs %v", killsAnswered, had)
+	}
+	before := len(m.log.String())
+	if err := goOn(); err != nil {
+		return false, err
+	}
+	fenced = soon(ctx, 10*time.Second, func() bool { return strings.Contains(m.log.String()[before:], "fenced: nothing was written") })
+	fmt.Fprintf(k.o.out, "    process, frozen until others had its %d partitions; fenced: %v\n", len(had), fenced)
+	return fenced, ctx.Err()
+}
+
+// stopOne stops a processor that has batches in hand, and returns its partitions with its epochs. Nobody can write
+// meanwhile, so it does not stop in its transaction: there it would keep all others from taking over.
+func (k *killing) stopOne(ctx context.Context, s *store, lag *weirkafka.Lag) (m *member, had map[int32]int64, err error) {
+	stopped := soon(ctx, killsAnswered, func() bool {
+		err = s.inTx(ctx, func(tx *sql.Tx) error {
+			first, err := k.busy(ctx, tx, lag)
+			if err != nil {
+				return err
+			}
+			if err := wait(ctx, time.Second); err != nil { // by then it has fetched them
+				return err
+			}
+			if m, err = k.busy(ctx, tx, lag); err != nil {
+				return err
+			}
+			if m != first {
+				return errors.New("the partitions are being dealt out")
+			}
+			if had, err = m.partitions(ctx, tx); err != nil {
+				return err
+			}
+			return pause(m.process.Pid())
+		})
+		return err == nil || wait(ctx, time.Second) != nil // others may write again
+	})
+	if !stopped {
+		err = fmt.Errorf("no processor had anything to do for %v: %w", killsAnswered, err)
+	}
+	return m, had, err
+}
+
+// busy returns a processor that has a partition with records that are not applied.
+func (k *killing) busy(ctx context.Context, tx *sql.Tx, lag *weirkafka.Lag) (*member, error) {
+	all, err := lag.Partitions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range all {
+		c, err := claimOf(ctx, tx, p.Partition)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range k.members[killAPIs:] {
+			if p.End > c.next && m.has(p.Partition, c.epoch) {
+				return m, nil
+			}
+		}
+	}
+	return nil, errors.New("all is applied, or the partitions are nobody's")
+}
+
+// partitions are those that a processor has, with the epochs by which it has them.
+func (m *member) partitions(ctx context.Context, q querier) (map[int32]int64, error) {
+	all, err := epochs(ctx, q)
+	maps.DeleteFunc(all, func(partition int32, epoch int64) bool { return !m.has(partition, epoch) })
+	return all, err
+}
+
+// has reports whether a processor has a partition by this epoch, as its log says.
+func (m *member) has(partition int32, epoch int64) bool {
+	_, after, taken := strings.Cut(m.log.String(), fmt.Sprintf(`msg="partition taken over" partition=%d generation=%d `, partition, int32(epoch)))
+	return taken && !strings.Contains(after, fmt.Sprintf("msg=\"partition given up\" partition=%d\n", partition))
+}
+
+// epochs are those of all partitions.
+func epochs(ctx context.Context, q querier) (all map[int32]int64, err error) {
+	rows, err := q.QueryContext(ctx, "SELECT partition, epoch FROM partitions")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	all = map[int32]int64{}
+	for rows.Next() {
+		var partition int32
+		var epoch int64
+		if err := rows.Scan(&partition, &epoch); err != nil {
+			return nil, err
+		}
+		all[partition] = epoch
+	}
+	return all, rows.Err()
+}
+
+// pause stops a process, and returns when all its threads stand still.
+func pause(pid int) error {
+	err := syscall.Kill(pid, syscall.SIGSTOP)
+	for again := err == nil; again; again = errors.Is(err, syscall.EINTR) {
+		_, err = syscall.Wait4(pid, nil, syscall.WUNTRACED, nil)
+	}
+	return err
+}
+
+// soon asks again and again. It reports false if that is not so within this time.
+func soon(ctx context.Context, within time.Duration, ok func() bool) bool {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	for !ok() {
+		if wait(ctx, 20*time.Millisecond) != nil {
+			return false
+		}
+	}
+	return true
 }
 
 func kill(pid int) error { return syscall.Kill(pid, syscall.SIGKILL) }
@@ -322,7 +495,7 @@ func (k *killing) idle(ctx context.Context) error {
 
 // check holds the store against what clients were told.
 func (k *killing) check(ctx context.Context) (err error) {
-	s, err := openStore(ctx, filepath.Join(k.folder, "store.db"), readers)
+	s, err := openStore(ctx, k.path(), readers)
 	if err != nil {
 		return err
 	}

@@ -243,6 +243,7 @@ func forgetFrom(ctx context.Context, tx *sql.Tx, partition int32, offset int64) 
 
 // querier is a transaction or the database itself.
 type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
