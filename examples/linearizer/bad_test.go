@@ -149,47 +149,117 @@ func TestSilentOrigin(t *testing.T) {
 	}
 }
 
-// While the store cannot be written, batches keep their slots, so the API refuses. Then it all comes back.
+// While another process holds the store, or it may not grow, all stands still behind it and comes back.
 func TestStoreBusyAndFull(t *testing.T) {
-	for _, tt := range []struct{ name, begin, end string }{
-		{"busy", "BEGIN IMMEDIATE", "ROLLBACK"},
-		{"full", "PRAGMA max_page_count = 1", "PRAGMA max_page_count = 1073741823"}, // as large as it is
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			s := newSystem(t)
-			var processors *store
-			s.processor(func(cfg *processorConfig) { processors = cfg.store })
-			a := s.api(1, nil)
-			large := `{"id":"1","events":[{"type":"x","data":"` + strings.Repeat("x", 100_000) + `"}]}`
-			if got := s.post(a, "orders", `{"id":"0","events":[{"type":"x"}]}`); got.code != 201 {
-				t.Fatalf("before: %d %s", got.code, got.body)
+	t.Run("busy", func(t *testing.T) {
+		newSystem(t).standsStill("database is locked", func(other *store, processors []*store) (end func()) {
+			for _, p := range processors {
+				execute(t, p, "PRAGMA busy_timeout = 10") // so that they soon say why
 			}
-			db := s.store(1).db
-			if tt.name == "full" {
-				db = processors.db // its only connection is the one that is full
-			}
-			change := func(statement string) {
-				t.Helper()
-				if _, err := db.ExecContext(t.Context(), statement); err != nil {
-					t.Fatal(err)
+			execute(t, other, "BEGIN IMMEDIATE")
+			return func() { execute(t, other, "ROLLBACK") }
+		})
+	})
+	t.Run("full", func(t *testing.T) {
+		newSystem(t).standsStill("database or disk is full", func(_ *store, processors []*store) (end func()) {
+			limit := func(pages int) {
+				for _, p := range processors { // each has one connection, which has the limit
+					execute(t, p, fmt.Sprintf("PRAGMA max_page_count = %d", pages))
 				}
 			}
-			change(tt.begin)
-			if got := s.post(a, "orders", large, "Prefer", "wait=0"); got.code != 202 {
-				t.Errorf("meanwhile: %d %s", got.code, got.body)
-			}
-			if tt.name == "full" {
-				s.until("the processor says why it stands still", func() bool { return strings.Contains(s.logged.String(), "disk is full") })
-			}
-			if got := s.post(a, "orders", `{"id":"2","events":[{"type":"x"}]}`); got.code != 503 {
-				t.Errorf("beyond the slots: %d %s", got.code, got.body)
-			}
-			change(tt.end)
-			s.until("all permits are back", func() bool { return a.inFlight() == 0 })
-			if got := s.post(a, "orders", `{"id":"2","expect":2,"events":[{"type":"x"}]}`); got.code != 201 {
-				t.Errorf("afterwards: %d %s", got.code, got.body)
-			}
+			limit(1) // as many as it has
+			return func() { limit(1 << 30) }
 		})
+	})
+}
+
+func execute(t *testing.T, s *store, statement string) {
+	t.Helper()
+	if _, err := s.db.ExecContext(t.Context(), statement); err != nil {
+		t.Error(err)
+	}
+}
+
+// standsStill holds what happens when the store cannot be written: the processors stop and say why, the lag rises by what is
+// sent, and the API admits less, in the end nobody. It can be read all the time. Afterwards all of that comes back, and nothing
+// is lost.
+func (s *system) standsStill(says string, begin func(other *store, processors []*store) (end func())) {
+	t := s.t
+	var processors []*store
+	for range 2 {
+		s.processor(func(cfg *processorConfig) { processors = append(processors, cfg.store) })
+	}
+	const most, target = 8, 10
+	gate, err := openAdmission(admissionConfig{controller: byLine, min: 1, max: most, target: target, critical: 40, every: 50 * time.Millisecond}, s.brokers, s.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(gate.close)
+	a := s.api(1, func(cfg *apiConfig) { cfg.gate, cfg.overdue = gate, 50*time.Millisecond })
+	const databases = 10
+	sent := map[string]int{} // batches of each database that were taken
+	round := func(n int) (taken int) {
+		for i := range databases {
+			database := fmt.Sprintf("db%d", i)
+			switch code := s.post(a, database, fmt.Sprintf(`{"id":"%d","events":[{"type":"x","data":"%s"}]}`, n, strings.Repeat("x", 2000)), "Prefer", "wait=0").code; code {
+			case 201, 202:
+				sent[database]++
+				taken++
+			case 503:
+			default:
+				t.Errorf("round %d: %d", n, code)
+			}
+		}
+		return taken
+	}
+	other := s.store(1)
+	isApplied := func() (n int64) {
+		if err := processors[0].db.QueryRowContext(t.Context(), "SELECT sum(next) FROM partitions").Scan(&n); err != nil {
+			t.Error(err)
+		}
+		return n
+	}
+	reads := func(want int64) func() bool {
+		return func() bool { lag := gate.Lag(); return lag.Known && lag.Value == float64(want) }
+	}
+	round(0)
+	s.until("all is applied before", func() bool { return a.inFlight() == 0 })
+	s.until("the lag is 0 before, and every database has all slots", func() bool { return reads(0)() && gate.Snapshot().Limit == most })
+
+	end := sync.OnceFunc(begin(other, processors))
+	defer end()
+	n := 0
+	s.until("nobody is admitted, with fewer slots than before", func() bool {
+		n++
+		return round(n) == 0 && gate.Snapshot().Limit < most
+	})
+	s.until("the processors say why they stand still", func() bool {
+		log := s.logged.String()
+		return strings.Contains(log, "the store cannot be written; trying again") && strings.Contains(log, says)
+	})
+	standing, held := isApplied(), a.inFlight()
+	s.until("the lag is all that holds a slot", reads(held))
+	if held <= target || isApplied() != standing {
+		t.Errorf("the lag is %d, beyond %d; %d records were applied, then %d", held, target, standing, isApplied())
+	}
+	// Asking goes on meanwhile.
+	if got := s.get(a, "/v1/databases/db0/batches/0"); got.code != 200 {
+		t.Errorf("a result of before: %d %s", got.code, got.body)
+	}
+
+	end()
+	s.until("all permits are back", func() bool { return a.inFlight() == 0 })
+	s.until("the lag is 0 again, and every database has all slots", func() bool { return reads(0)() && gate.Snapshot().Limit == most })
+	for database, want := range sent {
+		got := s.get(a, "/v1/databases/"+database+"/events")
+		for i, e := range got.Events {
+			if e.Revision != int64(i+1) {
+				t.Errorf("%s: event %d has revision %d", database, i, e.Revision)
+			}
+		}
+		if len(got.Events) != want {
+			t.Errorf("%s: %d batches of %d are in the log", database, len(got.Events), want)
+		}
 	}
 }
 

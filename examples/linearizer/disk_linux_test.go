@@ -2,14 +2,10 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
-	"sync"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // smallDisk is a file system of 8 MB, or none where this process may not mount one.
@@ -53,69 +49,10 @@ func fill(t *testing.T, folder string) (empty func()) {
 	}
 }
 
-// When the disk of the store is full the processors stand still, so the lag rises and the API admits less. With room on
-// it all of that comes back, and nothing is lost.
+// What a store that may not grow does, one on a full disk does, too.
 func TestDiskFull(t *testing.T) {
 	s := newSystem(t)
 	folder := smallDisk(t)
 	s.path = filepath.Join(folder, "store.db")
-	s.processor(nil)
-	s.processor(nil)
-	gate, err := openAdmission(admissionConfig{controller: byLine, min: 1, max: 8, target: 10, critical: 40, every: 50 * time.Millisecond}, s.brokers, s.log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(gate.close)
-	a := s.api(1, func(cfg *apiConfig) { cfg.gate, cfg.overdue = gate, 50*time.Millisecond })
-	const databases = 10
-	sent := map[string]int{} // batches of each database that were taken
-	send := func(database, id string) int {
-		body := fmt.Sprintf(`{"id":"%s","events":[{"type":"x","data":"%s"}]}`, id, strings.Repeat("x", 2000))
-		code := s.post(a, database, body, "Prefer", "wait=0").code
-		if code == 201 || code == 202 {
-			sent[database]++
-		}
-		return code
-	}
-	round := func(n int) (taken int) {
-		for i := range databases {
-			if code := send(fmt.Sprintf("db%d", i), fmt.Sprint(n)); code == 201 || code == 202 {
-				taken++
-			} else if code != 503 {
-				t.Errorf("round %d: %d", n, code)
-			}
-		}
-		return taken
-	}
-	round(0)
-	s.until("all is applied before", func() bool { return a.inFlight() == 0 })
-	empty := sync.OnceFunc(fill(t, folder))
-	defer empty()
-	n := 0
-	s.until("nobody is admitted, with fewer slots than before", func() bool {
-		n++
-		return round(n) == 0 && gate.Snapshot().Limit < 8
-	})
-	if log := s.logged.String(); !strings.Contains(log, "the store cannot be written; trying again") || !strings.Contains(log, "full") {
-		t.Error("the processors do not say why they stand still")
-	}
-	t.Logf("%d rounds, %d in flight, lag %v", n, a.inFlight(), gate.Lag().Value)
-	// Asking goes on meanwhile.
-	if got := s.get(a, "/v1/databases/db0/batches/0"); got.code != 200 {
-		t.Errorf("a result of before: %d %s", got.code, got.body)
-	}
-	empty()
-	s.until("all permits are back", func() bool { return a.inFlight() == 0 })
-	s.until("the API admits the most", func() bool { return gate.Snapshot().Limit == 8 })
-	for database, want := range sent {
-		got := s.get(a, "/v1/databases/"+database+"/events")
-		for i, e := range got.Events {
-			if e.Revision != int64(i+1) {
-				t.Errorf("%s: event %d has revision %d", database, i, e.Revision)
-			}
-		}
-		if len(got.Events) != want {
-			t.Errorf("%s: %d batches of %d are in the log", database, len(got.Events), want)
-		}
-	}
+	s.standsStill("full", func(*store, []*store) (end func()) { return fill(t, folder) })
 }
