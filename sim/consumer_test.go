@@ -63,6 +63,35 @@ func TestConsumerStopsUnread(t *testing.T) {
 		{"metric": "limit_max", "from": "53s", "to": "60s", "min": 30}`)
 }
 
+// Ten databases flood the consumer, 49 others ask for a third of what it applies. If those that hold most shrink first, the
+// others get it. With one limit for all they do not. This is S16c, shortened.
+func TestConsumerLargestFirst(t *testing.T) {
+	for each, goal := range map[string]string{`{"by": "tenant"}`: `"min": 0.3`, `{"by": "tenant", "shrink": "largest_first"}`: `"max": 0.05`} {
+		s, err := ParseScenario(fmt.Appendf(nil, `{"name": "flooded", "seeds": [1], "phases": [{"for": "60s"}],
+			"backend": {"law": "pool", "workers": 100000, "service": {"dist": "constant", "mean": "5ms"}},
+			"policy": {
+				"gates": {"db": {"limit": {"controller": "lag", "min": 1, "max": 1000, "queue": {"len": -1}, "lag": {"signal": "behind", "target": 100, "critical": 1000, "interval": "1s"}}, "each": %s}},
+				"routes": [{"match": ["/"], "gates": ["db"]}]},
+			"traffic": [
+				{"name": "quiet", "tenant": "quiet", "tenants": 49, "phases": [{"for": "60s", "rps": 60}]},
+				{"name": "loud", "tenant": "loud", "tenants": 10, "phases": [{"for": "60s", "rps": 2000}]}],
+			"consumer": {"every": "1s", "late": "1s", "holds": true, "phases": [{"for": "60s", "rps": 200}]},
+			"goals": [
+				{"metric": "applied", "from": "30s", "to": "60s", "min": 0.95},
+				{"metric": "refused", "class": "quiet", "from": "30s", "to": "60s", %s}]}`, each, goal))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := Run(t.Context(), s, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !r.Reached() {
+			t.Errorf("each %s: %s", each, r)
+		}
+	}
+}
+
 func TestConsumerFaults(t *testing.T) {
 	phases := `"phases": [{"for": "1s", "rps": 5}]`
 	for _, tt := range []struct{ consumer, goals, want string }{
