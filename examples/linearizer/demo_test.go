@@ -14,33 +14,66 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/weir-go/weir/internal/loadgen"
+	"github.com/weir-go/weir/weirkafka"
 )
+
+// demo runs the demo, and sends what it says to type. interrupt is Ctrl-C.
+func (s *system) demo(args ...string) (interrupt func()) {
+	s.t.Helper()
+	ctx, cancel := context.WithCancel(s.t.Context())
+	s.t.Cleanup(cancel)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- run(ctx, append([]string{"-work", "10ms", "-patience", "5m"}, args...), s.logged, &safeBuffer{})
+	}()
+	s.until("it says what to type", func() bool { return strings.Contains(s.logged.String(), "Ctrl-C ends it") })
+	try := regexp.MustCompile(`curl -d '(.*)' (http://\S+)\n`).FindStringSubmatch(s.logged.String())
+	if try == nil {
+		s.t.Fatal(s.logged.String())
+	}
+	if got := s.ask(http.MethodPost, try[2], try[1]); got.code != 201 {
+		s.t.Errorf("%s: %d %s", try[0], got.code, got.body)
+	}
+	return func() {
+		s.t.Helper()
+		cancel()
+		select {
+		case err := <-ended:
+			if err != nil {
+				s.t.Error(err)
+			}
+		case <-time.After(time.Minute):
+			s.t.Error("it goes on after Ctrl-C")
+		}
+	}
+}
 
 // The demo says what to type, and what it says works. Ctrl-C ends it.
 func TestDemo(t *testing.T) {
-	ctx, interrupt := context.WithCancel(t.Context())
-	defer interrupt()
-	var printed safeBuffer
-	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, []string{"-work", "10ms", "-patience", "5m"}, &printed, &safeBuffer{}) }()
-	s := &system{t: t, logged: &printed}
-	s.until("it says what to type", func() bool { return strings.Contains(printed.String(), "Ctrl-C ends it") })
-	try := regexp.MustCompile(`curl -d '(.*)' (http://\S+)\n`).FindStringSubmatch(printed.String())
-	if try == nil {
-		t.Fatal(printed.String())
-	}
-	if got := s.ask(http.MethodPost, try[2], try[1]); got.code != 201 {
-		t.Errorf("%s: %d %s", try[0], got.code, got.body)
-	}
-	s.until("it prints a second", func() bool { return regexp.MustCompile(`(?m)^ +\d+ +\d+ +\d+ .*\d$`).MatchString(printed.String()) })
+	s := &system{t: t, logged: &safeBuffer{}}
+	interrupt := s.demo()
+	s.until("it prints a second", func() bool { return regexp.MustCompile(`(?m)^ +\d+ +\d+ +\d+ .*\d$`).MatchString(s.logged.String()) })
 	interrupt()
-	select {
-	case err := <-ended:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(time.Minute):
-		t.Error("it goes on after Ctrl-C")
+}
+
+// On a Kafka of somebody's, it uses that one and a store that stays.
+func TestDemoOnAKafka(t *testing.T) {
+	s := newSystem(t)
+	interrupt := s.demo("-kafka", s.brokers[0], "-store", s.path)
+	interrupt()
+	if b, err := settledOf(t.Context(), s.store(readers).db, "mine", "1"); err != nil || b == nil || b.Status != applied {
+		t.Errorf("its batch: %+v, %v", b, err)
+	}
+	if said := "Kafka " + s.brokers[0] + ", topic " + topic; !strings.Contains(s.logged.String(), said) {
+		t.Errorf("it does not say %q:\n%s", said, s.logged)
+	}
+	lag, err := weirkafka.NewLag(weirkafka.LagConfig{Client: s.client, Group: group, Topics: []string{topic}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := lag.Partitions(t.Context())
+	if err != nil || !slices.ContainsFunc(all, func(p weirkafka.Partition) bool { return p.End > 0 }) {
+		t.Errorf("nothing is in its topic: %+v, %v", all, err)
 	}
 }
 
