@@ -117,10 +117,18 @@ func produceNumbers(t *testing.T, listener *eavesdropper, java *kafka.Server, se
 	t.Helper()
 	producers := []*numbered{produceInGo(t, listener, seeds), produceInJava(t, java, seeds)}
 	for _, p := range producers {
-		p.follow(t, kafkaClient(t, kgo.SeedBrokers(seeds...), kgo.Dialer(listener.dial), kgo.ConsumeTopics(p.topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-			kgo.MetadataMinAge(100*time.Millisecond)))
+		p.follow(t, soonBack(t, listener, seeds, kgo.ConsumeTopics(p.topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart())))
 	}
 	return producers
+}
+
+// soonBack is a client that waits for nothing longer than it has to: what happens to it is the same, and takes less time. A gateway that ends
+// waits for a fetch that is under way.
+func soonBack(t *testing.T, listener *eavesdropper, seeds []string, opts ...kgo.Opt) *kgo.Client {
+	t.Helper()
+	const soon = 100 * time.Millisecond
+	return kafkaClient(t, append(opts, kgo.SeedBrokers(seeds...), kgo.Dialer(listener.dial), kgo.MetadataMinAge(soon), kgo.FetchMaxWait(soon),
+		kgo.RetryBackoffFn(func(int) time.Duration { return soon }))...)
 }
 
 // goOn waits until all producers, and who follows them, have gone on since something has happened.
@@ -478,7 +486,7 @@ func (n *numbered) follow(t *testing.T, reader *kgo.Client) {
 	go func() {
 		defer close(ended)
 		for ctx.Err() == nil && !whole() {
-			within, cancel := context.WithTimeout(ctx, time.Second) // it looks whether that is all
+			within, cancel := context.WithTimeout(ctx, 100*time.Millisecond) // it looks whether that is all
 			fetches := reader.PollFetches(within)
 			cancel()
 			fetches.EachError(func(_ string, partition int32, err error) {
@@ -528,8 +536,7 @@ func (n *numbered) check(t *testing.T) {
 func produceInGo(t *testing.T, listener *eavesdropper, seeds []string) *numbered {
 	t.Helper()
 	n := &numbered{topic: "go"}
-	client := kafkaClient(t, kgo.SeedBrokers(seeds...), kgo.Dialer(listener.dial), kgo.MaxBufferedRecords(100), kgo.DefaultProduceTopic(n.topic),
-		kgo.MetadataMinAge(100*time.Millisecond))
+	client := soonBack(t, listener, seeds, kgo.MaxBufferedRecords(100), kgo.DefaultProduceTopic(n.topic))
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -565,7 +572,8 @@ func produceInJava(t *testing.T, cluster *kafka.Server, seeds []string) *numbere
 	t.Helper()
 	n := &numbered{topic: "java"}
 	settings := filepath.Join(t.TempDir(), "producer.properties")
-	writeFile(t, settings, []byte("retries=2147483647\nenable.idempotence=true\n")) // as every other producer of Java's; this one has no retries
+	writeFile(t, settings, []byte("retries=2147483647\nenable.idempotence=true\n"+ // as every other producer of Java's; this one has no retries
+		"reconnect.backoff.max.ms=100\n"))
 	cmd := cluster.Command(t.Context(), "org.apache.kafka.tools.VerifiableProducer", "--bootstrap-server", strings.Join(seeds, ","), "--topic", n.topic,
 		"--acks", "-1", "--throughput", "200", "--command-config", settings)
 	out, err := cmd.StdoutPipe()
