@@ -81,11 +81,7 @@ runtime_quotas: {file: quotas.json}
 		for _, script := range []string{"confluent", "kafka_python"} {
 			t.Run(script, func(t *testing.T) {
 				t.Parallel()
-				python := filepath.Join(filepath.Dir(part(t, "gunicorn")), "..", "venv", "bin", "python")
-				out, err := exec.CommandContext(t.Context(), python, filepath.Join("testdata", "kafka", script+".py"), addr, script, strconv.Itoa(records)).CombinedOutput()
-				if err != nil || !strings.HasSuffix(string(out), "True\n") {
-					t.Errorf("%v\n%s", err, out)
-				}
+				pythonClient(t, script, addr, records)
 			})
 		}
 	})
@@ -202,6 +198,16 @@ func isDelayedAsOfOld(t *testing.T, addr string) {
 	told := time.Duration(resp.ThrottleMillis) * time.Millisecond
 	if passed := time.Since(began); resp.Topics[0].ErrorCode != 0 || told > owed || told < owed-passed {
 		t.Errorf("after %v: %v, %v to wait", passed, kerr.ErrorForCode(resp.Topics[0].ErrorCode), told)
+	}
+}
+
+// pythonClient fills and reads a topic with a client in Python.
+func pythonClient(t *testing.T, script, addr string, records int) {
+	t.Helper()
+	python := filepath.Join(filepath.Dir(part(t, "gunicorn")), "..", "venv", "bin", "python")
+	out, err := exec.CommandContext(t.Context(), python, filepath.Join("testdata", "kafka", script+".py"), addr, script, strconv.Itoa(records)).CombinedOutput()
+	if err != nil || !strings.HasSuffix(string(out), "True\n") {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 

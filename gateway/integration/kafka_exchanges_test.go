@@ -27,7 +27,8 @@ import (
 // gateway/internal/kafka begin with them.
 const exchanges = "../internal/kafka/testdata/exchanges"
 
-// TestRecordExchanges writes these files anew, with -update: a few KB of each connection of franz-go, of Kafka's own tools and of kcat.
+// TestRecordExchanges writes these files anew, with -update: a few KB of each connection of franz-go, of Kafka's own tools, of kcat,
+// confluent-kafka and kafka-python.
 func TestRecordExchanges(t *testing.T) {
 	if !*update {
 		t.Skip("it writes files anew, with -update")
@@ -102,12 +103,17 @@ func TestRecordExchanges(t *testing.T) {
 		{"java-configs-describe", "kafka.admin.ConfigCommand --bootstrap-server GATEWAY --describe --entity-type users"},
 		{"java-producer", "org.apache.kafka.tools.ProducerPerformance --topic java --num-records 3 --record-size 20 --throughput -1 --producer-props bootstrap.servers=GATEWAY acks=all"},
 		{"java-consumer", "org.apache.kafka.tools.consumer.ConsoleConsumer --bootstrap-server GATEWAY --topic java --from-beginning --max-messages 3 --group java"},
+		{"java-groups-alter", "kafka.admin.ConfigCommand --bootstrap-server GATEWAY --alter --entity-type groups --entity-name share --add-config share.auto.offset.reset=earliest"},
+		{"java-share", "org.apache.kafka.tools.consumer.ConsoleShareConsumer --bootstrap-server GATEWAY --topic java --group share --max-messages 3"},
 		{"java-topics-delete", "org.apache.kafka.tools.TopicCommand --bootstrap-server GATEWAY --delete --topic java"},
 	} {
 		of(c.name, func() {
 			class, args, _ := strings.Cut(strings.ReplaceAll(c.command, "GATEWAY", open), " ")
 			tool(t, cluster, class, strings.Fields(args)...)
 		})
+	}
+	for _, script := range []string{"confluent", "kafka_python"} {
+		of(script, func() { pythonClient(t, script, open, 3) })
 	}
 	kcat := func(in, addr string, args ...string) {
 		t.Helper()
