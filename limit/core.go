@@ -70,8 +70,8 @@ const (
 	isClosed             // draining
 )
 
-// search searches the table for a free slot, from the hint on. Under the lock the
-// table does not change, but others may take and free slots meanwhile.
+// search searches the table for a free slot, from the hint on. It needs no lock:
+// others may take and free slots meanwhile, and only under it the table does not change.
 func (c *core) search() (slot.Ticket, bool) {
 	table := *c.table.Load()
 	from := int(c.shared.Hint.Load().ID())

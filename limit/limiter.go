@@ -148,20 +148,8 @@ func (l *Limiter) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 // them. Otherwise it refuses; it never waits. While nothing is free it refuses
 // without taking the lock.
 func (l *Limiter) TryAdmit(w weir.Work) (weir.Permit, error) {
-	if uint64(w.Cost) > 1 || w.Exempt || !w.Deadline.IsZero() {
-		return l.tryAdmit(&w)
-	}
-	if l.shared.Attention.Load() != 0 {
-		if p, ok := l.quick(&w); ok {
-			return p, nil
-		}
-		return l.tryAdmit(&w)
-	}
-	if t, ok := l.shared.Hint.Load().Take(); ok {
-		if l.shared.Attention.Load() == 0 {
-			return weir.NewPermit(t), nil
-		}
-		(*holder)(l).Cancel(t) // the core shifts down
+	if p, ok := l.atOnce(&w); ok {
+		return p, nil
 	}
 	return l.tryAdmit(&w)
 }
@@ -170,6 +158,9 @@ func (l *Limiter) TryAdmit(w weir.Work) (weir.Permit, error) {
 // caller cancels the Waiter when it stops waiting; deadlines and MaxWait need no
 // help.
 func (l *Limiter) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit, weir.Waiter, error) {
+	if p, ok := l.atOnce(&w); ok {
+		return p, nil, nil
+	}
 	var place *gate.Waiter
 	if w.MaxWait >= 0 {
 		place = l.front.CallPlace(&w, wake)
@@ -189,8 +180,8 @@ func (l *Limiter) tryAdmit(w *weir.Work) (weir.Permit, error) {
 // admit is the slow path of Admit. If no decision is needed it returns at once, else
 // it blocks until there is one.
 func (l *Limiter) admit(ctx context.Context, w *weir.Work) (weir.Permit, error) {
-	if uint64(w.Cost) <= 1 && !w.Exempt && w.Deadline.IsZero() && ctx.Err() == nil {
-		if p, ok := l.quick(w); ok {
+	if ctx.Err() == nil {
+		if p, ok := l.atOnce(w); ok {
 			return p, nil
 		}
 	}
@@ -206,15 +197,37 @@ func (l *Limiter) admit(ctx context.Context, w *weir.Work) (weir.Permit, error) 
 	return p, err
 }
 
-// quick admits work in the slow gear that needs no decision. Such work is one
-// unit without a deadline, where the bank has a free slot and nobody waits for
-// it. That is nearly all work on a gate with a controller or hooks. So it pays
-// to skip everything that arrive does for the rest.
+// atOnce admits work that needs no decision: one unit in good time, where a slot
+// is free and nobody waits for it. That is nearly all work on most gates. So it
+// pays to skip everything that arrive does for the rest.
+func (l *Limiter) atOnce(w *weir.Work) (weir.Permit, bool) {
+	if uint64(w.Cost) > 1 || w.Exempt {
+		return weir.Permit{}, false
+	}
+	if l.shared.Attention.Load() != 0 {
+		return l.quick(w)
+	}
+	if !w.Deadline.IsZero() && l.front.Until(w.Deadline) <= 0 {
+		return weir.Permit{}, false
+	}
+	if t, ok := l.search(); ok {
+		if l.shared.Attention.Load() == 0 {
+			return weir.NewPermit(t), true
+		}
+		(*holder)(l).Cancel(t) // the core shifts down
+	}
+	return weir.Permit{}, false
+}
+
+// quick is atOnce in the slow gear, on a gate with a controller or hooks for instance.
 func (l *Limiter) quick(w *weir.Work) (weir.Permit, bool) {
 	if l.shared.Attention.Load() != inSlow || l.front.FindsLeaks() {
 		return weir.Permit{}, false
 	}
 	now := l.front.Now()
+	if !w.Deadline.IsZero() && l.front.Deadline(now, w.Deadline) <= now {
+		return weir.Permit{}, false
+	}
 	l.mu.Lock()
 	if l.word != inSlow {
 		l.mu.Unlock()

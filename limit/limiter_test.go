@@ -394,15 +394,17 @@ func TestRefusalSaysWhenToComeBack(t *testing.T) {
 
 func TestNothingAllocates(t *testing.T) {
 	aimd := weir.Must(control.NewAIMD(control.AIMDConfig{}))
-	for name, cfg := range map[string]limit.Config{"fixed": {Limit: 2}, "aimd": {Controller: aimd}} {
+	for name, cfg := range map[string]limit.Config{"fixed": {Limit: 4}, "aimd": {Controller: aimd}} {
 		l := weir.Must(limit.New(cfg))
-		ctx := context.Background()
+		ctx, inTime := context.Background(), time.Now().Add(time.Hour)
 		if n := testing.AllocsPerRun(100, func() {
 			p, _ := l.TryAdmit(weir.Work{Op: "x"})
-			q, _ := l.Admit(ctx, weir.Work{Tenant: "y"})
+			q, _ := l.Admit(ctx, weir.Work{Tenant: "y", Deadline: inTime})
+			r, _, _ := l.Arrive(weir.Work{Deadline: inTime}, func(weir.Permit, error) {})
 			p.Sample(weir.OK)
 			p.Done(weir.OK)
 			q.Done(weir.OK)
+			r.Done(weir.OK)
 		}); n != 0 {
 			t.Errorf("%s: %v allocations", name, n)
 		}

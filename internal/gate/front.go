@@ -238,6 +238,14 @@ func (f *Front) Deadline(now time.Duration, t time.Time) time.Duration {
 	return After(now, time.Until(t))
 }
 
+// Until returns how long it is until a time of day.
+func (f *Front) Until(t time.Time) time.Duration {
+	if f.clock != nil {
+		return t.Sub(weir.VirtualEpoch) - f.clock()
+	}
+	return time.Until(t)
+}
+
 // allow reports whether there is time for a wait, and for the service after it.
 func (b *Bounds) allow(now, wait, service time.Duration) bool {
 	return wait <= b.Patience-now && wait <= b.Deadline-now-service
