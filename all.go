@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/weir-go/weir/internal/carried"
 	"github.com/weir-go/weir/slot"
 )
 
@@ -458,8 +459,6 @@ func (b *bundle) inner(to []Permit, t slot.Ticket, live func(slot.Ticket) bool) 
 // the same time.
 const maxNested = 64
 
-type nestedKey struct{}
-
 // nesting is set for good by the first WithPermit of the process. Looking a
 // value up in a context costs more than the rest of an admission. Programs that
 // nest nothing should not pay for it.
@@ -496,14 +495,14 @@ func WithPermit(ctx context.Context, g Gate, p Permit) context.Context {
 		nesting.Store(true)
 	}
 	n := &nest{gate: g, permit: p}
-	n.outer, _ = ctx.Value(nestedKey{}).(*nest)
+	n.outer, _ = ctx.Value(carried.Permit{}).(*nest)
 	if n.root = ridesOn(p); n.root == nil {
 		n.root = n
 		if twin := n.outer.with(p); twin != nil {
 			n.root = twin.root
 		}
 	}
-	return context.WithValue(ctx, nestedKey{}, n)
+	return context.WithValue(ctx, carried.Permit{}, n)
 }
 
 // with returns the nest that carries p already, nil if none does.
@@ -523,7 +522,7 @@ func Nested(ctx context.Context, g Gate) (Permit, bool) {
 	if !nesting.Load() {
 		return Permit{}, false
 	}
-	n, _ := ctx.Value(nestedKey{}).(*nest)
+	n, _ := ctx.Value(carried.Permit{}).(*nest)
 	for ; n != nil; n = n.outer {
 		if covers(n.gate, g) && n.permit.Live() && n.root.permit.Live() {
 			return n.root.take()

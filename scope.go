@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-go/weir/internal/carried"
 )
 
 // scope is what a context says of all work in it.
@@ -26,14 +28,12 @@ func (s *scope) until() time.Time {
 	return s.deadline
 }
 
-type scopeKey struct{}
-
 // scoping is set for good by the first scope of the process that gates have to know of. Before that
 // they look for none: see nesting.
 var scoping atomic.Bool
 
 func scopeOf(ctx context.Context) scope {
-	if s, _ := ctx.Value(scopeKey{}).(*scope); s != nil {
+	if s, _ := ctx.Value(carried.Scope{}).(*scope); s != nil {
 		return *s
 	}
 	return scope{}
@@ -43,7 +43,7 @@ func (s scope) in(ctx context.Context) context.Context {
 	if !scoping.Load() && (s.ranked || s.exempt || !s.deadline.IsZero()) {
 		scoping.Store(true)
 	}
-	return context.WithValue(ctx, scopeKey{}, &s)
+	return context.WithValue(ctx, carried.Scope{}, &s)
 }
 
 // WithPriority returns a context for a scope in which work has priority p: at every gate that is given
@@ -107,7 +107,7 @@ func (w *Work) Inherit(ctx context.Context) {
 }
 
 func (w *Work) inherit(ctx context.Context) {
-	s, _ := ctx.Value(scopeKey{}).(*scope)
+	s, _ := ctx.Value(carried.Scope{}).(*scope)
 	if s == nil {
 		return
 	}

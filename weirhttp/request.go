@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/carried"
 )
 
 // Request is an admitted request while its handler runs. Most handlers never need it. A proxy uses
@@ -408,8 +409,8 @@ func (q *Request) clientLeft() bool { return q.ctx.Err() == context.Canceled }
 type requestKey struct{}
 
 // requestContext is the handler's context: it knows the Request, and carries the
-// permit and what came in for nested calls. The context that does is made when the
-// first value is asked for; most handlers ask for none.
+// permit and what came in for nested calls. The context that does is made when a
+// gate first asks; most handlers have none.
 type requestContext struct {
 	context.Context
 	request *Request
@@ -431,6 +432,9 @@ func (c *requestContext) work() weir.Work {
 func (c *requestContext) Value(key any) any {
 	if _, ok := key.(requestKey); ok {
 		return c.request
+	}
+	if !carried.Is(key) {
+		return c.Context.Value(key)
 	}
 	c.once.Do(func() {
 		c.carrier = weir.WithReceived(weir.WithPermit(c.Context, c.gate, c.request.firstPermits[0]), c.work())

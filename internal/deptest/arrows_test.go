@@ -13,7 +13,7 @@ const module = "github.com/weir-go/weir"
 // tests left out. A package that is not here has no place yet: decide its
 // arrows, then write them here and in docs/DESIGN.md.
 var arrows = map[string][]string{
-	"":                  {"slot"},
+	"":                  {"slot", "internal/carried"},
 	"slot":              {},
 	"control":           {"internal/fault", "internal/setting"},
 	"keyed":             {"", "slot", "control", "limit", "internal/fault", "internal/gate", "internal/keys", "internal/room"},
@@ -25,10 +25,11 @@ var arrows = map[string][]string{
 	"signal":            {"control", "internal/fault", "internal/setting"},
 	"sim":               {"", "control", "policy", "signal", "scenarios", "throttle", "internal/hist", "internal/station", "internal/fault", "internal/jsontree", "internal/setting"},
 	"throttle":          {"", "slot", "internal/fault", "internal/gate", "internal/setting"},
-	"weirhttp":          {"", "throttle", "internal/yield"},
+	"weirhttp":          {"", "throttle", "internal/carried", "internal/yield"},
 	"weirsql":           {"", "limit", "signal", "internal/poolgate"},
 	"weirtest":          {"quota"},
 	"examples/textbook": {"", "limit", "quota", "shed", "throttle", "weirhttp"},
+	"internal/carried":  {},
 	"internal/chart":    {},
 	"internal/freeport": {},
 	"internal/hist":     {},
@@ -60,7 +61,7 @@ var moduleArrows = map[string][]string{
 	"examples/execution":  {"", "control", "keyed", "limit", "weirhttp", "weirpgx", "weirsql", "internal/chart", "internal/freeport", "internal/loadgen", "internal/postgres"},
 	"examples/linearizer": {"", "control", "keyed", "limit", "signal", "weirhttp", "weirkafka", "internal/chart", "internal/freeport", "internal/hist", "internal/kafka", "internal/loadgen", "internal/process"},
 	"gateway":             {"", "control", "policy", "quota", "signal", "sim", "weirgrpc", "weirhttp", "weirkafka", "weirredis", "internal/loadgen", "internal/fault", "internal/jsontree", "internal/setting"},
-	"weirgrpc":            {"", "policy", "throttle", "weirhttp", "internal/yield"},
+	"weirgrpc":            {"", "policy", "throttle", "weirhttp", "internal/carried", "internal/yield"},
 	"weirkafka":           {"", "control", "keyed", "limit", "signal", "internal/fault", "internal/setting"},
 	"weirpgx":             {"", "limit", "signal", "weirsql", "internal/poolgate"},
 	"weirredis":           {"quota", "internal/fault"},
