@@ -42,46 +42,60 @@ func cases(t testing.TB) []costCase {
 	plain := weirgrpc.New(newLimit(t, 1<<19, 0), weirgrpc.WithYield(false))
 	p := named(t)
 	byPolicy := weirgrpc.New(nil, weirgrpc.WithYield(false), weirgrpc.WithPolicy(func() *policy.Policy { return p }))
+	deadline, cancel := context.WithTimeout(incoming(), time.Hour)
+	t.Cleanup(cancel)
 	return []costCase{
-		{"plain", plain, incoming(), 2},
-		{"yield", weirgrpc.New(newLimit(t, 1<<19, 0)), incoming(), 2},
-		{"policy", byPolicy, incoming(), 2},
-		{"policy, three keys", byPolicy, incoming("x-tenant", "acme", "x-user", "alice", "x-priority", "high"), 2},
+		{"plain", plain, incoming(), bare},
+		{"plain, a deadline", plain, deadline, bare},
+		{"plain, a handler that asks for a value", plain, incoming(), asking},
+		{"yield", weirgrpc.New(newLimit(t, 1<<19, 0)), incoming(), bare},
+		{"policy", byPolicy, incoming(), bare},
+		{"policy, a deadline", byPolicy, deadline, bare},
+		{"policy, three keys", byPolicy, incoming("x-tenant", "acme", "x-user", "alice", "x-priority", "high"), bare},
 	}
 }
 
 type costCase struct {
-	name   string
-	guard  *weirgrpc.Guard
-	ctx    context.Context
-	allocs float64 // at most
+	name    string
+	guard   *weirgrpc.Guard
+	ctx     context.Context
+	handler grpc.UnaryHandler
 }
 
 func bare(_ context.Context, req any) (any, error) { return req, nil }
 
-// The cost of an interceptor, in allocations: two for a call, and none for the keys that are read. A version of grpc-go
+type anyKey struct{}
+
+// asking is a handler that looks for something in its context, as tracing does.
+func asking(ctx context.Context, req any) (any, error) {
+	_ = ctx.Value(anyKey{})
+	return req, nil
+}
+
+// The cost of an interceptor, in allocations: one for a call, and none for the keys that are read. A version of grpc-go
 // whose metadata are kept otherwise would fail here.
 func TestCost(t *testing.T) {
 	for _, tt := range cases(t) {
 		unary, info, req := tt.guard.Unary(), &grpc.UnaryServerInfo{FullMethod: unaryCall}, any(new(testgrpc.SimpleRequest))
 		n := testing.AllocsPerRun(200, func() {
-			if _, err := unary(tt.ctx, req, info, bare); err != nil {
+			if _, err := unary(tt.ctx, req, info, tt.handler); err != nil {
 				t.Fatal(err)
 			}
 		})
-		if n > tt.allocs {
-			t.Errorf("%s: %v allocations, want at most %v", tt.name, n, tt.allocs)
+		if n > 1 {
+			t.Errorf("%s: %v allocations, want one", tt.name, n)
 		}
 	}
 }
 
-// BenchmarkUnary measures an interceptor around a handler that does nothing.
+// BenchmarkUnary measures an interceptor around a handler that does next to nothing. The heap is tiny here, so the
+// garbage collector runs hundreds of times a second. Its part in these figures is larger than in any server.
 func BenchmarkUnary(b *testing.B) {
 	info, req := &grpc.UnaryServerInfo{FullMethod: unaryCall}, any(new(testgrpc.SimpleRequest))
-	run := func(b *testing.B, ctx context.Context, unary grpc.UnaryServerInterceptor) {
+	run := func(b *testing.B, ctx context.Context, unary grpc.UnaryServerInterceptor, handler grpc.UnaryHandler) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, err := unary(ctx, req, info, bare); err != nil {
+			if _, err := unary(ctx, req, info, handler); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -89,10 +103,10 @@ func BenchmarkUnary(b *testing.B) {
 	b.Run("bare", func(b *testing.B) {
 		run(b, incoming(), func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 			return handler(ctx, req)
-		})
+		}, bare)
 	})
 	for _, tt := range cases(b) {
-		b.Run(tt.name, func(b *testing.B) { run(b, tt.ctx, tt.guard.Unary()) })
+		b.Run(tt.name, func(b *testing.B) { run(b, tt.ctx, tt.guard.Unary(), tt.handler) })
 	}
 }
 
@@ -190,8 +204,8 @@ func TestTapCost(t *testing.T) {
 			}
 		})
 	}
-	if n := run(true) - run(false); n > 8 {
-		t.Errorf("%v allocations, want at most 8", n)
+	if n := run(true) - run(false); n > 2 {
+		t.Errorf("%v allocations, want at most 2", n)
 	}
 	if n := guard.TapSnapshot().Admitted; n == 0 {
 		t.Error("the tap has decided nothing")

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/carried"
 	"github.com/weir-go/weir/policy"
 )
 
@@ -21,22 +22,27 @@ import (
 // All methods are safe for concurrent use and do nothing on a nil *Call, so the result of
 // [FromContext] needs no check.
 type Call struct {
-	ctx    callContext
-	guard  *Guard
-	method string
-	header header         // what a policy has read
-	policy *policy.Policy // that has matched the call, nil if none has
-	route  *policy.Route
-	tap    tap
+	incoming context.Context // as the transport has made it
+	guard    *Guard
+	method   string
+	md       metadata.MD    // a tap is given them; otherwise read when a policy first asks
+	policy   *policy.Policy // that has matched the call, nil if none has
+	route    *policy.Route
+	tap      *tap // nil if no tap has decided about the call
 
-	handler context.Context // of the handler
-	work    weir.Work
-	gate    weir.Gate
+	handler  context.Context // of the handler
+	gate     weir.Gate       // nil before the call is admitted
+	permit   weir.Permit
+	work     *weir.Work // for messages; nil if nobody will ask
+	deadline time.Time  // of the work
+	priority weir.Priority
+
+	carry   sync.Once
+	carrier context.Context // see callContext
 
 	mu      sync.Mutex // guards what follows
-	permit  weir.Permit
-	moved   bool // it has a place among the streams instead of its permit
-	crowded bool // it found no place there
+	moved   bool       // it has a place among the streams instead of its permit
+	crowded bool       // it found no place there
 	ended   bool
 }
 
@@ -50,7 +56,7 @@ func FromContext(ctx context.Context) *Call {
 // first call decides.
 func (c *Call) Sample(o weir.Outcome) {
 	if c != nil {
-		c.held().Sample(o)
+		c.permit.Sample(o)
 	}
 }
 
@@ -58,7 +64,7 @@ func (c *Call) Sample(o weir.Outcome) {
 // charge; the empty name means every gate.
 func (c *Call) SetCost(gate string, units int64) {
 	if c != nil {
-		c.held().SetCost(gate, units)
+		c.permit.SetCost(gate, units)
 	}
 }
 
@@ -67,22 +73,23 @@ func (c *Call) SetCost(gate string, units int64) {
 // call got one; with the pool full it keeps its slot. Streams that last are found without it.
 func (c *Call) ReleaseForStream() bool { return c != nil && c.move() }
 
-func (c *Call) held() weir.Permit {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.permit
+// start is called with the permit of an admitted call, before its handler runs.
+func (c *Call) start(gate weir.Gate, w *weir.Work, p weir.Permit) {
+	c.gate, c.permit, c.priority, c.deadline = gate, p, w.Priority, w.Deadline
+	if p != (weir.Permit{}) {
+		carrying.Do(func() { weir.WithPermit(c.incoming, gate, p) })
+	}
+	if c.priority != weir.Normal || !c.deadline.IsZero() {
+		telling.Do(func() { weir.WithReceived(c.incoming, c.received()) })
+	}
+	if c.guard.messages != nil {
+		c.work = new(*w)
+	}
 }
 
-// start is called with the permit of an admitted call, before its handler runs.
-func (c *Call) start(gate weir.Gate, w weir.Work, p weir.Permit) {
-	if p != (weir.Permit{}) {
-		carrying.Do(func() { weir.WithPermit(c.ctx.Context, gate, p) })
-	}
-	if w.Priority != weir.Normal || !w.Deadline.IsZero() {
-		telling.Do(func() { weir.WithReceived(c.ctx.Context, w) })
-	}
-	c.gate, c.work, c.permit = gate, w, p
-	c.ctx.gate, c.ctx.permit = gate, p
+// received is what came in, for nested calls and for the calls to others that the handler makes.
+func (c *Call) received() weir.Work {
+	return weir.Work{Priority: c.priority, Deadline: c.deadline}
 }
 
 // carrying runs with the first call that has a permit, and telling with the first that has something
@@ -93,7 +100,7 @@ var carrying, telling sync.Once
 
 // outcome is the outcome of a call whose handler has ended: returned with err, or by a panic.
 func (c *Call) outcome(returned bool, err error) weir.Outcome {
-	switch c.ctx.Err() {
+	switch c.incoming.Err() {
 	case context.Canceled:
 		return weir.Abandoned
 	case context.DeadlineExceeded:
@@ -158,37 +165,35 @@ func (c *Call) lacksPlace() bool {
 
 type callKey struct{}
 
-// callContext is the handler's context: it knows the Call, and carries the permit and what came in.
-// The context that does is made when the first value is asked for; some handlers ask for none.
-type callContext struct {
-	context.Context
-	call   *Call
-	gate   weir.Gate // nil before the call is admitted
-	permit weir.Permit
+// callContext is a call as the context of its handler: it knows the Call, and carries the permit and
+// what came in. The context that does is made when a gate first asks; most handlers have none.
+type callContext Call
 
-	once    sync.Once
-	carrier context.Context
-}
+// Deadline implements [context.Context].
+func (c *callContext) Deadline() (time.Time, bool) { return c.incoming.Deadline() }
+
+// Done implements [context.Context].
+func (c *callContext) Done() <-chan struct{} { return c.incoming.Done() }
+
+// Err implements [context.Context].
+func (c *callContext) Err() error { return c.incoming.Err() }
 
 // Value implements [context.Context].
 func (c *callContext) Value(key any) any {
 	if _, ok := key.(callKey); ok {
-		return c.call
+		return (*Call)(c)
 	}
-	if c.call.tap.open() {
-		return c.Context.Value(key) // there is no handler yet, whose calls would be nested
+	if !carried.Is(key) || c.tap.open() { // without a handler there are no calls to be nested
+		return c.incoming.Value(key)
 	}
-	c.once.Do(func() {
-		c.carrier = weir.WithReceived(weir.WithPermit(c.Context, c.gate, c.permit), c.call.work)
+	c.carry.Do(func() {
+		c.carrier = weir.WithReceived(weir.WithPermit(c.incoming, c.gate, c.permit), (*Call)(c).received())
 	})
 	return c.carrier.Value(key)
 }
 
-// header are the metadata of a call, as a policy reads them.
-type header struct {
-	ctx context.Context
-	md  metadata.MD // a tap is given them; otherwise read from ctx when they are first asked for
-}
+// header is a call as a policy reads its metadata.
+type header Call
 
 // Values implements [policy.Header].
 func (h *header) Values(name policy.HeaderName) []string {
@@ -196,8 +201,8 @@ func (h *header) Values(name policy.HeaderName) []string {
 		return nil // gRPC keeps it to itself: it is the deadline of the context
 	}
 	if h.md == nil {
-		if h.md = received(h.ctx); h.md == nil {
-			return metadata.ValueFromIncomingContext(h.ctx, name.Lower)
+		if h.md = received(h.incoming); h.md == nil {
+			return metadata.ValueFromIncomingContext(h.incoming, name.Lower)
 		}
 	}
 	return h.md[name.Lower]
@@ -250,10 +255,10 @@ var (
 )
 
 // view is the call as a policy sees it.
-func (c *Call) view(ctx context.Context) policy.View {
-	v := policy.View{Method: "POST", Path: c.method, Fixed: true, Header: &c.header}
-	v.Deadline, _ = ctx.Deadline()
-	p, ok := peer.FromContext(ctx)
+func (c *Call) view() policy.View {
+	v := policy.View{Method: "POST", Path: c.method, Fixed: true, Header: (*header)(c)}
+	v.Deadline, _ = c.incoming.Deadline()
+	p, ok := peer.FromContext(c.incoming)
 	if !ok {
 		return v
 	}

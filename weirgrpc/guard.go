@@ -38,6 +38,7 @@ type Guard struct {
 	longestTap time.Duration
 	methods    knownMethods
 	tapped     tapCounters
+	untended   untended
 }
 
 // New returns a guard that admits each call through g before its handler runs. A refusal is
@@ -90,14 +91,14 @@ func (g *Guard) Unary() grpc.UnaryServerInterceptor {
 // answer for one that is refused.
 func (g *Guard) admit(ctx context.Context, method string) (*Call, error) {
 	if g.tapping.Load() {
-		g.methods.add(method)
 		if c := FromContext(ctx); c != nil && c.guard == g && c.tap.claim() {
 			return g.claimed(ctx, c)
 		}
+		g.methods.add(method)
 	}
-	c := &Call{guard: g, method: method}
-	c.ctx.Context, c.ctx.call, c.handler = ctx, c, &c.ctx
-	gate, w := g.choose(c, header{ctx: ctx})
+	c := &Call{incoming: ctx, guard: g, method: method}
+	c.handler = (*callContext)(c)
+	gate, w := g.choose(c)
 	if gate == nil {
 		return nil, nil
 	}
@@ -108,17 +109,16 @@ func (g *Guard) admit(ctx context.Context, method string) (*Call, error) {
 	if err != nil {
 		return nil, c.refused(ctx, &w, err)
 	}
-	c.start(gate, w, p)
+	c.start(gate, &w, p)
 	return c, nil
 }
 
 // choose returns the gate for a call and the work that the call is.
-func (g *Guard) choose(c *Call, h header) (gate weir.Gate, w weir.Work) {
-	ctx := c.ctx.Context
+func (g *Guard) choose(c *Call) (gate weir.Gate, w weir.Work) {
+	ctx := c.incoming
 	switch {
 	case g.policy != nil:
-		c.header = h
-		v := c.view(ctx)
+		v := c.view()
 		c.policy = g.policy()
 		c.route, w = c.policy.MatchView(&v)
 		gate = c.route.Gate()
@@ -127,8 +127,10 @@ func (g *Guard) choose(c *Call, h header) (gate weir.Gate, w weir.Work) {
 	default:
 		gate, w = g.gate, weir.Work{Op: c.method}
 	}
-	if at, ok := ctx.Deadline(); ok && g.policy == nil && (w.Deadline.IsZero() || at.Before(w.Deadline)) {
-		w.Deadline = at
+	if g.policy == nil {
+		if at, ok := ctx.Deadline(); ok && (w.Deadline.IsZero() || at.Before(w.Deadline)) {
+			w.Deadline = at
+		}
 	}
 	if isHousekeeping(c.method) {
 		w.Exempt = true
@@ -150,7 +152,7 @@ func (g *Guard) described(ctx context.Context, method string, w weir.Work) weir.
 func (c *Call) refused(ctx context.Context, w *weir.Work, err error) error {
 	rej := rejectionOf(err)
 	if c.policy != nil {
-		v := c.view(ctx)
+		v := c.view()
 		rej = c.route.Told(w, c.policy.TrustedView(&v), rej)
 	}
 	return c.guard.refuse(ctx, c.method, rej)

@@ -116,7 +116,7 @@ func (s *stream) RecvMsg(m any) error {
 	if err := s.ServerStream.RecvMsg(m); err != nil {
 		return err
 	}
-	p, err := s.messages.Admit(s.Context(), s.call.work)
+	p, err := s.messages.Admit(s.Context(), *s.call.work)
 	if err != nil {
 		err = s.call.guard.refuse(s.ServerStream.Context(), s.call.method, rejectionOf(err))
 	}

@@ -45,7 +45,7 @@ func WithLongestTap(d time.Duration) Option {
 //
 // A permit of the tap is held while the message comes, and that time is part of what the gate's
 // controller measures. If no handler ever runs, because the client leaves or its message is at
-// fault, the permit is given back when the call's context ends.
+// fault, the permit is given back when the call's context ends, or within a millisecond of that.
 func (g *Guard) Tap(next grpctap.ServerInHandle) grpctap.ServerInHandle {
 	g.tapping.Store(true)
 	return func(ctx context.Context, info *grpctap.Info) (context.Context, error) {
@@ -65,9 +65,10 @@ func (g *Guard) tapIn(ctx context.Context, info *grpctap.Info) (context.Context,
 		g.tapped.passed.Add(1)
 		return ctx, nil
 	}
-	c := &Call{guard: g, method: method}
-	c.ctx.Context, c.ctx.call = ctx, c
-	gate, w := g.choose(c, header{ctx: ctx, md: info.Header})
+	t := &tap{}
+	t.call = Call{incoming: ctx, guard: g, method: method, md: info.Header, tap: t}
+	c := &t.call
+	gate, w := g.choose(c)
 	if rej := g.closed(&w); gate != nil && rej != nil {
 		g.tapped.refused.Add(1)
 		return ctx, g.refuse(ctx, method, rej)
@@ -76,7 +77,7 @@ func (g *Guard) tapIn(ctx context.Context, info *grpctap.Info) (context.Context,
 		g.tapped.passed.Add(1)
 		return ctx, nil
 	}
-	err := c.arrive(gate, w)
+	err := t.arrive(gate, w)
 	switch {
 	case errors.Is(err, errors.ErrUnsupported):
 		g.tapped.passed.Add(1)
@@ -86,16 +87,17 @@ func (g *Guard) tapIn(ctx context.Context, info *grpctap.Info) (context.Context,
 		return ctx, c.refused(ctx, &w, err)
 	}
 	g.tapped.admitted.Add(1)
-	c.tap.stop = context.AfterFunc(ctx, c.drop)
-	return &c.ctx, nil
+	g.untended.add(t)
+	return (*callContext)(c), nil
 }
 
-// tap is what a tap has decided about a call, until the interceptor claims it. Its zero value is
-// that of a call without a tap.
+// tap is a call about which a tap has decided, until the interceptor claims it.
 type tap struct {
+	call   Call
 	state  atomic.Uint32
-	stop   func() bool // forgets to drop
+	next   *tap        // among those without a handler
 	waiter weir.Waiter // nil for a call that was admitted at once
+	work   weir.Work   // that waits
 
 	mu    sync.Mutex    // guards what follows
 	gone  bool          // nobody wants the answer any more
@@ -113,7 +115,8 @@ const (
 	dropped          // none ever will
 )
 
-func (t *tap) open() bool { return t.state.Load() == unclaimed }
+// open reports whether the call has no handler yet. It is false on nil: for a call without a tap.
+func (t *tap) open() bool { return t != nil && t.state.Load() == unclaimed }
 
 // claim reports whether the interceptor goes on with the tap's decision. It is false without one,
 // and for a call that has ended meanwhile.
@@ -122,15 +125,14 @@ func (t *tap) claim() bool {
 }
 
 // arrive asks the gate without waiting. It returns ErrUnsupported if the gate always waits.
-func (c *Call) arrive(gate weir.Gate, w weir.Work) (err error) {
-	t := &c.tap
+func (t *tap) arrive(gate weir.Gate, w weir.Work) (err error) {
 	var p weir.Permit
 	switch g := gate.(type) {
 	case weir.Arriver:
 		var waiter weir.Waiter
-		p, waiter, err = g.Arrive(w, c.answered)
+		p, waiter, err = g.Arrive(w, t.answered)
 		if err == weir.ErrWaiting {
-			t.waiter, err = waiter, nil
+			t.waiter, t.work, err = waiter, w, nil
 		}
 	case weir.TryAdmitter:
 		p, err = g.TryAdmit(w)
@@ -141,13 +143,12 @@ func (c *Call) arrive(gate weir.Gate, w weir.Work) (err error) {
 		return err
 	}
 	t.state.Store(unclaimed)
-	c.start(gate, w, p)
+	t.call.start(gate, &w, p)
 	return nil
 }
 
 // answered is called when a call that waits is admitted or refused.
-func (c *Call) answered(p weir.Permit, err error) {
-	t := &c.tap
+func (t *tap) answered(p weir.Permit, err error) {
 	t.mu.Lock()
 	t.came, t.got, t.err = true, p, err
 	gone := t.gone
@@ -174,20 +175,18 @@ func (t *tap) answer() <-chan struct{} {
 }
 
 // drop gives everything back for a call that has ended before its handler ran.
-func (c *Call) drop() {
-	t := &c.tap
+func (t *tap) drop() {
 	if !t.state.CompareAndSwap(unclaimed, dropped) {
 		return
 	}
-	c.guard.tapped.dropped.Add(1)
-	c.leave()
+	t.call.guard.tapped.dropped.Add(1)
+	t.leave()
 }
 
 // leave gives the permit back, or the place in the wait room.
-func (c *Call) leave() {
-	t := &c.tap
+func (t *tap) leave() {
 	if t.waiter == nil {
-		c.permit.Cancel()
+		t.call.permit.Cancel()
 		return
 	}
 	if t.waiter.Cancel() {
@@ -202,8 +201,7 @@ func (c *Call) leave() {
 
 // claimed goes on with what the tap has decided, now that there is a handler.
 func (g *Guard) claimed(ctx context.Context, c *Call) (*Call, error) {
-	t := &c.tap
-	t.stop()
+	t := c.tap
 	c.handler = ctx // which is made of the call's own
 	if t.waiter == nil {
 		return c, nil
@@ -211,14 +209,45 @@ func (g *Guard) claimed(ctx context.Context, c *Call) (*Call, error) {
 	select {
 	case <-t.answer():
 	case <-ctx.Done():
-		c.leave()
+		t.leave()
 		return nil, g.refuse(ctx, c.method, rejectionOf(ctx.Err()))
 	}
 	if t.err != nil {
-		return nil, c.refused(ctx, &c.work, t.err)
+		return nil, c.refused(ctx, &t.work, t.err)
 	}
-	c.start(c.gate, c.work, t.got)
+	c.start(c.gate, &t.work, t.got)
 	return c, nil
+}
+
+// untended are the calls that a tap has let in and that may not have a handler yet. A handler comes
+// within microseconds, unless its message is on its way. So nobody watches the contexts of the calls
+// until they are looked through, a moment later. That costs a fraction of watching each from its start.
+type untended struct{ first atomic.Pointer[tap] }
+
+// tending is how long the first of them stays among them. A call that ends without a handler meanwhile
+// keeps its slot so long.
+const tending = time.Millisecond
+
+func (u *untended) add(t *tap) {
+	first := u.first.Load()
+	for t.next = first; !u.first.CompareAndSwap(first, t); t.next = first {
+		first = u.first.Load()
+	}
+	if first == nil {
+		time.AfterFunc(tending, u.tend)
+	}
+}
+
+// tend has the calls watched that still have no handler.
+func (u *untended) tend() {
+	for t := u.first.Swap(nil); t != nil; {
+		next := t.next
+		t.next = nil // or a call that lasts would keep another alive
+		if t.open() {
+			context.AfterFunc(t.call.incoming, t.drop)
+		}
+		t = next
+	}
 }
 
 // tapCounters count what taps have decided.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -526,6 +527,56 @@ func TestTapWithoutHandler(t *testing.T) {
 			if n := gate.Snapshot().Outcomes[weir.OK]; tt.dropped && n > 1 {
 				t.Errorf("%d samples of work that never ran", n)
 			}
+		})
+	}
+}
+
+// A call that ends before its handler runs gives its slot back: at once, or within a millisecond of the
+// tap's decision if it ends sooner.
+func TestTapAndTime(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		lasts     time.Duration // until the call ends
+		slot      bool          // is taken right afterwards
+		claimed   bool          // by a handler that has returned by then
+		wantDrops uint64
+	}{
+		{"ends at once", 0, true, false, 1},
+		{"ends later", 5 * time.Millisecond, false, false, 1},
+		{"has a handler", 5 * time.Millisecond, false, true, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				gate := newLimit(t, 1, -1)
+				guard := weirgrpc.New(gate)
+				in, unary := guard.Tap(nil), guard.Unary()
+				info, req := &grpc.UnaryServerInfo{FullMethod: unaryCall}, any(new(testgrpc.SimpleRequest))
+				if _, err := unary(t.Context(), req, info, bare); err != nil { // the method is known now
+					t.Fatal(err)
+				}
+				ctx, end := context.WithTimeout(t.Context(), time.Second)
+				defer end()
+				tapped, err := in(ctx, &tap.Info{FullMethodName: unaryCall, Header: metadata.MD{}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if tt.claimed {
+					if _, err := unary(tapped, req, info, bare); err != nil {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(tt.lasts)
+				end()
+				synctest.Wait()
+				if taken := gate.Snapshot().InFlight == 1; taken != tt.slot {
+					t.Errorf("its slot is taken: %t, want %t", taken, tt.slot)
+				}
+				time.Sleep(time.Millisecond)
+				synctest.Wait()
+				if n := gate.Snapshot().InFlight; n != 0 || guard.TapSnapshot().Dropped != tt.wantDrops {
+					t.Errorf("%d in flight, %+v", n, guard.TapSnapshot())
+				}
+			})
 		})
 	}
 }
