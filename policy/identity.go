@@ -95,9 +95,9 @@ type asker struct {
 // fill sets the identity of w, and reports whether the peer is trusted.
 func (id *identity) fill(w *weir.Work, v *View, m *match) bool {
 	a := asker{View: v, match: m, trusted: id.trustsPeer(v)}
-	w.Tenant = id.read(id.tenant, &a)
-	w.User = id.read(id.user, &a)
-	w.Client = id.read(id.client, &a)
+	w.Tenant = id.read(&id.tenant, &a)
+	w.User = id.read(&id.user, &a)
+	w.Client = id.read(&id.client, &a)
 	if w.User == "" && !(a.trusted && (id.user.claimed() || id.tenant.claimed())) {
 		if origin, named := id.originOf(&a); named {
 			w.User = a.name(origin)
@@ -118,7 +118,7 @@ func (id *identity) trustsPeer(v *View) bool {
 }
 
 // claimed reports whether a peer says the identity in a header.
-func (s source) claimed() bool { return s.kind == headerSource || s.kind == hostSource }
+func (s *source) claimed() bool { return s.kind == headerSource || s.kind == hostSource }
 
 // longestWord bounds the words for priorities.
 const longestWord = 64
@@ -126,7 +126,7 @@ const longestWord = 64
 // classOf returns the priority that a request brings. It reports false if there is none that is
 // trusted and known. Unknown words from trusted peers are counted.
 func (id *identity) classOf(a *asker) (weir.Priority, bool) {
-	switch s := id.priority; {
+	switch s := &id.priority; {
 	case s.kind == constSource:
 		return id.parseClass(s.key)
 	case !a.trusted:
@@ -160,7 +160,7 @@ func (id *identity) trusts(peer netip.Addr) bool {
 	return false
 }
 
-func (id *identity) read(s source, a *asker) string {
+func (id *identity) read(s *source, a *asker) string {
 	switch s.kind {
 	case constSource:
 		return s.key
@@ -210,11 +210,21 @@ func single(values []string) string {
 
 // bounded returns s, or its hash if s is too long or cannot be printed.
 func bounded(s string) string {
-	if len(s) <= MaxIdentity && utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl) {
+	if len(s) <= MaxIdentity && (isPrintable(s) || utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)) {
 		return s
 	}
 	sum := sha256.Sum256([]byte(s))
 	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// isPrintable reports whether s is printable ASCII, as nearly every name is.
+func isPrintable(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return true
 }
 
 // forwardedFor says where a request came from before its peer passed it on. Each

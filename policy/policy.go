@@ -108,8 +108,13 @@ func (p *Policy) bound(w *weir.Work, v *View, timeout time.Duration, trusted boo
 	if bad > 0 {
 		p.identity.ignored.timeouts.Add(1)
 	}
+	if !found && timeout <= 0 && (v.Deadline.IsZero() || trusted || !p.edf) {
+		w.Deadline = v.Deadline // as nearly always for calls of gRPC, and nobody needs the clock
+		return
+	}
+	now := p.time()
 	if !v.Deadline.IsZero() {
-		left := max(v.Deadline.Sub(p.time()), 1) // 0 is no time-out at all
+		left := max(v.Deadline.Sub(now), 1) // 0 is no time-out at all
 		if !found || left < sent {
 			sent, found = left, true
 		}
@@ -122,9 +127,9 @@ func (p *Policy) bound(w *weir.Work, v *View, timeout time.Duration, trusted boo
 	}
 	switch {
 	case found && (timeout <= 0 || sent < timeout):
-		w.Deadline = p.time().Add(sent)
+		w.Deadline = now.Add(sent)
 	case timeout > 0:
-		w.Deadline = p.time().Add(timeout)
+		w.Deadline = now.Add(timeout)
 	}
 }
 

@@ -98,7 +98,8 @@ func (g *Guard) admit(ctx context.Context, method string) (*Call, error) {
 	}
 	c := &Call{incoming: ctx, guard: g, method: method}
 	c.handler = (*callContext)(c)
-	gate, w := g.choose(c)
+	var w weir.Work
+	gate := g.choose(c, &w)
 	if gate == nil {
 		return nil, nil
 	}
@@ -113,19 +114,19 @@ func (g *Guard) admit(ctx context.Context, method string) (*Call, error) {
 	return c, nil
 }
 
-// choose returns the gate for a call and the work that the call is.
-func (g *Guard) choose(c *Call) (gate weir.Gate, w weir.Work) {
+// choose returns the gate for a call, and sets w to the work that the call is.
+func (g *Guard) choose(c *Call, w *weir.Work) (gate weir.Gate) {
 	ctx := c.incoming
 	switch {
 	case g.policy != nil:
 		v := c.view()
 		c.policy = g.policy()
-		c.route, w = c.policy.MatchView(&v)
+		c.route, *w = c.policy.MatchView(&v)
 		gate = c.route.Gate()
 	case g.selectGate != nil:
-		gate, w = g.selectGate(ctx, c.method)
+		gate, *w = g.selectGate(ctx, c.method)
 	default:
-		gate, w = g.gate, weir.Work{Op: c.method}
+		gate, w.Op = g.gate, c.method
 	}
 	if g.policy == nil {
 		if at, ok := ctx.Deadline(); ok && (w.Deadline.IsZero() || at.Before(w.Deadline)) {
@@ -136,9 +137,9 @@ func (g *Guard) choose(c *Call) (gate weir.Gate, w weir.Work) {
 		w.Exempt = true
 	}
 	if g.work != nil {
-		w = g.described(ctx, c.method, w)
+		*w = g.described(ctx, c.method, *w)
 	}
-	return gate, w
+	return gate
 }
 
 // described is a function of its own because its work escapes to the heap.

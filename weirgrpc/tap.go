@@ -68,7 +68,8 @@ func (g *Guard) tapIn(ctx context.Context, info *grpctap.Info) (context.Context,
 	t := &tap{}
 	t.call = Call{incoming: ctx, guard: g, method: method, md: info.Header, tap: t}
 	c := &t.call
-	gate, w := g.choose(c)
+	var w weir.Work
+	gate := g.choose(c, &w)
 	if rej := g.closed(&w); gate != nil && rej != nil {
 		g.tapped.refused.Add(1)
 		return ctx, g.refuse(ctx, method, rej)
