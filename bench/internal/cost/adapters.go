@@ -34,6 +34,7 @@ func call() group {
 		Floor: Subject{Name: "interceptor that does nothing", New: ready(bareCall)},
 		Peers: []Subject{
 			{Name: "weirgrpc, fixed limit", Goal: goal{Extra: goalNS}, New: guardedCall(limit.Config{Name: "bench", Limit: size})},
+			{Name: "weirgrpc, fixed limit, a call with a deadline", Goal: goal{Extra: goalNS}, New: boundedCall},
 			{Name: "weirgrpc, default limit", New: guardedCall(limit.Config{Name: "bench"})},
 			{Name: "weirgrpc, a policy", New: policedCall()},
 			{Name: "weirgrpc, a policy that reads three keys", New: policedCall("x-tenant", "acme", "x-user", "alice", "x-priority", "high")},
@@ -97,8 +98,12 @@ const method = "/grpc.testing.TestService/UnaryCall"
 
 // unary loops over calls through an interceptor, with metadata besides those of each call.
 func unary(interceptor grpc.UnaryServerInterceptor, pairs ...string) Loop {
+	return unaryIn(context.Background(), interceptor, pairs...)
+}
+
+func unaryIn(ctx context.Context, interceptor grpc.UnaryServerInterceptor, pairs ...string) Loop {
 	info, req := &grpc.UnaryServerInfo{FullMethod: method}, any(new(testgrpc.SimpleRequest))
-	ctx := peer.NewContext(context.Background(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9}})
+	ctx = peer.NewContext(ctx, &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9}})
 	ctx = metadata.NewIncomingContext(ctx, metadata.Pairs(append([]string{":authority", "bench", "content-type", "application/grpc"}, pairs...)...))
 	return func(n int) error {
 		for range n {
@@ -123,6 +128,13 @@ func guardedCall(cfg limit.Config) func() (Loop, func()) {
 		l := weir.Must(limit.New(cfg))
 		return unary(weirgrpc.New(l, weirgrpc.WithYield(false)).Unary()), l.Close
 	}
+}
+
+// boundedCall is a call whose client does not wait for ever.
+func boundedCall() (Loop, func()) {
+	l := weir.Must(limit.New(limit.Config{Name: "bench", Limit: size}))
+	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+	return unaryIn(ctx, weirgrpc.New(l, weirgrpc.WithYield(false)).Unary()), func() { cancel(); l.Close() }
 }
 
 // policedCall is a call whose route, tenant, user and priority a policy finds.
