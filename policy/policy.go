@@ -86,9 +86,9 @@ func (p *Policy) Match(r *http.Request) (*Route, weir.Work) {
 }
 
 // MatchView is [Policy.Match] for a request of any protocol.
-func (p *Policy) MatchView(v *View) (*Route, weir.Work) {
+func (p *Policy) MatchView(v *View) (rt *Route, w weir.Work) {
 	rt, m := p.matcher.find(v)
-	w := rt.Work()
+	w = rt.orNone().work
 	w.Write = rt.writes(v.Method)
 	trusted := p.identity.fill(&w, v, m)
 	m.free()

@@ -36,8 +36,9 @@ func call() group {
 			{Name: "weirgrpc, fixed limit", Goal: goal{Extra: goalNS}, New: guardedCall(limit.Config{Name: "bench", Limit: size})},
 			{Name: "weirgrpc, fixed limit, a call with a deadline", Goal: goal{Extra: goalNS}, New: boundedCall},
 			{Name: "weirgrpc, default limit", New: guardedCall(limit.Config{Name: "bench"})},
-			{Name: "weirgrpc, a policy", New: policedCall()},
-			{Name: "weirgrpc, a policy that reads three keys", New: policedCall("x-tenant", "acme", "x-user", "alice", "x-priority", "high")},
+			{Name: "weirgrpc, a policy", Goal: goal{Extra: goalNS}, New: policedCall()},
+			{Name: "weirgrpc, fixed limit, others go first", Goal: goal{Extra: goalNS}, New: yieldingCall},
+			{Name: "weirgrpc, a policy that reads three keys", Goal: goal{Extra: goalNS}, New: policedCall("x-tenant", "acme", "x-user", "alice", "x-priority", "high")},
 			{Name: "failsafe-go adaptive limiter", New: ready(failsafeCall), Parks: true},
 		},
 	}
@@ -51,6 +52,7 @@ func tapped() group {
 		Floor: Subject{Name: "context and handler", New: ready(untapped)},
 		Peers: []Subject{
 			{Name: "weirgrpc, tap and interceptor", Goal: goal{Extra: goalNS}, New: tappedCall},
+			{Name: "weirgrpc, tap and interceptor with a policy", Goal: goal{Extra: goalNS}, New: policedTap},
 			{Name: "failsafe-go adaptive limiter, tap", New: ready(failsafeTapped), Parks: true},
 		},
 	}
@@ -130,6 +132,12 @@ func guardedCall(cfg limit.Config) func() (Loop, func()) {
 	}
 }
 
+// yieldingCall has the default of WithYield: the processor goes round once before the handler. Here nobody else wants it.
+func yieldingCall() (Loop, func()) {
+	l := weir.Must(limit.New(limit.Config{Name: "bench", Limit: size}))
+	return unary(weirgrpc.New(l).Unary()), l.Close
+}
+
 // boundedCall is a call whose client does not wait for ever.
 func boundedCall() (Loop, func()) {
 	l := weir.Must(limit.New(limit.Config{Name: "bench", Limit: size}))
@@ -140,14 +148,18 @@ func boundedCall() (Loop, func()) {
 // policedCall is a call whose route, tenant, user and priority a policy finds.
 func policedCall(pairs ...string) func() (Loop, func()) {
 	return func() (Loop, func()) {
-		p := weir.Must(policy.Compile(policy.Spec{
-			Identity: policy.IdentitySpec{Tenant: "header:X-Tenant", User: "header:X-User", Priority: "header:X-Priority"},
-			Gates:    map[string]policy.GateSpec{"bench": {Limit: &policy.LimitSpec{Limit: size}}},
-			Routes:   []policy.RouteSpec{{Match: []string{"POST /grpc.testing.TestService/"}, Gates: []string{"bench"}}},
-		}, policy.Options{}))
-		guard := weirgrpc.New(nil, weirgrpc.WithYield(false), weirgrpc.WithPolicy(func() *policy.Policy { return p }))
-		return unary(guard.Unary(), pairs...), p.Close
+		guard, stop := policed()
+		return unary(guard.Unary(), pairs...), stop
 	}
+}
+
+func policed() (*weirgrpc.Guard, func()) {
+	p := weir.Must(policy.Compile(policy.Spec{
+		Identity: policy.IdentitySpec{Tenant: "header:X-Tenant", User: "header:X-User", Priority: "header:X-Priority"},
+		Gates:    map[string]policy.GateSpec{"bench": {Limit: &policy.LimitSpec{Limit: size}}},
+		Routes:   []policy.RouteSpec{{Match: []string{"POST /grpc.testing.TestService/"}, Gates: []string{"bench"}}},
+	}, policy.Options{}))
+	return weirgrpc.New(nil, weirgrpc.WithYield(false), weirgrpc.WithPolicy(func() *policy.Policy { return p })), p.Close
 }
 
 // transport loops over calls with a context of their own, as a transport makes it, through a tap and an interceptor.
@@ -179,6 +191,11 @@ func tappedCall() (Loop, func()) {
 	l := weir.Must(limit.New(limit.Config{Name: "bench", Limit: size}))
 	guard := weirgrpc.New(l, weirgrpc.WithYield(false))
 	return transport(guard.Tap(nil), guard.Unary()), l.Close
+}
+
+func policedTap() (Loop, func()) {
+	guard, stop := policed()
+	return transport(guard.Tap(nil), guard.Unary()), stop
 }
 
 func failsafeLimiter() failsafe.Policy[any] {
