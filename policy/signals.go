@@ -101,8 +101,12 @@ func (c *compiler) checkSignalName(at fault.Path, name string) {
 	}
 	r, ok := c.reads(name)
 	if !ok {
-		known := append(slices.Sorted(maps.Keys(c.spec.Signals)), slices.Sorted(maps.Keys(c.opts.Signals))...)
-		known = append(known, SignalKinds()...)
+		known := slices.Sorted(maps.Keys(c.spec.Signals))
+		for _, word := range append(slices.Sorted(maps.Keys(c.opts.Signals)), SignalKinds()...) {
+			if !slices.Contains(known, word) {
+				known = append(known, word)
+			}
+		}
 		instead := "say under signals: what it reads, or " + fault.Suggest(name, known, "signals")
 		if n := nearestSignal(name, known); n != "" {
 			instead = "did you mean " + n + "?"

@@ -78,7 +78,7 @@ func TestSignalFaults(t *testing.T) {
 		"signals.file.path: no file is named",
 		"signals.file.safe_value: 2 will not do; only used with then: safe",
 		"signals.memory.safe_value: then: safe has no value to put in place of a missing one; write the pressure",
-		`gates.w.limit.signals[0]: there is no signal "kafkalag"; say under signals: what it reads, or write one of `,
+		`gates.w.limit.signals[0]: there is no signal "kafkalag"; say under signals: what it reads, or write one of a, b, behind, cpu, disk, file, memory, load, sched_latency, runnable, cpu_throttling, heap, …`,
 		`gates.x.limit.signals[0]: there is no signal "cpuu"; did you mean cpu?`,
 		`gates.x.limit.signals[2]: "memory" is in the list already`,
 		"gates.x.limit.signals[3]: the signal goroutines has to be told its threshold; write it under signals: goroutines:",
