@@ -50,7 +50,7 @@ type api struct {
 	addr    string         // of HTTP
 	origin  string         // of gRPC, as records say it
 	run     string         // what tokens of this process begin with
-	bodies  *limit.Limiter // bytes of large bodies of requests without a slot
+	bodies  *limit.Limiter // bytes of large bodies that Kafka has not got yet
 	stop    context.CancelFunc
 	stopped sync.WaitGroup
 
@@ -64,6 +64,7 @@ type request struct {
 	database, id string
 	digest       []byte
 	permit       weir.Permit
+	room         weir.Permit // for the memory of a large body, until Kafka has the record
 	done         chan result // one place: the sender never waits
 
 	// Of the account of overdue results. The promise of the record fills in the first two.
@@ -133,7 +134,7 @@ func (a *api) post(w http.ResponseWriter, r *http.Request) {
 	}
 	// Before the slot, so that whoever sends slowly holds none. It is decoded afterwards: what is refused costs little.
 	body, room, err := a.readBody(w, r, database)
-	defer room.Done(weir.NoSample)
+	defer func() { room.Done(weir.NoSample) }() // unless the record has taken it over
 	if err != nil {
 		answerBadBatch(w, r, err)
 		return
@@ -142,7 +143,6 @@ func (a *api) post(w http.ResponseWriter, r *http.Request) {
 	// client had gone.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	permit, err := a.cfg.gate.Admit(r.Context(), weir.Work{Op: "POST batches", Tenant: database, Write: true})
-	room.Done(weir.NoSample)
 	if err != nil {
 		weirhttp.WriteRejection(w, r, weir.AsRejection(err))
 		return
@@ -153,7 +153,8 @@ func (a *api) post(w http.ResponseWriter, r *http.Request) {
 		answerBadBatch(w, r, err)
 		return
 	}
-	req := &request{database: database, id: b.ID, digest: b.digest(), permit: permit, done: make(chan result, 1), offset: -1}
+	req := &request{database: database, id: b.ID, digest: b.digest(), permit: permit, room: room, done: make(chan result, 1), offset: -1}
+	room = weir.Permit{}
 	if err := a.publish(req, &b); err != nil {
 		answerProblem(w, http.StatusInternalServerError, "the batch cannot be published", err.Error())
 		return
@@ -161,7 +162,8 @@ func (a *api) post(w http.ResponseWriter, r *http.Request) {
 	a.await(w, r, req, patience)
 }
 
-// Of the bodies of requests without a slot: those up to freeBody bytes count nothing, all others together are bounded.
+// Of the bodies that Kafka has not got yet: those up to freeBody bytes count nothing, all others together are bounded.
+// Slots alone do not bound them: while Kafka is away, each database may have some of the largest.
 const (
 	freeBody  = 16 << 10
 	allBodies = 64 << 20
@@ -232,12 +234,14 @@ func (a *api) publish(req *request, b *batch) error {
 	rec := record{Version: version, Database: req.database, Origin: a.origin, Token: token, Batch: *b}
 	value, err := rec.encode()
 	if err != nil {
+		req.room.Done(weir.NoSample)
 		a.finish(token, result{}, weir.Failed)
 		return err
 	}
 	// Not under the client's context: it may leave, and the record is written all the same.
 	p := weirkafka.Producer{Client: a.client}
 	p.Publish(context.Background(), req.permit, &kgo.Record{Key: []byte(req.database), Value: value}, func(r *kgo.Record, err error) {
+		req.room.Done(weir.NoSample)
 		if err != nil {
 			// It is unknown whether the record is in the topic. The permit has ended.
 			a.finish(token, result{Status: unpublished, Reason: clip(err.Error())}, weir.Overload)

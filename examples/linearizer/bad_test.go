@@ -594,7 +594,7 @@ func TestSlowBody(t *testing.T) {
 	}
 }
 
-// Large bodies that are being read are bounded together. Small ones always are read.
+// Large bodies are bounded together. Small ones always are read.
 func TestLargeBodiesAreBounded(t *testing.T) {
 	s := newSystem(t)
 	_, stop := s.processor(nil)
@@ -616,12 +616,40 @@ func TestLargeBodiesAreBounded(t *testing.T) {
 	go func() { answered <- s.post(a, "orders", large) }()
 	s.until("it is published", func() bool { return a.acknowledged() == 1 })
 	if n := a.bodies.Snapshot().InFlight; n != 0 {
-		t.Errorf("%d bytes are counted for one that has its slot", n)
+		t.Errorf("%d bytes are counted for one that Kafka has", n)
 	}
 	s.processor(nil)
 	if got := <-answered; got.code != 201 {
 		t.Errorf("afterwards: %d %s", got.code, got.body)
 	}
+}
+
+// A large body counts until Kafka has it, also when its client has got an answer.
+func TestLargeBodiesCountUntilKafkaHasThem(t *testing.T) {
+	s := newSystem(t)
+	a := s.api(1, nil)
+	came, release := make(chan struct{}), make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(goOn)
+	s.cluster.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		s.cluster.SleepControl(func() { close(came); <-release })
+		return nil, nil, false
+	})
+	large := `{"id":"large","events":[{"type":"x","data":"` + strings.Repeat("x", freeBody) + `"}]}`
+	if got := s.post(a, "orders", large, "Prefer", "wait=0"); got.code != 202 {
+		t.Fatalf("%d %s", got.code, got.body)
+	}
+	<-came
+	if n := a.bodies.Snapshot().InFlight; n != int64(len(large)) {
+		t.Errorf("%d bytes are counted, want %d", n, len(large))
+	}
+	goOn()
+	s.until("Kafka has it", func() bool { return a.acknowledged() == 1 })
+	if n := a.bodies.Snapshot().InFlight; n != 0 {
+		t.Errorf("%d bytes are counted for one that Kafka has", n)
+	}
+	s.processor(nil)
+	s.until("it is applied", func() bool { return a.inFlight() == 0 })
 }
 
 // An answer with events is bounded, and says where to go on.
