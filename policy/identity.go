@@ -144,10 +144,13 @@ func (id *identity) classOf(a *asker) (weir.Priority, bool) {
 }
 
 func (id *identity) parseClass(word string) (weir.Priority, bool) {
-	if len(word) > longestWord {
+	if word == "" || len(word) > longestWord {
 		return 0, false
 	}
-	p, ok := id.classes[strings.ToLower(word)]
+	p, ok := id.classes[word]
+	if !ok {
+		p, ok = id.classes[strings.ToLower(word)]
+	}
 	return p, ok
 }
 
