@@ -88,6 +88,7 @@ func TestCommandLine(t *testing.T) {
 		{"-plot x.svg -kafka 127.0.0.1:1", "leave -kafka out"},
 		{"api -partitions 0", "-partitions 0: a topic has from 1 to 1000 here"},
 		{"-partitions -1", "-partitions -1: a topic has from 1"},
+		{"kills -kills -1", "-kills -1: write how many processes are to be killed"},
 		{"live -admission drain,lines", `-admission is line, drain or off, not "lines"`},
 		{"live -work 1us", "-work 1µs: three times the capacity"},
 	} {

@@ -77,6 +77,9 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	if o.partitions < 1 || o.partitions > mostPartitions {
 		return fmt.Errorf("-partitions %d: a topic has from 1 to %d here", o.partitions, mostPartitions)
 	}
+	if o.killed < 0 {
+		return fmt.Errorf("-kills %d: write how many processes are to be killed, 0 for none", o.killed)
+	}
 	switch command {
 	case "api":
 		return o.api(ctx)
