@@ -237,8 +237,11 @@ func (a *Admission) hooks(user weir.Hooks) weir.Hooks {
 // changed logs a change: one line for all databases, and one more if permits have to come back.
 func (a *Admission) changed(from, to int64, reason string) {
 	attrs := []any{"gate", a.name, "from", from, "to", to, "reason", reason}
-	if lag := a.Lag(); lag.Known {
+	switch lag := a.Lag(); {
+	case lag.Known:
 		attrs = append(attrs, "lag", math.Floor(lag.Value))
+	case lag.Err != nil:
+		attrs = append(attrs, "err", lag.Err) // the line of the signal's trouble may be long ago: see signal.Hooks
 	}
 	a.log.Info("adjusted capacity", attrs...)
 	if to < from {

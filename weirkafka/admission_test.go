@@ -223,6 +223,27 @@ level=WARN msg="decreased capacity; permits in use stay valid, and none are gran
 	})
 }
 
+// Trouble of a kind is a line once, and not again within a minute of its end. The line of a capacity that
+// falls for it says the cause each time.
+func TestUnknownLagInTheLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lag, log := lagging(0), &journal{}
+		a := admission(t, AdmissionConfig{Lag: lag, Logger: log.logger()})
+		defer a.Close()
+		for range 2 {
+			time.Sleep(10 * time.Second)
+			log.since()
+			lag.v.Store(-1)
+			time.Sleep(40 * time.Second)
+			const want = `from=1000 to=10 reason="lag unknown for more than 3 intervals: safe limit 10" err="no broker answers"`
+			if got := log.since(); !strings.Contains(got, want) {
+				t.Errorf("%s\nlacks\n%s", got, want)
+			}
+			lag.v.Store(0)
+		}
+	})
+}
+
 // The databases that hold most shrink first. All alike, one that floods takes from all of them.
 func TestWhoShrinksFirst(t *testing.T) {
 	for alike, want := range map[bool]int64{true: 1, false: 50} {
