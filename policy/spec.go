@@ -448,8 +448,8 @@ type QuotaQueueSpec struct {
 // SignalSpec is a signal for gates. The zero value reads what the signal's name says, with
 // defaults.
 type SignalSpec struct {
-	// What is read. Left out, it is the signal's name. docs/reference/controllers.md describes each, and says when
-	// it is blind.
+	// What is read. Left out, it is the signal's name. docs/reference/signals.md describes each, and says when it
+	// is blind.
 	Read string `json:"read,omitempty" example:"cpu"`
 	// The highest value you want: there the pressure is 1. For most signals it is a share
 	// (defaults: sched_latency 0.1, cpu 0.85, cpu_throttling 0.25, memory 0.9, heap 0.8, psi_memory

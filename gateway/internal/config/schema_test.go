@@ -205,7 +205,7 @@ func (s *schemer) define(t reflect.Type) {
 	}
 }
 
-// fieldsOf is setting.Fields, and knows what signals can read: a policy in Go may have others.
+// fieldsOf is setting.Fields, and knows what signals can read in the gateway: a policy in Go may have others.
 func fieldsOf(t reflect.Type) []setting.Field {
 	if t == nil {
 		return nil
@@ -213,7 +213,7 @@ func fieldsOf(t reflect.Type) []setting.Field {
 	fields := slices.Clone(setting.Fields(t))
 	for i := range fields {
 		if f := &fields[i]; f.Owner == reflect.TypeFor[policy.SignalSpec]() && f.Key == "read" {
-			f.Enum = policy.SignalKinds()
+			f.Enum = append(policy.SignalKinds(), kafkaLag)
 		}
 	}
 	return fields
