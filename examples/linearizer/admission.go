@@ -79,8 +79,8 @@ func openAdmission(cfg admissionConfig, brokers []string, log *slog.Logger) (*ad
 type shown struct {
 	Slots     int64          `json:"slots_of_a_database"`
 	InFlight  int64          `json:"in_flight"`
-	Lag       float64        `json:"lag"`
-	LagKnown  bool           `json:"lag_known"`
+	Lag       *float64       `json:"lag"` // null while it is unknown: that is not 0
+	Trouble   string         `json:"lag_trouble,omitempty"`
 	Databases []keyed.KeyUse `json:"databases"` // those with most in flight
 }
 
@@ -88,7 +88,14 @@ const shownDatabases = 10
 
 func (a *admission) status() any {
 	u, lag := a.Usage(shownDatabases), a.Lag()
-	return shown{Slots: u.Limit, InFlight: u.InFlight, Lag: lag.Value, LagKnown: lag.Known, Databases: u.Top}
+	s := shown{Slots: u.Limit, InFlight: u.InFlight, Databases: u.Top}
+	if lag.Known {
+		s.Lag = &lag.Value
+	}
+	if lag.Err != nil {
+		s.Trouble = lag.Err.Error()
+	}
+	return s
 }
 
 func (a *admission) close() {

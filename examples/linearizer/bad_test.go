@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -466,6 +467,19 @@ func TestKafkaAwayAtTheStart(t *testing.T) {
 			t.Errorf("%v; the context: %v", err, ctx.Err())
 		}
 	})
+}
+
+// An unknown lag is not shown as 0.
+func TestUnknownLagIsShown(t *testing.T) {
+	gate, err := openAdmission(smallMachine, []string{"127.0.0.1:1"}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gate.close()
+	shown, err := json.Marshal(gate.status())
+	if err != nil || !strings.Contains(string(shown), `"lag":null`) {
+		t.Errorf("%s, %v", shown, err)
+	}
 }
 
 // A group that was deleted begins anew with generation 1, below what the store has seen. A member of it takes the
