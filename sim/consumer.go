@@ -119,8 +119,8 @@ type consumer struct {
 	rate    float64
 	batches []*attempt // by job; nil where the permit has gone already
 	spare   []int32
-	taken   []lateReading // not yet arrived, the oldest first
-	known   control.Reading
+	coming  []lateReading   // the oldest first
+	newest  control.Reading // of those that have come
 	now     func() time.Duration
 }
 
@@ -133,7 +133,7 @@ type lateReading struct {
 func newConsumer(spec *Consumer, now func() time.Duration) *consumer {
 	return &consumer{
 		spec: spec, fastest: spec.fastest(), queue: station.New(station.Law{Slots: 1}), now: now,
-		known: control.Reading{Name: spec.signal()},
+		newest: control.Reading{Name: spec.signal()},
 	}
 }
 
@@ -199,17 +199,17 @@ func (c *consumer) read(w *world) {
 	}) {
 		r = control.Reading{Name: r.Name}
 	}
-	c.taken = append(c.taken, lateReading{w.now + time.Duration(c.spec.Late), r})
+	c.coming = append(c.coming, lateReading{w.now + time.Duration(c.spec.Late), r})
 	w.events.push(event{at: w.now + c.every(), kind: eventReading})
 }
 
 // Readings implements [control.Source].
 func (c *consumer) Readings(into []control.Reading) []control.Reading {
-	for len(c.taken) > 0 && c.taken[0].at <= c.now() {
-		c.known = c.taken[0].Reading
-		c.taken = c.taken[1:]
+	for len(c.coming) > 0 && c.coming[0].at <= c.now() {
+		c.newest = c.coming[0].Reading
+		c.coming = c.coming[1:]
 	}
-	return append(into, c.known)
+	return append(into, c.newest)
 }
 
 // held is how many permits wait for their batches.
