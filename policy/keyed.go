@@ -72,7 +72,7 @@ func (o OverrideSpec) follows() bool { return o.Target != 0 || o.Critical != 0 }
 // checkLagOf checks the settings that mean something to one controller that goes by a lag.
 func (c *compiler) checkLagOf(at fault.Path, g *GateSpec) {
 	k, ok := g.Limit.kind()
-	byLag := ok && (k.word == "lag" || k.word == "drain") && !g.Each.Own
+	byLag := ok && k.byLag() && !g.Each.Own
 	const instead = "leave it out, or write controller: lag or drain, and no own: true"
 	if g.Each.Shrink == "largest_first" && !byLag && ok {
 		c.Add(at.At("shrink"), "means nothing without one controller that goes by a lag", instead)

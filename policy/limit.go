@@ -333,6 +333,9 @@ func (k *kind) takes(key string) bool {
 // heeds reports whether the controller reads the gate's signals itself.
 func (k *kind) heeds() bool { return k.takes("signals") }
 
+// byLag reports whether the controller goes by a lag.
+func (k *kind) byLag() bool { return k.word == "lag" || k.word == "drain" }
+
 // bounds returns the least and the largest limit; 0 if the limit does not move.
 func (k *kind) bounds(l *LimitSpec) (low, high int64) {
 	return cmp.Or(l.Min, k.defaultOf("Min")), cmp.Or(l.Max, k.defaultOf("Max"))

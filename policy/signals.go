@@ -77,7 +77,7 @@ func (c *compiler) checkGateSignals(at fault.Path, l *LimitSpec, k kind) {
 			c.checkSignalName(at, name)
 		}
 	}
-	if k.word == "lag" || k.word == "drain" {
+	if k.byLag() {
 		at := at.At(k.word, "signal")
 		if lag := l.lagSignal(); lag != "" {
 			c.checkSignalName(at, lag)
