@@ -38,6 +38,7 @@ func checkMeaning(c *Config, faults *fault.List) {
 	m.routes()
 	m.signals()
 	m.kafka()
+	m.kafkaSignals()
 	m.stores()
 	m.state()
 	m.accessLog()

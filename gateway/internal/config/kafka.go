@@ -183,6 +183,22 @@ type Signal struct {
 // readsKafka reports whether the signal of that name is a lag of Kafka's.
 func (s *Signal) readsKafka(name string) bool { return cmp.Or(s.Read, name) == kafkaLag }
 
+// ofKafka are the settings of the signal that mean something only to one that reads Kafka.
+func (s *Signal) ofKafka() (given []string) {
+	for _, setting := range []struct {
+		key string
+		is  bool
+	}{
+		{"cluster", s.Cluster != ""}, {"group", s.Group != ""}, {"topics", len(s.Topics) > 0},
+		{"take", s.Take != ""}, {"isolation", s.Isolation != ""}, {"from", s.From != ""},
+	} {
+		if setting.is {
+			given = append(given, setting.key)
+		}
+	}
+	return given
+}
+
 // spec is the signal as a policy takes it. A lag of Kafka's is one of the policy's Options.Signals.
 func (s *Signal) spec(name string) policy.SignalSpec {
 	spec := s.SignalSpec
@@ -226,7 +242,7 @@ func (c *Config) Unread() map[string]signal.Signal {
 	return all
 }
 
-// kafka checks the clusters, without connecting to any, and the signals that read them.
+// kafka checks the clusters, without connecting to any.
 func (m *meaning) kafka() {
 	for _, name := range slices.Sorted(maps.Keys(m.Config.Kafka)) {
 		k, path := m.Config.Kafka[name], fault.Path{"kafka", name}
@@ -249,36 +265,6 @@ func (m *meaning) kafka() {
 		m.Config.Kafka[name] = k
 	}
 	m.nodePorts()
-	for name, s := range m.Signals {
-		path, word := fault.Path{"signals", name}, cmp.Or(s.Read, name)
-		var given []string
-		for _, setting := range []struct {
-			key string
-			is  bool
-		}{
-			{"cluster", s.Cluster != ""}, {"group", s.Group != ""}, {"topics", len(s.Topics) > 0},
-			{"take", s.Take != ""}, {"isolation", s.Isolation != ""}, {"from", s.From != ""},
-		} {
-			if setting.is {
-				given = append(given, setting.key)
-			}
-		}
-		known := policy.SignalKinds()
-		switch {
-		case s.readsKafka(name):
-			m.kafkaLag(path, &s)
-		case slices.Contains(known, word):
-			for _, key := range given {
-				m.report(path.At(key), "leave it out, or write read: "+kafkaLag, "means nothing to a signal that reads %s", word)
-			}
-		case len(given) > 0 || fault.Nearest(word, append(known, kafkaLag)) == kafkaLag:
-			// The policy, which does not know this word, says so of all others.
-			if s.Read != "" {
-				path = path.At("read")
-			}
-			m.report(path, "write read: "+kafkaLag, "%q is nothing that a signal can read", word)
-		}
-	}
 }
 
 // brokerProblem says what is wrong with the address of a broker and what to write, empty for nothing. What checkAddress advises
@@ -496,6 +482,29 @@ func (m *meaning) nodePorts() {
 	}
 }
 
+// kafkaSignals checks what signals read from Kafka, of which the policy knows nothing.
+func (m *meaning) kafkaSignals() {
+	known := policy.SignalKinds()
+	for name, s := range m.Signals {
+		path, word, given := fault.Path{"signals", name}, cmp.Or(s.Read, name), s.ofKafka()
+		switch {
+		case s.readsKafka(name):
+			m.kafkaLag(path, &s)
+		case slices.Contains(known, word):
+			for _, key := range given {
+				m.report(path.At(key), "leave it out, or write read: "+kafkaLag, "means nothing to a signal that reads %s", word)
+			}
+		case len(given) > 0 || fault.Nearest(word, append(known, kafkaLag)) == kafkaLag:
+			// The policy, which does not know this word, says so of all others.
+			if s.Read != "" {
+				path = path.At("read")
+			}
+			m.report(path, "write read: "+kafkaLag, "%q is nothing that a signal can read", word)
+		}
+	}
+}
+
+// kafkaLag checks a signal that reads Kafka.
 func (m *meaning) kafkaLag(path fault.Path, s *Signal) {
 	known := slices.Sorted(maps.Keys(m.Config.Kafka))
 	if _, ok := m.Config.Kafka[s.Cluster]; !ok {
