@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -109,68 +108,85 @@ func (r *round) add(p Partition, id [16]byte, leader int32) {
 	r.partitions = append(r.partitions, &partition{p, id, leader})
 }
 
+// unanswered are partitions that a broker is asked about, by topic and number, until their answers come.
+type unanswered map[string]map[int32]*partition
+
+// add reports whether the partition is the first of its topic.
+func (u unanswered) add(p *partition) (first bool) {
+	if first = u[p.Topic] == nil; first {
+		u[p.Topic] = map[int32]*partition{}
+	}
+	u[p.Topic][p.Partition.Partition] = p
+	return first
+}
+
+// answered returns the partition of an answer, nil if nobody has asked, or it has come before.
+func (u unanswered) answered(topic string, number int32) *partition {
+	p := u[topic][number]
+	delete(u[topic], number)
+	return p
+}
+
 // fetchCommits asks the group's coordinator for the commits. Newer brokers are asked by the topics'
 // ids. So a commit for a topic that was deleted is not taken for one of its successor.
 func (r *round) fetchCommits(ctx context.Context) error {
-	topics := map[string]*kmsg.OffsetFetchRequestGroupTopic{}
-	known := map[string]map[int32]*partition{}
-	for _, p := range r.partitions {
+	open := unanswered{}
+	group := kmsg.NewOffsetFetchRequestGroup()
+	group.Group = r.lag.cfg.Group
+	for _, p := range r.partitions { // they are sorted by topic
 		if p.Err != nil {
 			continue
 		}
-		if topics[p.Topic] == nil {
+		if open.add(p) {
 			t := kmsg.NewOffsetFetchRequestGroupTopic()
 			t.Topic, t.TopicID = p.Topic, p.id
-			topics[p.Topic], known[p.Topic] = &t, map[int32]*partition{}
+			group.Topics = append(group.Topics, t)
 		}
-		topics[p.Topic].Partitions = append(topics[p.Topic].Partitions, p.Partition.Partition)
-		known[p.Topic][p.Partition.Partition] = p
+		t := &group.Topics[len(group.Topics)-1]
+		t.Partitions = append(t.Partitions, p.Partition.Partition)
 	}
-	if len(topics) == 0 {
+	if len(open) == 0 {
 		return nil // each has its error
 	}
-	group := kmsg.NewOffsetFetchRequestGroup()
-	group.Group = r.lag.cfg.Group
-	for _, name := range slices.Sorted(maps.Keys(topics)) {
-		group.Topics = append(group.Topics, *topics[name])
+	coordinator, answer, err := r.askCoordinator(ctx, group)
+	if err != nil || answer.ErrorCode == kerr.GroupIDNotFound.Code {
+		return err // nil: nobody has committed yet
 	}
+	for _, t := range answer.Topics {
+		for _, got := range t.Partitions {
+			if p := open.answered(t.Topic, got.Partition); p != nil {
+				p.Committed = got.Offset
+				r.fail(p, coordinator, "commit", r.cause(got.ErrorCode, t.Topic))
+			}
+		}
+	}
+	r.failAll(open, coordinator, "commit", errNoAnswer)
+	return nil
+}
+
+// askCoordinator returns what the group's coordinator says of it, and which broker that is. That the broker does not know
+// the group is no error.
+func (r *round) askCoordinator(ctx context.Context, group kmsg.OffsetFetchRequestGroup) (coordinator int32, answer *kmsg.OffsetFetchResponseGroup, err error) {
 	req := kmsg.NewPtrOffsetFetchRequest()
 	req.Groups = append(req.Groups, group)
 	shards := r.lag.client.RequestSharded(ctx, req)
 	if len(shards) != 1 {
-		return fmt.Errorf("group %s has %d coordinators, not one", group.Group, len(shards))
+		return -1, nil, fmt.Errorf("group %s has %d coordinators, not one", group.Group, len(shards))
 	}
-	coordinator := shards[0].Meta.NodeID
-	if err := shards[0].Err; err != nil {
-		return fmt.Errorf("the coordinator of group %s, broker %s: %w", group.Group, r.broker(coordinator), r.refused(told(ctx, err), ""))
-	}
+	coordinator = shards[0].Meta.NodeID
 	resp, ok := shards[0].Resp.(*kmsg.OffsetFetchResponse)
-	if !ok || len(resp.Groups) != 1 || resp.Groups[0].Group != group.Group {
-		return fmt.Errorf("the coordinator of group %s, broker %s: no answer about that group", group.Group, r.broker(coordinator))
+	switch {
+	case shards[0].Err != nil:
+		err = r.refused(told(ctx, shards[0].Err), "")
+	case !ok || len(resp.Groups) != 1 || resp.Groups[0].Group != group.Group:
+		err = errors.New("no answer about that group")
+	case resp.Groups[0].ErrorCode != kerr.GroupIDNotFound.Code:
+		err = r.cause(resp.Groups[0].ErrorCode, "")
 	}
-	if resp.Groups[0].ErrorCode == kerr.GroupIDNotFound.Code {
-		return nil // nobody has committed yet
+	if err != nil {
+		return coordinator, nil, fmt.Errorf("the coordinator of group %s, broker %s: %w", group.Group, r.broker(coordinator), err)
 	}
-	if err := r.cause(resp.Groups[0].ErrorCode, ""); err != nil {
-		return fmt.Errorf("the coordinator of group %s, broker %s: %w", group.Group, r.broker(coordinator), err)
-	}
-	for _, t := range resp.Groups[0].Topics {
-		for _, got := range t.Partitions {
-			p := known[t.Topic][got.Partition]
-			if p == nil {
-				continue
-			}
-			delete(known[t.Topic], got.Partition)
-			p.Committed = got.Offset
-			r.fail(p, coordinator, "commit", r.cause(got.ErrorCode, t.Topic))
-		}
-	}
-	for _, left := range known {
-		for _, p := range left {
-			r.fail(p, coordinator, "commit", errNoAnswer)
-		}
-	}
-	return nil
+	return coordinator, &resp.Groups[0], nil
 }
 
 // byLeader returns the partitions that can be asked about, by the broker to ask.
@@ -200,15 +216,13 @@ func (r *round) listOffsets(ctx context.Context, leader int32, led []*partition,
 			req.IsolationLevel = 1
 		}
 	}
-	missing := make(map[string]map[int32]*partition)
+	open := unanswered{}
 	for _, p := range led { // they are sorted by topic
-		if missing[p.Topic] == nil {
-			missing[p.Topic] = map[int32]*partition{}
+		if open.add(p) {
 			t := kmsg.NewListOffsetsRequestTopic()
 			t.Topic = p.Topic
 			req.Topics = append(req.Topics, t)
 		}
-		missing[p.Topic][p.Partition.Partition] = p
 		ask := kmsg.NewListOffsetsRequestTopicPartition()
 		ask.Partition, ask.Timestamp = p.Partition.Partition, at
 		t := &req.Topics[len(req.Topics)-1]
@@ -219,18 +233,15 @@ func (r *round) listOffsets(ctx context.Context, leader int32, led []*partition,
 	defer r.mu.Unlock()
 	resp, ok := answer.(*kmsg.ListOffsetsResponse)
 	if err != nil || !ok {
-		for _, p := range led {
-			r.fail(p, leader, what, told(ctx, err))
-		}
+		r.failAll(open, leader, what, told(ctx, err))
 		return
 	}
 	for _, t := range resp.Topics {
 		for _, got := range t.Partitions {
-			p := missing[t.Topic][got.Partition]
+			p := open.answered(t.Topic, got.Partition)
 			if p == nil {
 				continue
 			}
-			delete(missing[t.Topic], got.Partition)
 			offset := &p.Start
 			if at == atEnd {
 				offset = &p.End
@@ -243,11 +254,7 @@ func (r *round) listOffsets(ctx context.Context, leader int32, led []*partition,
 			r.fail(p, leader, what, err)
 		}
 	}
-	for _, left := range missing {
-		for _, p := range left {
-			r.fail(p, leader, what, errNoAnswer)
-		}
-	}
+	r.failAll(open, leader, what, errNoAnswer)
 }
 
 var errNoAnswer = errors.New("the answer leaves it out")
@@ -259,6 +266,15 @@ func (r *round) fail(p *partition, broker int32, what string, err error) {
 	}
 }
 
+// failAll is fail for each of many.
+func (r *round) failAll(all unanswered, broker int32, what string, err error) {
+	for _, of := range all {
+		for _, p := range of {
+			r.fail(p, broker, what, err)
+		}
+	}
+}
+
 // broker names a broker.
 func (r *round) broker(id int32) string {
 	if addr, ok := r.brokers[id]; ok {
@@ -267,12 +283,13 @@ func (r *round) broker(id int32) string {
 	return strconv.Itoa(int(id))
 }
 
-// cause returns the error of a code in an answer, nil for none. topic is empty if it is about the group.
+// cause returns the error that a code in an answer stands for, nil if it is none. topic is empty where the
+// answer is about the group.
 func (r *round) cause(code int16, topic string) error {
 	return r.refused(kerr.ErrorForCode(code), topic)
 }
 
-// refused adds to an error for want of a right which right that is.
+// refused says which right is missing, if that is what the error is about.
 func (r *round) refused(err error, topic string) error {
 	switch {
 	case errors.Is(err, kerr.GroupAuthorizationFailed):
@@ -283,7 +300,7 @@ func (r *round) refused(err error, topic string) error {
 	return err
 }
 
-// told returns the error of a request, and says it if the reading's time was over.
+// told returns why a request has no answer that can be used. If the reading's time was over, it says so first.
 func told(ctx context.Context, err error) error {
 	if err == nil {
 		return errNoAnswer
