@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -38,13 +37,13 @@ type AdmissionConfig struct {
 	// every second, so that a decision goes by a fresh reading. Default 5 s.
 	AdjustmentInterval time.Duration `default:"5s" min:"10ms" max:"24h"`
 	// Controller replaces the line: a control.Drain, or a control.LagMap with damping. It must go by
-	// readings; the lag's has the name of the signal. It has bounds of its own, so the five settings above
-	// are left out, but for AdjustmentInterval. Give the controller the same interval.
+	// readings; that of the lag has the name of Lag. It has bounds and thresholds of its own, so leave out
+	// MaxCapacity, MinCapacity, TargetLag and CriticalLag. Give it AdjustmentInterval as its interval.
 	Controller control.Controller
 	// AllAlike makes all databases shrink alike. By default those that hold most shrink first, and the others
 	// only when that is not enough: see keyed.Config.LargestFirst. That assumes that a permit is held until
-	// its work is applied. It never allows less than EvidentDB's formula. With a Controller that goes by no
-	// lag, all are alike.
+	// its work is applied, and never allows less than EvidentDB's formula. With a Controller that goes by no
+	// lag all shrink alike.
 	AllAlike bool
 	// Pressures are further signals, where 1 is the most that is wanted: the processor, or a store's own
 	// throttling. Above 1, the highest pressure caps the capacity below what the lag allows, down to
@@ -166,13 +165,6 @@ func (c *AdmissionConfig) complete() error {
 	return f.Err("weirkafka: admission")
 }
 
-func isMetricName(name string) bool {
-	legal := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_'
-	}
-	return name != "" && (name[0] < '0' || name[0] > '9') && !strings.ContainsFunc(name, func(r rune) bool { return !legal(r) })
-}
-
 // controller returns what sets the capacity.
 func (c *AdmissionConfig) controller() (by control.Controller, err error) {
 	least := int64(1)
@@ -212,7 +204,7 @@ func (c *AdmissionConfig) polling(a *Admission) signal.Config {
 	}
 }
 
-// hooks are the user's, after what the gate itself notes.
+// hooks notes what the gate itself wants to know, and then calls the user's.
 func (a *Admission) hooks(user weir.Hooks) weir.Hooks {
 	h := user
 	h.Admitted = func(gate string, w weir.Work, waited time.Duration) {

@@ -44,6 +44,14 @@ const (
 	lagName      = "_kafka_consumer_lag"
 )
 
+// isMetricName reports whether a prefix can begin these names.
+func isMetricName(prefix string) bool {
+	illegal := func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_'
+	}
+	return prefix != "" && (prefix[0] < '0' || prefix[0] > '9') && !strings.ContainsFunc(prefix, illegal)
+}
+
 // WaitBuckets are the bounds of the histogram, in seconds.
 func WaitBuckets() []float64 { return slices.Clone(waitBuckets[:]) }
 
