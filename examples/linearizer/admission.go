@@ -103,13 +103,10 @@ func (a *admission) close() {
 	a.lag.Close()
 }
 
-// What an API server shows of a gate, if the gate has it.
-type (
-	shower interface{ status() any }
-	meter  interface{ WriteMetrics(io.Writer) error }
-)
+// watchable is a gate of which an API server shows something. Tests have others.
+type watchable interface {
+	status() any
+	WriteMetrics(w io.Writer) error
+}
 
-var (
-	_ shower = (*admission)(nil)
-	_ meter  = (*admission)(nil)
-)
+var _ watchable = (*admission)(nil)

@@ -49,7 +49,7 @@ type api struct {
 	grpc    *grpc.Server
 	addr    string         // of HTTP
 	origin  string         // of gRPC, as records say it
-	run     string         // what tokens of this process begin with
+	life    string         // what tokens of this process begin with
 	bodies  *limit.Limiter // bytes of large bodies that Kafka has not got yet
 	stop    context.CancelFunc
 	stopped sync.WaitGroup
@@ -64,7 +64,7 @@ type request struct {
 	database, id string
 	digest       []byte
 	permit       weir.Permit
-	room         weir.Permit // for the memory of a large body, until Kafka has the record
+	memory       weir.Permit // for the memory of a large body, until Kafka has the record
 	done         chan result // one place: the sender never waits
 
 	// Of the account of overdue results. The promise of the record fills in the first two.
@@ -82,7 +82,7 @@ func startAPI(cfg apiConfig) (_ *api, err error) {
 	if cfg.overdue == 0 {
 		cfg.overdue = time.Second
 	}
-	a := &api{cfg: cfg, run: rand.Text(), waiting: map[string]*request{}, bodies: weir.Must(limit.New(limit.Config{Name: "bodies", Limit: allBodies}))}
+	a := &api{cfg: cfg, life: rand.Text(), waiting: map[string]*request{}, bodies: weir.Must(limit.New(limit.Config{Name: "bodies", Limit: allBodies}))}
 	results, err := net.Listen("tcp", cfg.results)
 	if err != nil {
 		return nil, err
@@ -120,6 +120,22 @@ func (a *api) routes() http.Handler {
 	return mux
 }
 
+// close stops taking requests, gives those under way a moment, and ends.
+func (a *api) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	err := a.http.Shutdown(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = a.http.Close()
+	}
+	a.stop()
+	a.stopped.Wait()
+	a.grpc.Stop()
+	a.bodies.Close()
+	a.client.Close() // promises that are open end with an error, and so do their permits
+	return err
+}
+
 // post takes a batch and answers with what became of it.
 func (a *api) post(w http.ResponseWriter, r *http.Request) {
 	database := r.PathValue("db")
@@ -133,8 +149,8 @@ func (a *api) post(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	// Before the slot, so that whoever sends slowly holds none. It is decoded afterwards: what is refused costs little.
-	body, room, err := a.readBody(w, r, database)
-	defer func() { room.Done(weir.NoSample) }() // unless the record has taken it over
+	body, memory, err := a.readBody(w, r, database)
+	defer func() { memory.Done(weir.NoSample) }() // unless the record has taken it over
 	if err != nil {
 		answerBadBatch(w, r, err)
 		return
@@ -153,8 +169,8 @@ func (a *api) post(w http.ResponseWriter, r *http.Request) {
 		answerBadBatch(w, r, err)
 		return
 	}
-	req := &request{database: database, id: b.ID, digest: b.digest(), permit: permit, room: room, done: make(chan result, 1), offset: -1}
-	room = weir.Permit{}
+	req := &request{database: database, id: b.ID, digest: b.digest(), permit: permit, memory: memory, done: make(chan result, 1), offset: -1}
+	memory = weir.Permit{}
 	if err := a.publish(req, &b); err != nil {
 		answerProblem(w, http.StatusInternalServerError, "the batch cannot be published", err.Error())
 		return
@@ -170,18 +186,18 @@ const (
 )
 
 // readBody reads the body of a request. The permit is for the memory that it takes.
-func (a *api) readBody(w http.ResponseWriter, r *http.Request, database string) (body []byte, room weir.Permit, err error) {
+func (a *api) readBody(w http.ResponseWriter, r *http.Request, database string) (body []byte, memory weir.Permit, err error) {
 	size := min(r.ContentLength, maxBatch) // what is longer is refused after so much
 	if size < 0 {
 		size = maxBatch
 	}
 	if size > freeBody {
-		if room, err = a.bodies.Admit(r.Context(), weir.Work{Op: "read a body", Tenant: database, Cost: size}); err != nil {
-			return nil, room, err
+		if memory, err = a.bodies.Admit(r.Context(), weir.Work{Op: "read a body", Tenant: database, Cost: size}); err != nil {
+			return nil, memory, err
 		}
 	}
 	body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, maxBatch))
-	return body, room, err
+	return body, memory, err
 }
 
 // await answers with the result, or with where to ask for it. The request goes on when the client does not.
@@ -227,21 +243,21 @@ func (a *api) patienceOf(r *http.Request) (time.Duration, error) {
 func (a *api) publish(req *request, b *batch) error {
 	a.mu.Lock()
 	a.count++
-	token := a.run + "." + strconv.FormatUint(a.count, 36)
+	token := a.life + "." + strconv.FormatUint(a.count, 36)
 	req.ask = time.Now().Add(a.cfg.overdue)
 	a.waiting[token] = req
 	a.mu.Unlock()
 	rec := record{Version: version, Database: req.database, Origin: a.origin, Token: token, Batch: *b}
 	value, err := rec.encode()
 	if err != nil {
-		req.room.Done(weir.NoSample)
+		req.memory.Done(weir.NoSample)
 		a.finish(token, result{}, weir.Failed)
 		return err
 	}
 	// Not under the client's context: it may leave, and the record is written all the same.
 	p := weirkafka.Producer{Client: a.client}
 	p.Publish(context.Background(), req.permit, &kgo.Record{Key: []byte(req.database), Value: value}, func(r *kgo.Record, err error) {
-		req.room.Done(weir.NoSample)
+		req.memory.Done(weir.NoSample)
 		if err != nil {
 			// It is unknown whether the record is in the topic. The permit has ended.
 			a.finish(token, result{Status: unpublished, Reason: clip(err.Error())}, weir.Overload)

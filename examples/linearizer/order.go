@@ -76,11 +76,11 @@ var errFenced = errors.New("fenced")
 const generationBits = 32
 
 // take is what the claim becomes when a processor of this generation takes the partition over. Of two processors
-// the one with the lower was the owner before. over is an epoch of a group that is known to be gone, 0 for none:
-// it is followed by any.
-func (c claim) take(generation int32, over int64) (claim, error) {
+// the one with the lower was the owner before. gone is the epoch of a group that is known to be deleted, 0 for none:
+// any generation may follow it.
+func (c claim) take(generation int32, gone int64) (claim, error) {
 	group := c.epoch >> generationBits
-	if over != 0 && over == c.epoch {
+	if gone != 0 && gone == c.epoch {
 		group++
 	}
 	epoch := group<<generationBits | int64(generation)

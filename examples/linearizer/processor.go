@@ -105,9 +105,9 @@ func (p *processor) begin(ctx context.Context, offsets map[string]map[int32]kgo.
 
 // take waits as long as the store cannot be written, but not beyond the group's session.
 func (p *processor) take(ctx context.Context, partition, generation int32) (c claim, err error) {
-	over := int64(0)
+	gone := int64(0)
 	try := func() (err error) {
-		c, err = p.cfg.store.take(ctx, partition, generation, over)
+		c, err = p.cfg.store.take(ctx, partition, generation, gone)
 		return err
 	}
 	const trouble = "a partition cannot be taken over; trying again"
@@ -116,7 +116,7 @@ func (p *processor) take(ctx context.Context, partition, generation int32) (c cl
 	if errors.Is(err, errFenced) && p.belongs(ctx) {
 		// A group's generations only rise. So the higher one is of a group that was deleted since. Kafka does that by
 		// itself to one that nobody has joined for a week.
-		over = c.epoch
+		gone = c.epoch
 		p.cfg.log.Warn("the group has begun anew since the store was last written; the partition is taken over all the same", "partition", partition, "generation", generation)
 		err = p.persist(ctx, trouble, wanted, try)
 	}

@@ -94,12 +94,12 @@ func ignoreDone(err error) error {
 
 // take makes a processor of this generation the owner of a partition, and says where it begins: next is 0 if nothing
 // of the partition was ever applied. With an error, it says who is the owner.
-func (s *store) take(ctx context.Context, partition, generation int32, over int64) (c claim, err error) {
+func (s *store) take(ctx context.Context, partition, generation int32, gone int64) (c claim, err error) {
 	err = s.inTx(ctx, func(tx *sql.Tx) (err error) {
 		if c, err = claimOf(ctx, tx, partition); err != nil {
 			return err
 		}
-		if c, err = c.take(generation, over); err != nil {
+		if c, err = c.take(generation, gone); err != nil {
 			return fmt.Errorf("partition %d: %w", partition, err)
 		}
 		return c.save(ctx, tx, partition)
