@@ -21,13 +21,13 @@ type LagMapConfig struct {
 	// Max.
 	Initial int64 `json:",omitempty" min:"1"`
 
-	// The signal with the lag as its value. A policy must name it. In Go, empty means the first reading.
+	// The signal with the lag as its value. Required in a file. In Go, empty means the first reading.
 	Signal string `json:"signal,omitempty" example:"behind"`
 	// Up to this lag, the limit is max.
 	Target float64 `json:"target,omitempty" default:"10000" min:"0.000001"`
 	// From this lag on, the limit is min. Above target.
 	Critical float64 `json:"critical,omitempty" default:"100000" min:"0.000001"`
-	// How often the lag is read.
+	// How often the limit is set anew, by the newest reading of the lag.
 	Interval time.Duration `json:",omitempty" default:"5s" min:"10ms"`
 	// How many intervals the limit stays while the lag is unknown. 0 means the default.
 	Hold int `json:"hold,omitempty" default:"3" min:"0" minus1:"none"`
@@ -49,8 +49,8 @@ type LagMapConfig struct {
 //
 // Lag comes from Window.Readings. The signal decides whether it is a sum over partitions
 // or the worst of them. An unknown or infinite reading is not a lag of 0: the limit stays
-// for Hold intervals, then goes to Safe. A negative lag is 0. (The description leaves
-// these cases open, and how fractions are rounded.)
+// for Hold intervals, then goes to Safe. A negative lag is 0. (The description says nothing
+// of these cases, nor how fractions are rounded.)
 //
 // # Assumptions, and where it fails
 //
@@ -130,8 +130,8 @@ func (l *LagMap) wanted(lag float64, w *Window) float64 {
 		return l.at(lag)
 	}
 	return float64(levelOf(l.cfg.Min, l.cfg.Max, func(limit int64) bool {
-		_, left := left(w, limit, lag)
-		return float64(limit) <= l.at(left)
+		_, part := left(w, limit, lag)
+		return float64(limit) <= l.at(part)
 	}))
 }
 
@@ -188,13 +188,13 @@ type DrainConfig struct {
 	// Initial is the first limit, clamped to Min and Max. Default Max.
 	Initial int64 `json:",omitempty" min:"1"`
 
-	// The signal with the lag as its value. A policy must name it. In Go, empty means the first reading.
+	// The signal with the lag as its value. Required in a file. In Go, empty means the first reading.
 	Signal string `json:"signal,omitempty" example:"behind"`
 	// Lag that should not be exceeded.
 	Target float64 `json:"target,omitempty" default:"10000" min:"0.000001"`
 	// From this share of target on, the limit follows what was drained.
 	Threshold float64 `json:"threshold,omitempty" default:"0.5" min:"0.001" max:"1"`
-	// How often the lag is read.
+	// How often the limit is set anew, by the newest reading of the lag.
 	Interval time.Duration `json:",omitempty" default:"5s" min:"10ms"`
 	// Share of what was drained that is admitted at the threshold.
 	Fudge float64 `json:"fudge,omitempty" default:"0.95" min:"0.001" max:"1"`
@@ -333,13 +333,13 @@ func (d *Drain) wanted(busy, lag float64, w *Window) float64 {
 	}
 	now, _ := w.Within(math.MaxInt64)
 	keys := now / w.MeanInFlight
-	// room is how much more all keys may hold than they would under a limit.
-	room := func(limit int64) float64 {
-		held, left := left(w, limit, lag)
-		return product(keys, d.cfg.shrink(busy, left)) - held
+	// spare is how much more all keys may hold than they would under a limit.
+	spare := func(limit int64) float64 {
+		held, part := left(w, limit, lag)
+		return product(keys, d.cfg.shrink(busy, part)) - held
 	}
-	level := levelOf(d.cfg.Min, d.cfg.Max, func(limit int64) bool { return room(limit) >= 0 })
-	wanted, rest, lack := float64(level), room(level), room(level+1)
+	level := levelOf(d.cfg.Min, d.cfg.Max, func(limit int64) bool { return spare(limit) >= 0 })
+	wanted, rest, lack := float64(level), spare(level), spare(level+1)
 	if rest > 0 && lack < 0 {
 		wanted += rest / (rest - lack)
 	}

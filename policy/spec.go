@@ -287,14 +287,14 @@ type ProbeSpec struct {
 // LagSpec is what only the controller lag has.
 type LagSpec struct {
 	control.LagMapConfig
-	// How often the lag is read.
+	// How often the limit is set anew, by the newest reading of the lag.
 	Interval Duration `json:"interval,omitempty" default:"5s" min:"10ms"`
 }
 
 // DrainSpec is what only the controller drain has.
 type DrainSpec struct {
 	control.DrainConfig
-	// How often the lag is read.
+	// How often the limit is set anew, by the newest reading of the lag.
 	Interval Duration `json:"interval,omitempty" default:"5s" min:"10ms"`
 }
 
@@ -475,9 +475,9 @@ type SignalSpec struct {
 	Hold Duration `json:"hold,omitempty" min:"1ms" max:"24h" example:"5s"`
 	// Time constant of an exponential average over the readings. 0 means none.
 	Smooth Duration `json:"smooth,omitempty" default:"0s" min:"0s" max:"1h"`
-	// What happens after that: ignore uses the other signals, safe uses safe_value instead.
+	// What happens after hold: ignore goes on without the signal, safe uses safe_value instead.
 	Then string `json:"then,omitempty" default:"ignore" enum:"ignore,safe"`
-	// The pressure, or the lag, with then: safe, which needs it. Above 1 it shrinks the limit, at 1 it keeps it.
+	// The pressure, or the lag, with then: safe, which needs it. A pressure above 1 shrinks the limit, and 1 keeps it.
 	SafeValue float64 `json:"safe_value,omitempty" default:"0" min:"0"`
 }
 
