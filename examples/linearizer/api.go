@@ -95,7 +95,7 @@ func startAPI(cfg apiConfig) (_ *api, err error) {
 	a.client, err = kgo.NewClient(append([]kgo.Opt{
 		kgo.SeedBrokers(cfg.brokers...), kgo.ClientID("linearizer-api"), kgo.DefaultProduceTopic(topic),
 		kgo.ProducerBatchMaxBytes(1 << 20), kgo.RecordDeliveryTimeout(30 * time.Second),
-		// The gate bounds what is under way; this is only beyond what it could ever admit.
+		// The gate bounds what is under way. This is more than it could ever admit.
 		kgo.MaxBufferedRecords(1 << 20),
 	}, cfg.options...)...)
 	if err != nil {

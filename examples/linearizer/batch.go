@@ -119,7 +119,7 @@ func (b *batch) digest() []byte {
 	for _, e := range b.Events {
 		var data bytes.Buffer
 		if len(e.Data) > 0 && json.Compact(&data, e.Data) != nil {
-			data.Reset() // no JSON has got past the decoder; what did is none at all
+			data.Reset() // never: the decoder lets only JSON past
 		}
 		add([]byte(e.Type))
 		add(data.Bytes())
@@ -173,7 +173,7 @@ func parseRecord(value []byte) (record, error) {
 	return r, nil
 }
 
-// encode is the record as the topic has it. Events stay as they were sent, but for spaces, so the digest does.
+// encode is the record as the topic has it. Events stay as they were sent, but for spaces, and so does the digest.
 func (r *record) encode() ([]byte, error) {
 	var buf bytes.Buffer
 	e := json.NewEncoder(&buf)

@@ -55,16 +55,23 @@ func (o *options) wave(ctx context.Context, r *rig, capacity float64, begun time
 	if err != nil {
 		return err
 	}
-	before := 0.0
+	before := time.Since(begun)
+	seen := map[int]watched{} // by the seconds of this wave that have passed
+	if w, err := r.look(ctx); err == nil {
+		seen[0] = w
+	}
 	r.watch(ctx, meter.Done(), func(w watched) {
-		second := int(w.at/time.Second) - int((demoPatience+time.Second)/time.Second) - 1
-		if second < 0 || second >= meter.Seconds() {
-			before = w.applied
+		passed := int(w.at.Round(time.Second) / time.Second)
+		seen[passed] = w
+		// A second is told when the last of its clients has an answer.
+		second := passed - int((demoPatience+time.Second)/time.Second) - 1
+		from, known := seen[second]
+		to, ended := seen[second+1]
+		if !known || !ended || second >= meter.Seconds() {
 			return
 		}
-		t := meter.Second(second)
-		fmt.Fprintf(o.out, "%5.0f %9d %9.0f %9d %9s %9.0f %9.0f\n", time.Since(begun).Seconds(), t.Offered, w.applied-before, t.Refused, t.Admitted.Quantile(0.99).Round(time.Millisecond), w.lag, w.slots)
-		before = w.applied
+		t, at := meter.Second(second), before+time.Duration(second+1)*time.Second
+		fmt.Fprintf(o.out, "%5.0f %9d %9.0f %9d %9s %9.0f %9.0f\n", at.Seconds(), t.Offered, to.applied-from.applied, t.Refused, t.Admitted.Quantile(0.99).Round(time.Millisecond), to.lag, to.slots)
 	})
 	<-meter.Done()
 	return nil

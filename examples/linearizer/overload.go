@@ -98,9 +98,9 @@ func (o *options) overload(ctx context.Context, controller string, capacity floa
 	}
 	load, cancel := context.WithTimeout(ctx, o.during)
 	defer cancel()
-	seen := r.watcher(load, meter.Done())
+	x := &overload{controller: controller, capacity: capacity, seconds: meter.Seconds()}
+	r.watch(load, meter.Done(), func(w watched) { x.seen = append(x.seen, w) })
 	<-meter.Done()
-	x := &overload{controller: controller, capacity: capacity, seconds: meter.Seconds(), seen: seen()}
 	for i := range x.seconds {
 		x.tallies = append(x.tallies, meter.Second(i))
 	}
@@ -118,16 +118,16 @@ func startKafka(ctx context.Context, settings ...string) (*kafka.Server, error) 
 	return kafka.Start(ctx, kafka.Config{Jars: jars, Ports: &brokerPorts, Settings: settings})
 }
 
-// settled returns what was seen in the second half.
-func (x *overload) settled() []watched { return x.seen[len(x.seen)/2:] }
+// secondHalf is what was seen in it.
+func (x *overload) secondHalf() []watched { return x.seen[len(x.seen)/2:] }
 
 // lag is the mean of the second half, the most in it, and the last. What nobody has seen is no number.
 func (x *overload) lag() (mean, most, last float64) {
-	if len(x.settled()) == 0 {
+	if len(x.secondHalf()) == 0 {
 		return math.NaN(), math.NaN(), math.NaN()
 	}
-	for _, w := range x.settled() {
-		mean += w.lag / float64(len(x.settled()))
+	for _, w := range x.secondHalf() {
+		mean += w.lag / float64(len(x.secondHalf()))
 		most, last = max(most, w.lag), w.lag
 	}
 	return mean, most, last
@@ -135,7 +135,7 @@ func (x *overload) lag() (mean, most, last float64) {
 
 // applied is how many batches a second were, in the second half.
 func (x *overload) applied() float64 {
-	s := x.settled()
+	s := x.secondHalf()
 	if len(s) < 2 {
 		return math.NaN()
 	}

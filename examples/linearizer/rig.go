@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -192,9 +191,8 @@ type watched struct {
 	applied float64 // records, in all
 }
 
-// watch looks every second, until done.
+// watch looks every second, until done, and tells each what it has seen.
 func (r *rig) watch(ctx context.Context, done <-chan struct{}, each func(watched)) {
-	lag := r.gates[0].lag
 	again := time.NewTicker(time.Second)
 	defer again.Stop()
 	begun := time.Now()
@@ -206,23 +204,20 @@ func (r *rig) watch(ctx context.Context, done <-chan struct{}, each func(watched
 			return
 		case <-again.C:
 		}
-		w := watched{at: time.Since(begun), slots: float64(r.gates[0].Snapshot().Limit)}
-		// What cannot be told is left out of the account, never 0.
-		behind, err := lag.Read(ctx)
-		if err != nil {
-			continue
+		at := time.Since(begun)
+		if w, err := r.look(ctx); err == nil { // what cannot be told is left out of the account, never 0
+			w.at = at
+			each(w)
 		}
-		if w.lag = behind; r.stores[0].db.QueryRowContext(ctx, "SELECT coalesce(sum(next), 0) FROM partitions").Scan(&w.applied) != nil {
-			continue
-		}
-		each(w)
 	}
 }
 
-// watcher runs watch beside something.
-func (r *rig) watcher(ctx context.Context, done <-chan struct{}) (wait func() []watched) {
-	var all []watched
-	var wg sync.WaitGroup
-	wg.Go(func() { r.watch(ctx, done, func(w watched) { all = append(all, w) }) })
-	return func() []watched { wg.Wait(); return all }
+// look is how the system looks now.
+func (r *rig) look(ctx context.Context) (w watched, err error) {
+	w.slots = float64(r.gates[0].Snapshot().Limit)
+	if w.lag, err = r.gates[0].lag.Read(ctx); err != nil {
+		return w, err
+	}
+	err = r.stores[0].db.QueryRowContext(ctx, "SELECT coalesce(sum(next), 0) FROM partitions").Scan(&w.applied)
+	return w, err
 }
