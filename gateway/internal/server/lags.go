@@ -54,7 +54,8 @@ func openLag(cfg *config.Config, name string, live *lag) (*lag, error) {
 		return nil, err
 	}
 	s.SignalSpec = policy.SignalSpec{} // what becomes of a reading is no matter of the connection
-	text, err := json.Marshal([]any{s, cluster, files})
+	// Where clients reach the cluster, and their quotas, are no matter of it either.
+	text, err := json.Marshal([]any{s, cluster.Bootstrap, cluster.TLS, cluster.SASL, files})
 	if err != nil {
 		return nil, err
 	}

@@ -8,14 +8,14 @@ import (
 	"github.com/weir-go/weir/gateway/internal/config"
 )
 
-// A signal that reads Kafka lives on over a reload that leaves its settings alone, and is replaced by
-// one that does not.
+// A signal that reads Kafka lives on over a reload that leaves its settings alone, also one that changes what clients
+// of the cluster see. Another reload replaces it.
 func TestLagsOverReloads(t *testing.T) {
-	open := func(group string, prev lags) lags {
+	open := func(group, port string, prev lags) lags {
 		t.Helper()
-		cfg, err := config.Parse(filepath.Join(t.TempDir(), "weir.yaml"), []byte(strings.ReplaceAll(`
+		cfg, err := config.Parse(filepath.Join(t.TempDir(), "weir.yaml"), []byte(strings.NewReplacer("GROUP", group, "PORT", port).Replace(`
 upstreams: {app: {targets: [http://127.0.0.1:3000]}}
-kafka: {main: {bootstrap: ["127.0.0.1:1"]}}
+kafka: {main: {bootstrap: ["127.0.0.1:1"], listen: {address: "127.0.0.1:PORT"}, nodes: {ports: 9100-9110, advertise: localhost}, quotas: {max_throttle: 5s}}}
 signals:
   kept: {read: kafka_lag, cluster: main, group: g, topics: [a]}
   changed: {read: kafka_lag, cluster: main, group: GROUP, topics: [a]}
@@ -23,7 +23,7 @@ gates:
   one: {limit: {controller: lag, lag: {signal: kept}}}
   two: {limit: {controller: lag, lag: {signal: changed}}}
 routes: [{match: [/], gates: [one, two], upstream: app}]
-`, "GROUP", group)))
+`)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -33,8 +33,8 @@ routes: [{match: [/], gates: [one, two], upstream: app}]
 		}
 		return all
 	}
-	first := open("g1", nil)
-	second := open("g2", first)
+	first := open("g1", "19092", nil)
+	second := open("g2", "29092", first)
 	if second["kept"] != first["kept"] || second["changed"] == first["changed"] {
 		t.Errorf("kept %v, changed %v", second["kept"] == first["kept"], second["changed"] != first["changed"])
 	}
