@@ -499,7 +499,7 @@ func (b *Belief) learn(a *stretch) {
 	}
 	b.pass()
 	lasted := b.length().Seconds()
-	b.laws.wander(wanderBy+wanderFor*(1-b.hurry())*lasted, min(jumpMost, lasted/jumpEvery))
+	b.laws.wander(wanderFor*lasted*b.noise*variance, min(jumpMost, lasted/jumpEvery))
 	excess, stepped := b.laws.observe(lnN, speed, b.noise*variance, b.calm >= stepRest)
 	b.raw = variance
 	if stepped {
@@ -513,8 +513,10 @@ func (b *Belief) learn(a *stretch) {
 
 // What may have changed from one stretch to the next.
 const (
-	wanderBy  = 0.001 // the variance by which ln K wanders: in ten stretches by a tenth
-	wanderFor = 0.006 // the same a second, where stretches are long: then more happens in each
+	// wanderFor is the variance by which ln K wanders in a second, as a part of that of an observation. So what is
+	// known fades as fast as it comes. Where a stretch tells much, K is held more exactly. Where it tells little, chance
+	// looks like a law for long, and has to be forgotten too.
+	wanderFor = 0.6
 	jumpEvery = 300.0 // seconds from one jump of K to the next. A pool that grows is found by this alone: it never becomes slower
 	jumpMost  = 0.01  // the odds of a jump in one stretch, however long it lasts: all that is learned of K takes dozens
 	stepRest  = 6     // stretches between two sudden steps of the level, or no law would ever be refuted

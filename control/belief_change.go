@@ -162,7 +162,7 @@ func (b *Belief) shifted(w *Window) string {
 	b.try = 0
 	if direction < 0 {
 		b.before.keep(b)
-		b.laws.wander(wanderBy, shiftOdds)
+		b.laws.wander(0, shiftOdds)
 		if b.yield.cuts == 0 { // or the limit in force says nothing about what was best
 			b.around()
 		}
@@ -173,7 +173,7 @@ func (b *Belief) shifted(w *Window) string {
 		b.laws.recall(&b.before.laws)
 		b.set(b.before.at)
 	} else {
-		b.laws.wander(wanderBy, shiftOdds)
+		b.laws.wander(0, shiftOdds)
 	}
 	b.laws.spread += anyLevel
 	b.before.at = 0

@@ -132,7 +132,7 @@ func TestPosteriorFindsTheLaw(t *testing.T) {
 				if lnN < 0 {
 					continue
 				}
-				p.wander(wanderBy, recallDoubt)
+				p.wander(0.001, recallDoubt)
 				p.observe(lnN, 2+s.lnSpeed(lnN-math.Log(size))+0.05*r.NormFloat64(), 0.0025, true)
 			}
 			g := p.gist()

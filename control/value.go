@@ -243,10 +243,10 @@ func (b *Belief) weighLoss() {
 const mostCurious = 0.2
 
 // swing tries a limit a fifth above the best one, and the next time one a fifth below. It does
-// so where stretches are long and none is worth an experiment. A hundred answers cannot
+// so where stretches are long and tell little, and none is worth an experiment. A hundred answers cannot
 // tell two limits apart, but what many stretches say on either side adds up, and costs little.
 func (b *Belief) swing(worths []float64, from, to, best int) {
-	if off := nearest(math.Log(float64(b.try))) - best; b.hurry() >= 0.5 || b.full < 2 || off > 1 || off < -1 {
+	if off := nearest(math.Log(float64(b.try))) - best; b.hurry() >= 0.5 || b.noise*b.raw < tellsLittle || b.full < 2 || off > 1 || off < -1 {
 		return
 	}
 	b.up = !b.up
@@ -259,5 +259,8 @@ func (b *Belief) swing(worths []float64, from, to, best int) {
 	}
 }
 
-// mostSwing is the loss that swinging may cost, expected by the laws.
-const mostSwing = 0.03
+// The constants of a swing.
+const (
+	mostSwing   = 0.03   // the loss that it may cost, expected by the laws
+	tellsLittle = 0.0045 // the variance of an observation. Below it, three deviations are less than a fifth, and one stretch shows a swing
+)
