@@ -316,3 +316,25 @@ func TestBeliefBeginsWithinBounds(t *testing.T) {
 		}
 	}
 }
+
+// A climb that had slots enough for the work there was goes on when there is more.
+func TestBeliefGoesOnClimbing(t *testing.T) {
+	const places = 50
+	queue := queueOf(places)
+	g := worldOf(newBelief(t, BeliefConfig{}), 0)
+	g.serve = func(g *world) time.Duration { return queue(g.now, 20*ms) }
+	g.demand = 25
+	for g.now < 10*time.Second {
+		g.window()
+	}
+	if g.d.Limit < 25 || g.d.Limit > 40 {
+		t.Fatalf("%+v for 25 at a time", g.d)
+	}
+	g.demand = 0
+	for g.now < 11500*ms {
+		g.window()
+	}
+	if g.d.Limit < 45 || g.d.Limit > 2*places {
+		t.Errorf("%+v for %d places, after a second and a half", g.d, places)
+	}
+}
