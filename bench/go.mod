@@ -13,7 +13,7 @@ require (
 	github.com/sethvargo/go-limiter v0.7.1
 	github.com/throttled/throttled/v2 v2.15.0
 	github.com/twmb/franz-go v1.22.2
-	github.com/twmb/franz-go/pkg/kmsg v1.15.0
+	github.com/twmb/franz-go/pkg/kmsg v1.15.1
 	github.com/weir-go/weir v0.0.0
 	github.com/weir-go/weir/weirgrpc v0.0.0
 	github.com/weir-go/weir/weirpgx v0.0.0

@@ -11,7 +11,7 @@ require (
 	github.com/tsenart/vegeta/v12 v12.12.0
 	github.com/twmb/franz-go v1.22.2
 	github.com/twmb/franz-go/pkg/kfake v0.0.0-20260918054303-01f206a7e32c
-	github.com/twmb/franz-go/pkg/kmsg v1.15.0
+	github.com/twmb/franz-go/pkg/kmsg v1.15.1
 	github.com/weir-go/weir v0.0.0
 	github.com/weir-go/weir/weirgrpc v0.0.0
 	github.com/weir-go/weir/weirkafka v0.0.0

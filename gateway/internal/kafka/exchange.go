@@ -226,14 +226,7 @@ func readBody(b []byte, to kmsg.Request) error {
 	if in.short {
 		return errors.New("it ends in its header")
 	}
-	body := in.at
-	if fields, ok := shapeOf(to); ok {
-		in.fields(fields)
-	}
-	if in.short {
-		return errors.New("it ends before its last field")
-	}
-	return to.ReadFrom(b[body:])
+	return to.ReadFrom(b[in.at:])
 }
 
 // likeRequest returns the frame of a request q in place of another, of which b is everything behind the size of its frame. The

@@ -9,11 +9,13 @@ import (
 	"crypto/x509"
 	"encoding/binary"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"math/big"
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -170,6 +172,76 @@ func TestArraysThatClaimTooMuch(t *testing.T) {
 	}
 }
 
+// A message that says anywhere in it that four billion tags or entries follow is read to its end at once, and refused if it ends there. kmsg
+// before 1.15.1 took minutes.
+func TestManyTags(t *testing.T) {
+	many := binary.AppendUvarint(nil, 1<<32-1)
+	check := func(what string, b []byte, read func(b []byte) error) {
+		for at := range b {
+			if at < len(b)-len(many) && read(slices.Concat(b[:at], many)) == nil { // the last bytes are those of a tag
+				t.Errorf("%s: %d bytes of %d are read", what, at, len(b))
+			}
+			within := bytes.Clone(b)
+			copy(within[at:], many)
+			_ = read(within) // may be a text
+		}
+	}
+	for key, of := range offered {
+		for version := of.min; version <= of.max; version++ {
+			what := fmt.Sprintf("%s %d", kmsg.NameForKey(key), version)
+			if req := requestIn(key); req != nil {
+				filled(reflect.ValueOf(req).Elem(), 3)
+				if req.SetVersion(version); req.IsFlexible() {
+					check("request "+what, sent("client", version, req), func(b []byte) error { return readBody(b, req) })
+				}
+			}
+			r := request{key: key, version: version}
+			if resp := r.response(); resp != nil {
+				filled(reflect.ValueOf(resp).Elem(), 3)
+				header := []byte{0, 0, 0, 7, 0}
+				if key == keyApiVersions {
+					header = header[:4]
+				}
+				if resp.SetVersion(version); resp.IsFlexible() {
+					check("answer "+what, encode(header, resp)[4:], func(b []byte) error {
+						_, _, err := r.decode(b)
+						return err
+					})
+				}
+			}
+		}
+	}
+}
+
+// filled sets each field of a message: lists have n entries.
+func filled(v reflect.Value, n int) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		filled(v.Elem(), n)
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if f := v.Field(i); f.CanSet() && v.Type().Field(i).Name != "Version" {
+				filled(f, n)
+			}
+		}
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), n, n))
+		for i := range n {
+			filled(v.Index(i), n)
+		}
+	case reflect.String:
+		v.SetString("text")
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		v.SetInt(1)
+	}
+	if tags, ok := v.Addr().Interface().(*kmsg.Tags); ok && n > 0 {
+		tags.Set(7, []byte("unknown"))
+	}
+}
+
 // tagged puts a tag into the header of a request that has none.
 func tagged(frame []byte, value string) []byte {
 	const client = 4 + leastRequest // where the length of the client id is
@@ -293,6 +365,8 @@ func TestCorrelationIDs(t *testing.T) {
 func TestBrokerDiesWithinAnAnswer(t *testing.T) {
 	meta := kmsg.NewPtrMetadataResponse()
 	meta.ClusterID = kmsg.StringPtr(strings.Repeat("c", 200)) // more than what is read of an answer first
+	tags := answer(12, kmsg.NewPtrMetadataResponse())[4:]
+	tags = binary.AppendUvarint(tags[:len(tags)-1], 1<<32-1)
 	fetched, topic, part := kmsg.NewPtrFetchResponse(), kmsg.NewFetchResponseTopic(), kmsg.NewFetchResponseTopicPartition()
 	part.RecordBatches = make([]byte, 100_000)
 	topic.Partitions = append(topic.Partitions, part)
@@ -311,6 +385,7 @@ func TestBrokerDiesWithinAnAnswer(t *testing.T) {
 		"of 3 bytes":            {kmsg.NewPtrListGroupsRequest(), sized(3, []byte{1, 2, 3}), 7, "it has 3 bytes"},
 		"that is too large":     {kmsg.NewPtrMetadataRequest(), sized(mostDecoded+1, answer(12, meta)[4:]), 100, "larger than what is decoded"},
 		"of nonsense":           {kmsg.NewPtrMetadataRequest(), sized(100, append([]byte{0, 0, 0, 7}, bytes.Repeat([]byte{0xff}, 96)...)), 104, "ends in its header"},
+		"with too many tags":    {kmsg.NewPtrMetadataRequest(), sized(uint32(len(tags)), tags), 4 + len(tags), "an answer to Metadata cannot be read"},
 		"with a header alone":   {kmsg.NewPtrMetadataRequest(), sized(100, append([]byte{0, 0, 0, 7, 0}, bytes.Repeat([]byte{0xff}, 95)...)), 104, "cannot be read"},
 	} {
 		t.Run(name, func(t *testing.T) {
