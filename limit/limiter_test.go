@@ -88,20 +88,28 @@ func TestWaitEndsInTime(t *testing.T) {
 
 // A free slot is no reason to start work that nobody waits for.
 func TestExpiredNeverTakesAFreeSlot(t *testing.T) {
-	l := weir.Must(limit.New(limit.Config{Name: "t", Limit: 1}))
-	defer l.Close()
-	w := weir.Work{Deadline: time.Now().Add(-time.Millisecond)}
-	if _, err := l.TryAdmit(w); reason(err) != weir.ReasonDeadline {
-		t.Errorf("TryAdmit: %v", err)
-	}
-	_, err := l.Admit(context.Background(), w)
-	if reason(err) != weir.ReasonDeadline || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Admit: %v", err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	if _, err := l.Admit(ctx, weir.Work{}); reason(err) != weir.ReasonCanceled || !errors.Is(err, context.Canceled) {
-		t.Errorf("Admit, cancelled: %v", err)
+	aimd := weir.Must(control.NewAIMD(control.AIMDConfig{}))
+	for name, cfg := range map[string]limit.Config{"fixed": {Limit: 1}, "aimd": {Controller: aimd}} {
+		t.Run(name, func(t *testing.T) {
+			l := weir.Must(limit.New(cfg))
+			defer l.Close()
+			w := weir.Work{Deadline: time.Now().Add(-time.Millisecond)}
+			if _, err := l.TryAdmit(w); reason(err) != weir.ReasonDeadline {
+				t.Errorf("TryAdmit: %v", err)
+			}
+			if _, _, err := l.Arrive(w, func(weir.Permit, error) {}); reason(err) != weir.ReasonDeadline {
+				t.Errorf("Arrive: %v", err)
+			}
+			_, err := l.Admit(context.Background(), w)
+			if reason(err) != weir.ReasonDeadline || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("Admit: %v", err)
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel()
+			if _, err := l.Admit(ctx, weir.Work{}); reason(err) != weir.ReasonCanceled || !errors.Is(err, context.Canceled) {
+				t.Errorf("Admit, cancelled: %v", err)
+			}
+		})
 	}
 }
 
