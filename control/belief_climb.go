@@ -98,7 +98,7 @@ func (b *Belief) judge(w *Window, rate, lnN float64, saturated bool) (d Decision
 	}
 	if !saturated && b.hurry() == 1 {
 		// That the step was enough for now says nothing about the next one. Where stretches are longer, a step
-		// too far would cost seconds, and so would a sudden change that the laws do not look for in a climb.
+		// too far would cost seconds. So would a sudden change, which the laws do not look for in a climb.
 		b.mode, *c = climbing, climb{vain: c.vain + 1}
 		return b.decide("not in full use: high enough for now"), true
 	}

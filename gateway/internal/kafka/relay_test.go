@@ -125,6 +125,14 @@ func waiting(t *testing.T) (r *relay, broker net.Conn, logs *strings.Builder) {
 	return r, broker, logs
 }
 
+// connected gives a relay a client, and no quotas.
+func connected(r *relay) (client net.Conn) {
+	r.client, client = net.Pipe()
+	r.raw = r.client
+	r.server.opts.Quotas = func() Quotas { return Quotas{} }
+	return client
+}
+
 // Who does not read stops what is read for it: of a large answer no more than a buffer is taken from the broker, and of a large request from the
 // client. When it reads again it gets the rest.
 func TestWhoDoesNotRead(t *testing.T) {
@@ -175,9 +183,7 @@ func TestWhoDoesNotRead(t *testing.T) {
 func TestIdleConnectionStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, broker, _ := waiting(t)
-		near, client := net.Pipe()
-		r.raw, r.client = near, near
-		r.server.opts.Quotas = func() Quotas { return Quotas{} }
+		client := connected(r)
 		var all sync.WaitGroup
 		defer all.Wait()
 		defer r.close()
@@ -204,9 +210,7 @@ func TestIdleConnectionStays(t *testing.T) {
 func TestRequestsInFlightAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, broker, _ := waiting(t)
-		near, client := net.Pipe()
-		r.raw, r.client = near, near
-		r.server.opts.Quotas = func() Quotas { return Quotas{} }
+		client := connected(r)
 		var all sync.WaitGroup
 		defer all.Wait()
 		defer r.close()

@@ -29,7 +29,7 @@ const (
 	buffer = 32 << 10
 	// heldRequest is the memory of a decoded request, in bytes for each of its own. A topic without a name takes most: 107.
 	heldRequest = 128
-	// heldRule is the memory of a rule in an answer that describes quotas, in bytes, and heldName that of each byte of whom it is about.
+	// heldRule is the memory of a rule in an answer that describes quotas, in bytes. heldName is that of each byte of whom it is about.
 	heldRule, heldName = 3 << 10, 16
 	// heldAnswer is the same of an answer, with what is made of it. One to Metadata takes five.
 	heldAnswer = 8

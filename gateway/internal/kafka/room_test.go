@@ -271,8 +271,7 @@ func TestHeldForTooLong(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r, broker, said := waiting(t)
-				near, client := net.Pipe()
-				r.raw, r.client = near, near
+				client := connected(r)
 				gate := newMutations(t)
 				r.server.opts.Quotas = func() Quotas { return Quotas{Mutations: gate} }
 				begin := time.Now()

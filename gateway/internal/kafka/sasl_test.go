@@ -217,9 +217,7 @@ func TestLoginsThatNeverEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r, broker, logs := waiting(t)
-				near, client := net.Pipe()
-				r.raw, r.client = near, near
-				r.server.opts.Quotas = func() Quotas { return Quotas{} }
+				client := connected(r)
 				r.mu.Lock()
 				r.state.login.required = c.required
 				r.hurry() // as behind connect
@@ -264,8 +262,7 @@ func TestHandshakeThatNeverEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _, _ := waiting(t)
 		defer r.close()
-		near, client := net.Pipe()
-		r.raw, r.client = near, near
+		client := connected(r)
 		r.server.opts.Conns = conns
 		go func() { _, _ = client.Write([]byte{0x16, 3, 1, 2, 0, 1}) }() // half of a beginning
 		begun := time.Now()
