@@ -506,6 +506,7 @@ func TestTapWithoutHandler(t *testing.T) {
 		{"a whole call", func(r *raw, id uint32) { r.send(id, emptyMessage); r.ended(id) }, nil, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel() // with a fault each waits as long as await does
 			gate := newLimit(t, 1, -1)
 			guard := weirgrpc.New(gate)
 			address := start(t, &service{unary: answer}, tapping(guard, nil)...)
