@@ -6,8 +6,10 @@ SHELL       := bash
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
-# Go brings its own toolchain choice; the race detector brings the need for cgo.
-export CGO_ENABLED = 1
+# Go brings its own toolchain choice. The race detector alone needs cgo. All else is compiled as the gateway
+# ships (scripts/build), without cgo and with its tag, so that no package is compiled for it once more.
+export CGO_ENABLED = 0
+TAGS = grpcnotrace
 # Without the checkout's path in them, clones and worktrees share what was compiled.
 export GOFLAGS := $(strip $(shell go env GOFLAGS 2>/dev/null) -trimpath)
 
@@ -60,27 +62,30 @@ test: need-cc ## everything: checks, unit tests with -race, tests against real n
 test-short: need-cc check test-unit ## make test without the real servers
 
 # The race detector makes a simulation ten times longer. The scoreboard's tests run without
-# it; of those that simulate beside other things it sees what -short leaves. What deptest,
+# it. Of the others it sees what -short leaves; what that leaves out simulates, or counts many keys,
+# on one goroutine, and runs without it: LONG here, the linearizer's plot in test-integration. What deptest,
 # the wait room and all controllers but Probe do has no goroutines: deps runs the first, and
 # the gates' tests run the others under it. The time-outs are for what hangs, on any machine.
 # `make check` vets all packages with their tests, so go test does not do it once more. Without tables
-# of symbols a test links in two thirds of the time; stack traces do not need them.
+# of symbols a test links in two thirds of the time; stack traces do not need them. Packages without
+# tests are compiled by `make check`, and not once more for the race detector.
 GOTEST = go test -vet=off -ldflags='-s -w' -timeout 30m
-SIMULATE = ./sim ./bench/internal/peers ./gateway/internal/cli
+RACE   = CGO_ENABLED=1 $(GOTEST) -race
+TESTED = go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' $(PACKAGES)
+LONG   = ./sim ./bench/internal/peers ./gateway/internal/cli ./gateway/internal/demo ./keyed ./limit ./quota
 
 .PHONY: test-unit
 test-unit: need-go
-	$(GOTEST) -race $$(go list $(PACKAGES) | grep -v -e '/weir/control$$' -e '/weir/sim$$' -e '/internal/cli$$' -e '/bench/internal/board$$' -e '/bench/internal/peers$$' -e '/internal/deptest$$' -e '/internal/room$$')
-	$(GOTEST) -race -run Probe ./control
-	$(GOTEST) -race -short $(SIMULATE)
-	$(GOTEST) ./bench/internal/board ./control $(SIMULATE) ./internal/room
+	$(RACE) -short $$($(TESTED) | grep -v -e '/weir/control$$' -e '/bench/internal/board$$' -e '/internal/deptest$$' -e '/internal/room$$')
+	$(RACE) -run Probe ./control
+	$(GOTEST) -tags $(TAGS) ./bench/internal/board ./control ./internal/room $(LONG)
 
 # Without -race: the load generator shares the machine with what it loads.
 # The packages of the gateway ran with it in test-unit. The suites wait for other
 # processes most of the time, so they run side by side.
 .PHONY: test-integration
 test-integration: need-go parts
-	$(GOTEST) -tags integration -count=1 -p 3 -parallel 8 ./gateway/integration/ ./weirkafka/ ./weirpgx/ ./weirredis/ ./examples/analytics/ ./examples/execution/ ./examples/linearizer/ ./bench/kafka/ ./bench/sql/
+	$(GOTEST) -tags integration,$(TAGS) -count=1 -p 3 -parallel 8 ./gateway/integration/ ./weirkafka/ ./weirpgx/ ./weirredis/ ./examples/analytics/ ./examples/execution/ ./examples/linearizer/ ./bench/kafka/ ./bench/sql/
 
 .PHONY: test-redis
 test-redis: need-go ## the tests of the store alone; make test-redis WEIR_REDIS_SERVER=/path/to/redis-server: against that one
@@ -125,11 +130,12 @@ fmt: need-go
 
 .PHONY: vet
 vet: need-go
-	go vet -tags integration $(PACKAGES)
+	go vet -tags integration,$(TAGS) $(PACKAGES)
 
+# After vet: side by side, each would compile what both read.
 .PHONY: lint
-lint: $(STATICCHECK)
-	$(STATICCHECK) -tags integration $(PACKAGES)
+lint: $(STATICCHECK) vet
+	$(STATICCHECK) -tags integration,$(TAGS) $(PACKAGES)
 
 $(STATICCHECK): internal/tools/go.mod internal/tools/go.sum
 	@mkdir -p $(@D)

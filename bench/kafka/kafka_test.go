@@ -18,7 +18,7 @@ import (
 // The command in its shortest form: each part runs, whatever this machine makes of it, and every figure is there.
 func TestCommand(t *testing.T) {
 	weir := filepath.Join(t.TempDir(), "weir")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", weir, "../../gateway/cmd/weir").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "../../scripts/build", weir, "-ldflags", "-s -w").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	nginx, redis := process.Find(".cache/bin/nginx"), process.Find(".cache/bin/redis-server")

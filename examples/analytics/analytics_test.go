@@ -44,7 +44,7 @@ func quick(t *testing.T, out io.Writer) *options {
 		weir: filepath.Join(t.TempDir(), "weir"), envoy: part("envoy"), postgres: part("postgres"),
 		metrics: "127.0.0.1:0", hostAttempts: 50, quick: true, out: out, runs: setups[:6],
 	}
-	if text, err := exec.Command("go", "build", "-o", o.weir, "github.com/weir-go/weir/gateway/cmd/weir").CombinedOutput(); err != nil {
+	if text, err := exec.Command("../../scripts/build", o.weir, "-ldflags", "-s -w").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, text)
 	}
 	return o
