@@ -120,6 +120,9 @@ func uneven(sum float64) []float64 {
 
 // Loud databases send ten times what the drain applies, 49 quiet ones half of it together.
 func TestLargestFirst(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a simulation takes ten times as long under the race detector; run without -short")
+	}
 	const rate = 200
 	even := slices.Repeat([]float64{rate / 2.0 / 49}, 49)
 	line := func(low, high int64) func() control.Controller {

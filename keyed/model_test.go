@@ -550,7 +550,11 @@ func runModel(t *testing.T, data []byte) {
 }
 
 func TestModel(t *testing.T) {
-	for seed := range uint64(80) {
+	seeds := uint64(80)
+	if testing.Short() {
+		seeds = 20
+	}
+	for seed := range seeds {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		data := make([]byte, 1802)
 		for i := range data {

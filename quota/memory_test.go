@@ -344,6 +344,9 @@ func TestBytesOfABucket(t *testing.T) {
 		t.Errorf("a shard takes %d bytes", size)
 	}
 	n := 1 << 16
+	if testing.Short() {
+		t.Skip("what many buckets take is seconds of work under the race detector; run without -short")
+	}
 	heap := func() int64 {
 		var ms runtime.MemStats
 		runtime.GC()
@@ -382,6 +385,9 @@ func TestMemoryAllocatesNothing(t *testing.T) {
 // Buckets that are full again at once are not forgotten and made anew for ever: the
 // tables grow until they hold what comes in a second.
 func TestTablesGrowForTheFull(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a hundred thousand keys take seconds under the race detector; run without -short")
+	}
 	var clock still
 	m := newMemory(t, MemoryConfig{MaxKeys: 20_000, Now: clock.now})
 	tk := Request{Windows: []Window{{Rate: 1e9, Burst: 1e6}}, Cost: 1}
@@ -576,7 +582,11 @@ func TestPlacesAfterTheClockWentBack(t *testing.T) {
 // Whoever comes and goes, in whatever bucket a key is counted: it is let through
 // only what a bucket of its own would have let through.
 func TestNoKeyEscapesByOverflow(t *testing.T) {
-	for seed := range uint64(60) {
+	seeds := uint64(60)
+	if testing.Short() {
+		seeds = 10
+	}
+	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 1))
 		var clock still
 		m := newMemory(t, MemoryConfig{MaxKeys: 1 + r.IntN(8), Now: clock.now})

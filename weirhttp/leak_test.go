@@ -142,10 +142,7 @@ func plainGet(_ *testing.T, c *http.Client, url string) error {
 // on a limiter that makes some of them wait, and then finds every slot and
 // every place free again.
 func TestNothingLeaks(t *testing.T) {
-	tries := 200
-	if testing.Short() {
-		tries = 20
-	}
+	const tries = 200
 	for _, protocol := range protocols {
 		for _, m := range misbehaviours {
 			if m.only != "" && m.only != protocol {

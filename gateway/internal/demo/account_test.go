@@ -139,6 +139,9 @@ func TestScreen(t *testing.T) {
 // A load of which some seconds are void is played again in virtual time, where the gate
 // shows what it does on any machine; one without void seconds is not.
 func TestVoidSecondsAreSimulated(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a simulation takes ten times as long under the race detector; run without -short")
+	}
 	var out strings.Builder
 	o := Options{Out: &out}
 	if err := o.setDefaults(); err != nil {
@@ -172,6 +175,9 @@ var update = flag.Bool("update", false, "write the screen of the docs anew; read
 
 // The guide shows what a load in virtual time comes to, and it still does.
 func TestScreenOfTheDocs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a simulation takes ten times as long under the race detector; run without -short")
+	}
 	const page, begin, end = "../../../docs/start/demo.md", "    SIMULATED:", "\n\nNext:"
 	var out strings.Builder
 	o := Options{Out: &out}

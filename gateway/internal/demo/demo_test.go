@@ -15,9 +15,6 @@ import (
 // TestDemo runs the whole of it, small and short. How good the figures are is
 // not asked here: that depends on what else the machine does.
 func TestDemo(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes six seconds")
-	}
 	var out bytes.Buffer
 	o := Options{Capacity: 100, Duration: 5 * time.Second, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", Out: &out}
 	if err := o.setDefaults(); err != nil {

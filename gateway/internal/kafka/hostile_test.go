@@ -449,7 +449,7 @@ func TestBlocked(t *testing.T) {
 func TestManyClientIDs(t *testing.T) {
 	r := newRig(t, policy.Enforce, time.Minute)
 	client, broker := r.pair()
-	const ids = 100_000
+	const ids = 20_000
 	go func() {
 		var all []byte
 		for i := range ids {

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -329,15 +328,13 @@ func TestDescribedRulesAreCounted(t *testing.T) {
 	for name, of := range map[string]struct{ rules, name int }{"many": {9000, 4}, "long": {100, 30_000}} {
 		t.Run(name, func(t *testing.T) {
 			c, client := newClerk(t, new(quotas.Memory))
-			var ops []quotas.Op
+			var rules []policy.QuotaRuleSpec
 			for i := range of.rules {
 				user := fmt.Sprintf("%0*d", of.name, i)
-				ops = append(ops, quotas.Op{Gate: "in", Set: &policy.QuotaRuleSpec{Rule: quota.Rule{User: quota.Named(user), Client: quota.Named(user)}, QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "5/s"}}})
+				rules = append(rules, policy.QuotaRuleSpec{Rule: quota.Rule{User: quota.Named(user), Client: quota.Named(user)}, QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "5/s"}})
 			}
-			for some := range slices.Chunk(ops, quotas.MaxOps) {
-				if _, err := c.book.Change(t.Context(), quotas.Change{Ops: some}); err != nil {
-					t.Fatal(err)
-				}
+			if _, err := c.book.Change(t.Context(), quotas.Change{Ops: []quotas.Op{{Gate: "in", Replace: rules}}}); err != nil {
+				t.Fatal(err)
 			}
 			q, filter, resp := c.server.opts.Quotas(), kmsg.NewPtrDescribeClientQuotasRequest(), kmsg.NewPtrDescribeClientQuotasResponse()
 			before := heap()
