@@ -121,7 +121,8 @@
 // its turn would come too late. A waiter leaves when less than the median service
 // time is left before its deadline. Both are measured at the key itself, while
 // somebody waits for it. Until enough is known, nobody is refused by an estimate.
-// RetryAfter goes by the same rate, or else by the service time of all keys.
+// RetryAfter goes by the same rate, or else by the service time of all keys. It is
+// that of the work's priority, as at a limit.Limiter.
 //
 // A call made under a permit of the gate ([weir.WithPermit]) rides on that permit
 // whichever key the two are for. It cannot wait for its own caller, and does not count

@@ -201,7 +201,7 @@ func (s *shard) decide(w *weir.Work, a *arrival, out *gate.Answers) (p weir.Perm
 func (s *shard) noSlot(set *settings, slot uint32, now time.Duration) *weir.Rejection {
 	e := s.table.At(slot)
 	held, most := e.Held(), set.limitOf(e)
-	retry := s.wait(s.queues[slot], most, now)
+	retry := s.wait(s.queues[slot], room.Unwaiting, most, now)
 	if r := s.refusal; r != nil && r.Value == float64(held) && r.Limit == float64(most) && r.RetryAfter == retry && r.Signal == set.signal {
 		return r
 	}

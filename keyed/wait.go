@@ -32,7 +32,7 @@ func (s *shard) enqueue(set *settings, slot uint32, work *weir.Work, a *arrival,
 	free := set.places - s.gate.waiting.Add(1) + 1
 	if free <= 0 && !e.Is(keys.Waiting) {
 		s.gate.waiting.Add(-1)
-		return s.full(set, e, set.places, nil, a.now)
+		return s.full(set, e, set.places, nil, 0, a.now)
 	}
 	q := s.queue(slot, a.now)
 	q.configure(set, int(max(free, int64(q.room.Len()))))
@@ -45,16 +45,16 @@ func (s *shard) enqueue(set *settings, slot uint32, work *weir.Work, a *arrival,
 	displaced, refused, ok := line.Enqueue(&s.gate.front, a.now, w, a.until)
 	if displaced != nil {
 		inc(&e.Refused)
-		rej := s.full(set, e, int64(q.room.Bound()), q, a.now)
+		rej := s.full(set, e, int64(q.room.Bound()), q, displaced.Class, a.now)
 		rej.Rule = gate.Rule(displaced, &w.Waiter)
 		s.answer(out, displaced, weir.Permit{}, rej)
 	}
 	if !ok {
 		s.gate.waiting.Add(-1)
 		if refused != nil { // it would wait in vain
-			refused.RetryAfter, refused.Signal = s.wait(q, set.limitOf(e), a.now), set.signal
+			refused.RetryAfter, refused.Signal = s.wait(q, int(w.Class), set.limitOf(e), a.now), set.signal
 		} else {
-			refused = s.full(set, e, int64(q.room.Bound()), q, a.now)
+			refused = s.full(set, e, int64(q.room.Bound()), q, w.Class, a.now)
 		}
 		s.tidy(q)
 		return refused
@@ -178,29 +178,28 @@ func (h *byExpiry) Pop() any {
 	return q
 }
 
-// wait estimates how long one unit that comes now would wait for its key, with all
-// of the limit in use. q is nil if nobody waits. It goes by how fast the key's slots
-// come back. While that is unknown, it goes by how long work of all keys of the
-// shard takes.
-func (s *shard) wait(q *queue, most int64, now time.Duration) time.Duration {
-	rate, ahead := 0.0, int64(0)
-	if q != nil {
-		rate, ahead = q.drain.Current(now), q.room.Units()
+// wait is when work of a class that is refused now is to come back for its key. It goes
+// by how fast the key's slots come back. While that is unknown, it goes by how long work
+// of all keys of the shard takes. q is nil if nobody waits.
+func (s *shard) wait(q *queue, class int, most int64, now time.Duration) time.Duration {
+	median := s.service.Median()
+	if q == nil {
+		return gate.Wait(0, 0, most, median).Round(time.Millisecond)
 	}
-	return gate.Wait(ahead, rate, most, s.service.Median()).Round(time.Millisecond)
+	return gate.ComeBack(&q.room, now, class, q.drain.Current(now), most, median).Round(time.Millisecond)
 }
 
-// full is the refusal of work that finds no place to wait, or has lost its place.
-// places is how many may wait now, of this key or of all. q is the key's room, nil
-// if it has none.
-func (s *shard) full(set *settings, e *keys.Entry, places int64, q *queue, now time.Duration) *weir.Rejection {
+// full is the refusal of work of a class that finds no place to wait, or has lost its
+// place. places is how many may wait now, of this key or of all. q is the key's room,
+// nil if it has none.
+func (s *shard) full(set *settings, e *keys.Entry, places int64, q *queue, class int8, now time.Duration) *weir.Rejection {
 	return &weir.Rejection{Gate: s.gate.Name(), Reason: weir.ReasonQueueFull, Value: float64(places), Limit: float64(places),
-		RetryAfter: s.wait(q, set.limitOf(e), now), Retryable: true, Signal: set.signal}
+		RetryAfter: s.wait(q, int(class), set.limitOf(e), now), Retryable: true, Signal: set.signal}
 }
 
 // expired is the refusal of work that has waited too long.
 func (s *shard) expired(set *settings, q *queue, w *room.Waiter, now time.Duration) *weir.Rejection {
 	r := s.gate.front.Expired(now, gate.WaiterOf(w))
-	r.RetryAfter, r.Signal = s.wait(q, set.limitOf(s.table.At(q.slot)), now), set.signal
+	r.RetryAfter, r.Signal = s.wait(q, int(w.Class), set.limitOf(s.table.At(q.slot)), now), set.signal
 	return r
 }

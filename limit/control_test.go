@@ -366,6 +366,43 @@ func TestRetryAfterCountsWhoWaits(t *testing.T) {
 	}
 }
 
+// The time to come back is that of a priority. While high work takes every slot, what is
+// below is told that this goes on, and no longer waits in vain for a slot.
+func TestRetryAfterIsOfAPriority(t *testing.T) {
+	l, now := byHand(limit.Config{Limit: 1, Queue: limit.Queue{Len: 8, MaxWait: time.Second, Order: limit.FIFO}})
+	held := take(t, l)
+	wake := func(p weir.Permit, err error) {
+		if err == nil {
+			held = p
+		}
+	}
+	for range 6 {
+		_, _, _ = l.Arrive(weir.Work{Priority: weir.High}, wake)
+	}
+	told := func(p weir.Priority, wait time.Duration) *weir.Rejection {
+		_, waiter, err := l.Arrive(weir.Work{Priority: p, MaxWait: wait}, wake)
+		if waiter != nil {
+			waiter.Cancel()
+			return nil
+		}
+		return weir.AsRejection(err)
+	}
+	for range 500 { // one slot of 10 ms: 100 a second, and as many come
+		*now += 10 * ms
+		held.Done(weir.OK)
+		_, _, _ = l.Arrive(weir.Work{Priority: weir.High}, wake)
+		told(weir.Normal, 0)
+	}
+	if r := told(weir.High, 20*ms); r == nil || r.RetryAfter < 60*ms || r.RetryAfter > 100*ms {
+		t.Errorf("high: %v; want 70ms or so", r)
+	}
+	for _, wait := range []time.Duration{0, weir.NoWait} {
+		if r := told(weir.Normal, wait); r == nil || r.RetryAfter < 4*time.Second || r.RetryAfter > 5100*ms {
+			t.Errorf("normal, which may wait for %v: %v; want as long again as it has lasted", wait, r)
+		}
+	}
+}
+
 // An hour in which nothing was wanted says nothing about how fast slots come
 // back.
 func TestAnIdleHourIsNoSlowBackend(t *testing.T) {

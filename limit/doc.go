@@ -35,6 +35,11 @@
 // the median is left. The first in line is never refused by an estimate: somebody
 // should be there when a slot comes back.
 //
+// RetryAfter of a refusal is true of the work's priority. It goes by what higher
+// priorities leave, and by how many come for each one that is served. Nobody can tell
+// how long an overload lasts. So it is assumed to last as long again as it has, and
+// nobody is told more than 30 s.
+//
 // # Who goes first
 //
 // Three things decide, in this order.

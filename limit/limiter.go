@@ -44,9 +44,9 @@ type Limiter struct {
 	accounting    bool             // accounts are kept: work with a name has waited in the slow gear
 	drained       chan struct{}    // closed when closed and nothing is in flight
 	isDrained     bool
-	cut           *weir.Rejection // the last for want of a place in a queue that stands
-	refreshAt     time.Duration   // when the shared refusals may be made anew
-	refusalsStale bool            // they must be: the limit or the room has changed
+	cut           [room.Classes]*weir.Rejection // the last for want of a place in a queue that stands, by class
+	refreshAt     time.Duration                 // when the shared refusals may be made anew
+	refusalsStale bool                          // they must be: the limit or the room has changed
 
 	// Read without the lock.
 	front          gate.Front
@@ -291,7 +291,7 @@ func (l *Limiter) refuseByWord(w *weir.Work, waits bool) *weir.Rejection {
 	case word&roomFull == 0 || !nameless(w):
 		return nil
 	}
-	return l.refusal.Load().queueFull
+	return l.refusal.Load().queueFull[w.Priority.Class()]
 }
 
 // nameless reports whether w has nothing that might put it before others: no user,
@@ -361,9 +361,9 @@ func (l *Limiter) enqueue(now time.Duration, w *weir.Work, cost int64, until gat
 	displaced, inVain, ok := line.Enqueue(&l.front, now, place, until)
 	switch {
 	case inVain != nil:
-		return l.comeBack(inVain)
+		return l.comeBack(now, place.Class, inVain)
 	case !ok:
-		return l.full(l.room.Bound())
+		return l.full(place.Class, l.room.Bound())
 	case displaced != nil:
 		out.Leave(displaced, weir.Permit{}, l.displaced(displaced, &place.Waiter))
 	}
@@ -414,7 +414,7 @@ func (l *Limiter) onlyPublishes(now time.Duration) bool {
 func (l *Limiter) serve(now time.Duration, out *gate.Answers) {
 	for w := l.room.Expired(now); w != nil; w = l.room.Expired(now) {
 		l.room.Expire(w)
-		out.Leave(w, weir.Permit{}, l.comeBack(l.front.Expired(now, gate.WaiterOf(w))))
+		out.Leave(w, weir.Permit{}, l.comeBack(now, w.Class, l.front.Expired(now, gate.WaiterOf(w))))
 	}
 	for w := l.room.Next(now); w != nil; w = l.room.Next(now) {
 		t, ok := l.grant(now, gate.WaiterOf(w).Cost)

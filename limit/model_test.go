@@ -63,9 +63,51 @@ type modelQueue struct {
 	stands, newest bool
 	recent         [2]float64 // came and served, as far as it counts
 	hope           int        // how many have a chance while it stands
+	demand         modelDemand
 	turned         int
 	deserted       bool          // somebody left of itself
 	left           time.Duration // when
+}
+
+// modelDemand is what came and was served of late by class, in units, after the first interval.
+type modelDemand struct {
+	came, went [4]float64
+	served     float64
+	fed        [4]time.Duration // when a class last had nothing to complain of
+}
+
+// above is the part of what is served that goes to classes above one and was asked for there.
+func (d *modelDemand) above(class int) float64 {
+	if d.served < 8 {
+		return 0
+	}
+	var came, above, went float64
+	for i := range 4 {
+		went += d.went[i]
+		if i > class {
+			came += d.came[i]
+			above += d.went[i]
+		}
+	}
+	return min(came, above) / went
+}
+
+// starves reports whether nearly all that is served is above a class, and little of its own.
+func (d *modelDemand) starves(class int) bool {
+	return d.above(class) >= .95 && d.went[class] < d.came[class]/2
+}
+
+// fares reports whether all that comes to a class is served, but for what is chance.
+func (d *modelDemand) fares(class int) bool {
+	if d.served < 8 {
+		return true
+	}
+	var went float64
+	for _, units := range d.went {
+		went += units
+	}
+	excess := d.came[class] - d.went[class]
+	return !d.starves(class) && excess <= 2*math.Sqrt(went/d.served*(d.came[class]+d.went[class]))
 }
 
 func (m *model) inFlight() (n int64) {
@@ -108,11 +150,14 @@ func (m *model) wait(now time.Duration, w modelWaiter, rate float64, median time
 		q.keep = 64
 	}
 	if len(m.waiting) == 0 && !(q.stands && now < q.from+2*q.interval) {
-		*q = modelQueue{interval: q.interval, service: q.service, keep: q.keep, from: now, down: [2]int{4, 4}, deserted: q.deserted, left: q.left}
+		*q = modelQueue{interval: q.interval, service: q.service, keep: q.keep, from: now, down: [2]int{4, 4}, deserted: q.deserted, left: q.left, demand: modelDemand{fed: [4]time.Duration{now, now, now, now}}}
 	}
 	m.look(now)
 	q.came++
 	q.cameOf[w.class]++
+	if q.intervals > 0 {
+		q.demand.came[w.class] += max(1, float64(w.units))
+	}
 
 	w.expires, w.outOf = w.patience, "queue_timeout"
 	if last := w.deadline; last > 0 {
@@ -123,10 +168,15 @@ func (m *model) wait(now time.Duration, w modelWaiter, rate float64, median time
 			w.expires, w.outOf = last, "deadline"
 		}
 	}
-	if why := m.inVain(now, w, rate, median); why != "" {
-		m.turn()
-		m.reason(&w)
-		if m.order != Adaptive || m.inVain(now, w, rate, median) != "" {
+	if why := m.inVain(now, w, rate, median, m.ahead(&w)); why != "" {
+		anyway := m.inVain(now, w, rate, median, m.withOthers(&w, 0)) != "" // in any order of its class
+		if anyway {
+			m.seen["late in any order"]++
+		} else {
+			m.turn()
+			m.reason(&w)
+		}
+		if anyway || m.order != Adaptive || m.inVain(now, w, rate, median, m.ahead(&w)) != "" {
 			m.fate[w.id] = why
 			m.seen["refused on arrival: "+why]++
 			return
@@ -202,15 +252,18 @@ func (m *model) noPlace() string {
 }
 
 // inVain says why w cannot be served in time, if anything is known of it.
-func (m *model) inVain(now time.Duration, w modelWaiter, rate float64, median time.Duration) string {
+func (m *model) inVain(now time.Duration, w modelWaiter, rate float64, median time.Duration, ahead int64) string {
 	if rate == 0 || len(m.waiting) == 0 {
 		return ""
 	}
-	ahead := m.ahead(&w)
 	if ahead == 0 && !m.newestFirst() {
 		return ""
 	}
 	turn := now + time.Duration(float64(ahead+w.units)/rate*float64(time.Second))
+	if d := &m.queue.demand; d.fed[w.class] != m.queue.from && m.shares[w.class] == 0 && d.starves(w.class) {
+		turn += now - d.fed[w.class]
+		m.seen["starved"]++
+	}
 	switch {
 	case turn > w.patience:
 		return "queue_timeout"
@@ -266,6 +319,17 @@ func (m *model) look(now time.Duration) {
 		m.seen["drained"]++
 	}
 	q.newest = q.newest && (q.stands || q.intervals == 0)
+	d := &q.demand
+	for class := range 4 {
+		if d.fares(class) {
+			d.fed[class] = now
+		}
+	}
+	d.served *= .7
+	for class := range 4 {
+		d.came[class] *= .7
+		d.went[class] *= .7
+	}
 	q.intervals, q.from, q.came, q.served = q.intervals+1, now, 0, 0
 }
 
@@ -310,7 +374,10 @@ func (m *model) settle(now time.Duration) {
 		m.charge(&w)
 		m.leave(i)
 		m.correct(&w, float64(w.units)*(m.expected(w.id)-1))
-		m.queue.served++
+		if m.queue.served++; m.queue.intervals > 0 {
+			m.queue.demand.served++
+			m.queue.demand.went[w.class] += max(1, float64(w.units))
+		}
 		m.flying[w.id] = cost
 		m.fate[w.id] = "admitted"
 	}
@@ -434,7 +501,7 @@ func TestModelOfAllKinds(t *testing.T) {
 		}
 	}
 	for _, rule := range []string{"displaced", "out of turn", "outranked", "another user", "another tenant", "settled", "charged by time",
-		"refused on arrival: deadline", "refused on arrival: queue_timeout"} {
+		"refused on arrival: deadline", "refused on arrival: queue_timeout", "late in any order"} {
 		if seen[rule] == 0 {
 			t.Errorf("%s: never", rule)
 		}
@@ -462,7 +529,8 @@ func TestModelOfAllKindsThatLast(t *testing.T) {
 			p.stepMixed(calm[rng.IntN(len(calm))], rng.Uint32())
 		}
 	}
-	for _, rule := range []string{"displaced", "outranked", "another user", "another tenant", "deserted", "drained"} {
+	for _, rule := range []string{"displaced", "outranked", "another user", "another tenant", "deserted", "drained",
+		"higher work to come", "starved"} {
 		if seen[rule] == 0 {
 			t.Errorf("%s: never", rule)
 		}
@@ -482,17 +550,22 @@ func FuzzModelOfAllKinds(f *testing.F) {
 	})
 }
 
-// ahead is how many units the room says would be served before w if it came now and
-// nobody after it: its own tenant's and those of higher classes as they are, of
-// other tenants and users what starts before w by their tags, and what lower classes
-// are guaranteed meanwhile.
-func (m *model) ahead(w *modelWaiter) int64 {
-	all := m.aheadInClass(w)
-	above := m.units(func(o *modelWaiter) bool { return o.class > w.class })
-	if share := m.shares[w.class]; share > 0 && above > 0 {
-		all = min(all+above, (all+max(1, float64(w.units)))/share)
-	} else {
-		all += above
+// ahead is how many units the room says would be served before w if it came now: its own
+// tenant's and those of higher classes as they are, of other tenants and users what starts
+// before w by their tags, what comes to higher classes meanwhile, and what lower classes
+// are guaranteed.
+func (m *model) ahead(w *modelWaiter) int64 { return m.withOthers(w, m.aheadInClass(w)) }
+
+// withOthers adds to what is ahead in w's class what is ahead in others.
+func (m *model) withOthers(w *modelWaiter, own float64) int64 {
+	all := own + m.units(func(o *modelWaiter) bool { return o.class > w.class })
+	if part := m.queue.demand.above(w.class); !m.queue.demand.starves(w.class) {
+		if all /= 1 - min(part, .95); part > 0 {
+			m.seen["higher work to come"]++
+		}
+	}
+	if share := m.shares[w.class]; share > 0 && all > own {
+		all = min(all, (own+max(1, float64(w.units)))/share)
 	}
 	for class := range w.class {
 		if share := m.shares[class]; share < 1 {

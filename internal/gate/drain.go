@@ -1,6 +1,10 @@
 package gate
 
-import "time"
+import (
+	"time"
+
+	"github.com/weir-go/weir/internal/room"
+)
 
 // Drain estimates how fast slots come back while somebody needs them. An honest
 // Retry-After is made of that rate, and by it the gate refuses work that would
@@ -87,16 +91,32 @@ const (
 // Wait estimates how long one unit that comes now would wait behind ahead
 // others. Slots come back at rate a second. While that is 0, unknown, it goes by how
 // long work takes, with all of the limit in use.
-func Wait(ahead int64, rate float64, limit int64, median time.Duration) time.Duration {
+func Wait(ahead, rate float64, limit int64, median time.Duration) time.Duration {
 	if rate == 0 && median > 0 {
 		rate = float64(limit) / median.Seconds()
 	}
 	if !(rate > 0) {
 		return UnknownWait
 	}
-	seconds := float64(ahead+1) / rate
+	seconds := (ahead + 1) / rate
 	if seconds >= MaxWait.Seconds() {
 		return MaxWait
 	}
 	return max(minWait, time.Duration(seconds*float64(time.Second)))
+}
+
+// ComeBack is what work of a class is told that is refused now. It is when those who wait
+// have had their turn, times how many come for each one that is served. Nobody can tell for
+// how long so many will come: as long again as they have, is assumed, or [UnknownWait].
+func ComeBack(r *room.Room, now time.Duration, class int, rate float64, limit int64, median time.Duration) time.Duration {
+	turn := Wait(r.AheadOf(class), rate, limit, median)
+	times, lasted := r.Crowd(now, class)
+	if times == 1 {
+		return turn
+	}
+	told := min(turn+max(UnknownWait, lasted), MaxWait)
+	if more := times * turn.Seconds(); more < told.Seconds() {
+		told = time.Duration(more * float64(time.Second))
+	}
+	return told
 }

@@ -239,7 +239,7 @@ func TestDrainRate(t *testing.T) {
 func TestDrainWaitIsBounded(t *testing.T) {
 	tests := []struct {
 		rate  float64
-		ahead int64
+		ahead float64
 		want  time.Duration
 	}{
 		{0, 100, time.Second}, {10, 0, 100 * time.Millisecond}, {10, 4, 500 * time.Millisecond},
@@ -247,7 +247,7 @@ func TestDrainWaitIsBounded(t *testing.T) {
 	}
 	for _, tt := range tests {
 		if got := Wait(tt.ahead, tt.rate, 0, 0); got != tt.want {
-			t.Errorf("%v a second, %d ahead: %v, want %v", tt.rate, tt.ahead, got, tt.want)
+			t.Errorf("%v a second, %v ahead: %v, want %v", tt.rate, tt.ahead, got, tt.want)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package gate
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -31,10 +32,14 @@ func (l *Line) Enqueue(f *Front, now time.Duration, w *Waiter, until Bounds) (di
 	l.Room.CountArrival(now, &w.Waiter)
 
 	// 2. It is refused if its turn would come too late, even if the newest goes first.
+	// The order of its class is turned only if that helps.
 	w.expireBy(now, until, l.Median)
-	if wait, late := l.late(now, w, until); late && l.Room.Len() > 0 {
-		turned := l.Room.PreferNewest(&w.Waiter)
-		if _, late := l.late(now, w, until); late || !turned {
+	if wait, late := l.late(now, w, until, l.Room.Ahead(&w.Waiter)); late && l.Room.Len() > 0 {
+		_, anyway := l.late(now, w, until, l.Room.Above(&w.Waiter))
+		if anyway || !l.Room.PreferNewest(&w.Waiter) {
+			return nil, f.vain(now, wait, until, l.Median), false
+		}
+		if _, late := l.late(now, w, until, l.Room.Ahead(&w.Waiter)); late {
 			return nil, f.vain(now, wait, until, l.Median), false
 		}
 	}
@@ -48,17 +53,19 @@ func (l *Line) Enqueue(f *Front, now time.Duration, w *Waiter, until Bounds) (di
 	return displaced, nil, ok
 }
 
-// late estimates how long w would wait, and reports whether that leaves too little
-// time. It changes nothing.
-func (l *Line) late(now time.Duration, w *Waiter, until Bounds) (wait time.Duration, late bool) {
+// late estimates how long w would wait behind so many units, and reports whether that
+// leaves too little time. It changes nothing.
+func (l *Line) late(now time.Duration, w *Waiter, until Bounds, ahead int64) (wait time.Duration, late bool) {
 	if l.Rate == 0 {
 		return 0, false
 	}
-	ahead := l.Room.Ahead(&w.Waiter)
 	if ahead == 0 && !l.Room.NewestFirst() { // first in line in its own right
 		return 0, false
 	}
 	wait = Seconds((float64(ahead) + float64(w.Units)) / l.Rate)
+	if times, lasted := l.Room.Crowd(now, int(w.Class)); math.IsInf(times, 1) {
+		wait += lasted // and as long again
+	}
 	return wait, !until.allow(now, wait, l.Median)
 }
 

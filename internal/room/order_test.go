@@ -129,6 +129,108 @@ func TestAheadOfACrowd(t *testing.T) {
 	}
 }
 
+// demanding plays an interval in which so many come to classes 1 and 2 of a room that
+// serves 100, the higher first. What finds no place leaves at once.
+func demanding(r *Room, now *time.Duration, low, high int) {
+	for k := range 100 {
+		*now += ms
+		for _, of := range [2]struct{ n, class int }{{low, 1}, {high, 2}} {
+			for range of.n*(k+1)/100 - of.n*k/100 {
+				w := &Waiter{Units: 1, Class: int8(of.class), Expires: Never}
+				r.CountArrival(*now, w)
+				r.Push(*now, w)
+			}
+		}
+		if w := r.Next(*now); w != nil {
+			r.Serve(w)
+		}
+	}
+}
+
+// What is ahead of a class, and how many come to it, is told by what has come to it and to
+// higher ones since the queue's first interval.
+func TestDemand(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		low, high int // that come while 100 are served
+		share     float64
+		ahead     float64 // of class 1, beyond what waits there and above, in times of that
+		crowd     float64 // of class 1
+	}{
+		{"all fits", 100, 0, 0, 1, 1},
+		{"nobody above", 300, 0, 0, 1, 3},
+		{"half is taken above", 100, 50, 0, 2, 2},
+		{"all is taken above", 100, 100, 0, 1, math.Inf(1)},
+		{"far too much above", 100, 300, 0, 1, math.Inf(1)},
+		{"a guarantee", 100, 300, .5, 0, 2},
+	} {
+		r, now := newRoom(64, FIFO), time.Duration(0)
+		r.SetPace(Pace{Interval: 100 * ms})
+		r.SetShares([Classes]float64{0, tt.share})
+		for range 10 {
+			r.CountArrival(now, &Waiter{Class: 1, Units: 1})
+			r.Push(now, &Waiter{Class: 1, Units: 1, Expires: Never})
+		}
+		demanding(r, &now, tt.low, tt.high)
+		if crowd, _ := r.Crowd(now, 1); crowd != 1 {
+			t.Errorf("%s: a crowd of %v in the first interval", tt.name, crowd)
+		}
+		for range 30 {
+			demanding(r, &now, tt.low, tt.high)
+		}
+		crowd, lasted := r.Crowd(now, 1)
+		if off := crowd / tt.crowd; !(crowd == tt.crowd || off > .7 && off < 1.3) {
+			t.Errorf("%s: a crowd of %v, want %v", tt.name, crowd, tt.crowd)
+		}
+		if long := lasted > 2*time.Second && lasted < 3100*ms; long != (tt.crowd > 1) {
+			t.Errorf("%s: for %v", tt.name, lasted)
+		}
+		waits := float64(r.classes[1].units + r.classes[2].units)
+		if ahead := r.AheadOf(1); tt.share == 0 && math.Abs(ahead/waits/tt.ahead-1) > .15 || tt.share > 0 && ahead > 2*float64(r.classes[1].units)+3 {
+			t.Errorf("%s: %v ahead, and %v wait", tt.name, ahead, waits)
+		}
+		if crowd, _ := r.Crowd(now, 2); tt.high <= 100 && crowd != 1 {
+			t.Errorf("%s: a crowd of %v in the class above", tt.name, crowd)
+		}
+		for range 10 { // less comes: the room is empty in the end, and nothing is left of it
+			demanding(r, &now, 0, 0)
+		}
+		if crowd, _ := r.Crowd(now, 1); crowd != 1 || r.AheadOf(1) != 0 || r.AheadOf(Unwaiting) != 0 {
+			t.Errorf("%s: a crowd of %v, %v ahead in an empty room", tt.name, crowd, r.AheadOf(1))
+		}
+	}
+}
+
+// A class of which little comes does not starve while that is served, although nearly all
+// that is served is above it.
+func TestLittleIsNotStarved(t *testing.T) {
+	r, now := newRoom(1000, FIFO), time.Duration(0)
+	r.SetPace(Pace{Interval: 100 * ms})
+	come := func(class int8) {
+		w := &Waiter{Units: 1, Class: class, Expires: Never}
+		r.CountArrival(now, w)
+		r.Push(now, w)
+	}
+	for range 5 { // so that the room is never empty
+		come(1)
+	}
+	for i := range 3000 {
+		now += 5 * ms
+		if i%30 == 0 {
+			come(1)
+		} else {
+			come(2)
+		}
+		r.Serve(r.Next(now))
+		if crowd, lasted := r.Crowd(now, 1); crowd > 1 {
+			t.Fatalf("%v: a crowd of %v for %v", now, crowd, lasted)
+		}
+	}
+	if part := r.standing.demand.above(1); part < starving {
+		t.Errorf("only %.3f of what is served is above", part)
+	}
+}
+
 // Whoever leaves, or whose deadlines cannot be met, turns its own order. That of
 // another with a queue stays as it is, in the same room and at the same time.
 func TestATenantTurnsItsOwnOrder(t *testing.T) {

@@ -173,14 +173,18 @@ func (r *Room) markIfStanding(tenant uint32) {
 }
 
 // CountArrival counts a newcomer that finds no free slot, whether it will get a place
-// or not. Only w's class matters.
+// or not. Only w's class and units matter.
 func (r *Room) CountArrival(now time.Duration, w *Waiter) {
 	if len(r.expiry) == 0 && !r.standing.lasts(now, r.pace.Interval) {
 		r.standing.begin(now)
 	}
 	r.standing.judge(now, r.pace.Interval)
+	class := max(0, min(w.Class, Classes-1))
 	r.standing.arrived++
-	r.standing.flood.came[max(0, min(w.Class, Classes-1))]++
+	r.standing.flood.came[class]++
+	if r.standing.judged {
+		r.standing.demand.came[class] += cost(w)
+	}
 }
 
 // findTenant returns w's tenant, 0 if nobody of it waits.
@@ -255,6 +259,10 @@ func (r *Room) Serve(w *Waiter) {
 	}
 	r.Remove(w)
 	r.standing.served++
+	if r.standing.judged {
+		r.standing.demand.served++
+		r.standing.demand.went[w.Class] += cost(w)
+	}
 }
 
 // GiveUp takes out w, which no longer wants to wait, and reports false if it was not

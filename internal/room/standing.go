@@ -40,6 +40,7 @@ type standing struct {
 	flood           flood
 	came, went      float64 // arrived and served up to the last judged interval, older ones fading
 	promising       int     // how many may wait while it is
+	demand          demand
 
 	newest bool
 	waited int // how many waited when newest first began
@@ -52,6 +53,9 @@ type standing struct {
 
 func (s *standing) begin(now time.Duration) {
 	*s = standing{from: now, impatient: s.impatient, left: s.left, reasons: s.reasons}
+	for i := range s.demand.fed {
+		s.demand.fed[i] = now
+	}
 }
 
 // lasts reports whether the queue still counts as standing although it is empty.
@@ -69,6 +73,7 @@ func (s *standing) judge(now, interval time.Duration) {
 	}
 	s.is = s.judged && !draining(s.arrived, s.served)
 	s.flood.judge(s.judged, s.served)
+	s.demand.judge(now)
 	s.came, s.went = fading*s.came+float64(s.arrived), fading*s.went+float64(s.served)
 	s.promising = promising(s.came, s.went)
 	s.newest = s.newest && (s.is || !s.judged)
