@@ -250,7 +250,7 @@ func TestOrderPage(t *testing.T) {
 		{Scenario: "S12", Backend: "B1", Controller: "fixed", Metric: "p99", Class: "critical", From: "0s", To: "1s", Goal: "<= 1.2 x alone", Alone: &alone, Reached: &no},
 		{Scenario: "S13", Backend: "B1", Controller: "fixed", Metric: "jain", Goal: ">= 0.990", Reached: &yes},
 	})
-	for _, want := range []string{"| fixed   | 1 of 2 ", "- S12 on B1, fixed, p99 of critical 0s-1s: 0.0 ms"} {
+	for _, want := range []string{"| fixed  | 1 of 2 ", "- S12 on B1, fixed, p99 of critical 0s-1s: 0.0 ms"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %q in\n%s", want, page)
 		}

@@ -3,8 +3,6 @@ package board
 import (
 	_ "embed"
 	"fmt"
-
-	"github.com/weir-go/weir/bench/internal/kit"
 )
 
 // lagRows are the scenario files of the board about a consumer's lag, in order.
@@ -29,12 +27,4 @@ func lagPage(cells []Cell) string {
 	return fmt.Sprintf(lagReadme, lagTally(cells), missed(cells, lagColumns...), table(cells, lagColumns))
 }
 
-// lagTally says for each column how many of its goals it reached.
-func lagTally(cells []Cell) string {
-	rows := kit.Table{{"column", "goals reached"}}
-	for _, column := range lagColumns {
-		tuned, held := counts(cells, column)
-		rows = append(rows, []string{column, (&count{tuned.reached + held.reached, tuned.goals + held.goals}).String()})
-	}
-	return rows.Padded()
-}
+func lagTally(cells []Cell) string { return plainTally(cells, lagColumns) }

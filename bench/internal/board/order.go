@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/weir-go/weir/bench/internal/kit"
 	"github.com/weir-go/weir/sim"
 )
 
@@ -55,12 +54,4 @@ func orderPage(cells []Cell) string {
 	return fmt.Sprintf(orderReadme, orderTally(cells), missed(cells, "fixed", "default"), table(cells, orderColumns))
 }
 
-// orderTally says for each column how many of its goals it reached.
-func orderTally(cells []Cell) string {
-	rows := kit.Table{{"column", "goals reached"}}
-	for _, column := range orderColumns {
-		tuned, held := counts(cells, column)
-		rows = append(rows, []string{column, (&count{tuned.reached + held.reached, tuned.goals + held.goals}).String()})
-	}
-	return rows.Padded()
-}
+func orderTally(cells []Cell) string { return plainTally(cells, orderColumns) }

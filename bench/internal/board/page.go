@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/weir-go/weir/bench/internal/kit"
@@ -65,14 +66,44 @@ func (c *count) String() string {
 // scenarios and backends that the default was tuned on, and those held out. The
 // worst cell is the one with the least goodput beside the best fixed limit's.
 func Tally(cells []Cell) string {
-	rows := kit.Table{{"column", "goals reached, tuned on", "goals reached, held out", "worst cell: goodput over the best fixed limit's"}}
+	rows := kit.Table{{"column", "goals reached, tuned on", "goals reached, held out", seedsDiffer, "worst cell: goodput over the best fixed limit's"}}
 	for _, controller := range controllers {
 		tuned, held := counts(cells, controller)
 		if tuned.goals+held.goals > 0 {
-			rows = append(rows, []string{controller, tuned.String(), held.String(), worst(cells, controller)})
+			rows = append(rows, []string{controller, tuned.String(), held.String(), disputed(cells, controller), worst(cells, controller)})
 		}
 	}
 	return rows.Padded()
+}
+
+// plainTally says for each of some columns how many of its goals it reached.
+func plainTally(cells []Cell, columns []string) string {
+	rows := kit.Table{{"column", "goals reached", seedsDiffer}}
+	for _, column := range columns {
+		tuned, held := counts(cells, column)
+		if all := (count{tuned.reached + held.reached, tuned.goals + held.goals}); all.goals > 0 {
+			rows = append(rows, []string{column, all.String(), disputed(cells, column)})
+		}
+	}
+	return rows.Padded()
+}
+
+const seedsDiffer = "goals that some seeds reach and others miss"
+
+// disputed counts the goals of a column that some seeds reach and others miss. The median reaches
+// some of them, and with other seeds it would be others.
+func disputed(cells []Cell, column string) string {
+	n := 0
+	for i := range cells {
+		c := &cells[i]
+		if c.Controller != column || c.Reached == nil || c.Scenario == quotaRow {
+			continue
+		}
+		if goal := (sim.Goal{Min: c.AtLeast, Max: c.AtMost}); goal.Holds(c.Min) != goal.Holds(c.Max) {
+			n++
+		}
+	}
+	return strconv.Itoa(n)
 }
 
 // quotaRow is the scenario about a quota, in which columns have no part: its goals are

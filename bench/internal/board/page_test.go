@@ -37,9 +37,39 @@ func TestTally(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, tally)
 		}
 	}
+	if got := disputed(cells, "default"); got != "0" {
+		t.Errorf("%s disputed of the same figure with all seeds", got)
+	}
 	missed := missed(cells, "default")
 	if strings.Count(missed, "\n") != 2 || !strings.Contains(missed, "S2 on B1, goodput 0s-1m0s: 0.400 (0.000-0.000), goal >= 0.950; the best fixed limit: 0.500, a miss too") {
 		t.Errorf("missed:\n%s", missed)
+	}
+}
+
+// A goal is disputed if its bound lies between the least and the largest of the seeds, whatever the median does.
+func TestDisputed(t *testing.T) {
+	least, most := 0.95, 20.0
+	spread := func(min, median, max float64, atLeast, atMost *float64) Cell {
+		c := cell("S22", "default", "p99", median, false, true)
+		c.Min, c.Max, c.AtLeast, c.AtMost = min, max, atLeast, atMost
+		return c
+	}
+	cells := []Cell{
+		spread(.96, .97, 1, &least, nil), spread(.8, .97, 1, &least, nil), spread(.8, .9, 1, &least, nil), spread(.8, .9, .94, &least, nil),
+		spread(5, 12, 20, nil, &most), spread(5, 12, 50, nil, &most), spread(21, 26, 50, nil, &most),
+	}
+	reported := spread(0, 1, 2, &least, nil)
+	reported.Reached = nil
+	quota := spread(0, 1, 2, &least, nil)
+	quota.Scenario = quotaRow
+	other := spread(0, 1, 2, &least, nil)
+	other.Controller = "fixed"
+	cells = append(cells, reported, quota, other)
+	if got := disputed(cells, "default"); got != "3" {
+		t.Errorf("%s disputed, want 3", got)
+	}
+	if got := plainTally(cells, []string{"none", "default"}); !strings.Contains(got, "| default | 7 of 7 ") || !strings.Contains(got, "| 3 ") || strings.Contains(got, "none") {
+		t.Errorf("tally:\n%s", got)
 	}
 }
 
