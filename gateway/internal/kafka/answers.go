@@ -113,15 +113,32 @@ func (r *relay) pass(a *incoming, buf []byte) error {
 	if _, err := r.client.Write(a.frame); err != nil {
 		return err
 	}
-	left, err := splice(r.client, r.broker, 4+a.size-len(a.frame), answerSplices, stop)
+	left, err := r.splice(4 + a.size - len(a.frame))
 	if err != nil {
 		return err
 	}
 	return copyN(r.client, r.broker, left, buf)
 }
 
-// stop lets no error pass.
-func stop(err error) error { return err }
+// splice lets the kernel move the last n bytes of a large answer from socket to socket, and returns how many are left to be copied: all, if
+// they are few, with TLS on either side, or without a slot.
+func (r *relay) splice(n int) (left int, err error) {
+	in, out := socketOf(r.broker), socketOf(r.client)
+	if n < leastMoved || in == nil || out == nil {
+		return n, nil
+	}
+	select {
+	case answerSplices <- struct{}{}:
+		defer func() { <-answerSplices }()
+	default:
+		return n, nil
+	}
+	moved, err := out.ReadFrom(&io.LimitedReader{R: in, N: int64(n)})
+	if err == nil && moved < int64(n) {
+		err = io.ErrUnexpectedEOF
+	}
+	return 0, err
+}
 
 // decodeAnswer reads an answer to its end.
 func (r *relay) decodeAnswer(a *incoming) (resp kmsg.Response, header []byte, err error) {

@@ -59,18 +59,25 @@ const (
 	mostAnswerHeader = 64
 )
 
-// leastSpliced is the least that is moved by the kernel: below that, what it takes to begin is more than what is saved.
-const leastSpliced = 64 << 10
+// leastMoved is the least that is moved as a large request or a large answer: below that, what it takes to begin is more than what is saved.
+const leastMoved = 64 << 10
 
-// These bound what is moved by the kernel at a time: requests, and answers. They are apart, because clients may read slowly. Each has a
-// pipe: two descriptors, and up to 1 MiB of the kernel's memory, of which a user has 64 MiB by default (pipe-user-pages-soft).
-var requestSplices, answerSplices = make(chan struct{}, 32), make(chan struct{}, 32)
+// requestCopies bounds the large requests that are copied through large buffers at a time, and answerSplices the answers that the kernel
+// moves. Such an answer has a pipe: two descriptors, and up to 1 MiB of the kernel's memory, of which a user has 64 MiB by default
+// (pipe-user-pages-soft).
+var requestCopies, answerSplices = make(chan struct{}, 32), make(chan struct{}, 32)
 
-// buffers are what bytes are copied through. An idle connection has none.
-var buffers = sync.Pool{New: func() any { return new([buffer]byte) }}
+// buffers are what bytes are copied through, largeBuffers those for large requests. An idle connection has none.
+var (
+	buffers      = sync.Pool{New: func() any { return new([buffer]byte) }}
+	largeBuffers = sync.Pool{New: func() any { return new([largeBuffer]byte) }}
+)
+
+// largeBuffer is how much of a large request is copied at a time, in bytes.
+const largeBuffer = 128 << 10
 
 func newRelay(s *Server, n *node, client net.Conn) *relay {
-	r := &relay{server: s, node: n, raw: client, client: client}
+	r := &relay{server: s, node: n, raw: client, client: quick(client)}
 	r.moved.L = &r.mu
 	r.state.login.required, r.state.login.claim = len(s.opts.SASL) > 0, s.opts.Config.OAuthClaim
 	r.ctx, r.end = context.WithCancel(context.Background())
@@ -176,7 +183,7 @@ func (r *relay) tell(err error) {
 func (r *relay) connect() error {
 	s := r.server
 	if conf := s.opts.Conns.TLSConfig(); conf != nil {
-		c := tls.Server(r.raw, conf)
+		c := tls.Server(r.client, conf)
 		ctx, cancel := context.WithTimeout(r.ctx, connectWithin)
 		err := c.HandshakeContext(ctx)
 		cancel()
@@ -238,7 +245,9 @@ func (s *Server) dial(ctx context.Context, n *node) (c net.Conn, address string,
 		address = all[(first+i)%len(all)]
 		d := net.Dialer{Timeout: connectWithin / time.Duration(len(all))}
 		if s.opts.TLS == nil {
-			c, err = d.DialContext(ctx, "tcp", address)
+			if c, err = d.DialContext(ctx, "tcp", address); err == nil {
+				c = quick(c)
+			}
 		} else {
 			c, err = (&tls.Dialer{NetDialer: &d, Config: s.opts.TLS}).DialContext(ctx, "tcp", address)
 		}
@@ -434,49 +443,17 @@ func (r *relay) forward(frame []byte, left int, buf []byte) error {
 		}
 		r.holds.raw.leave() // of a large header; the rest may take its time
 	}
-	left, err := r.splice(left)
-	if err != nil {
-		return err
+	if left >= leastMoved {
+		select {
+		case requestCopies <- struct{}{}:
+			defer func() { <-requestCopies }()
+			large := largeBuffers.Get().(*[largeBuffer]byte)
+			defer largeBuffers.Put(large)
+			buf = large[:]
+		default:
+		}
 	}
 	return copyN(r.broker, r, left, buf)
-}
-
-// splice lets the kernel move the rest of a large request, n bytes. It returns how many are left to be copied.
-func (r *relay) splice(n int) (left int, err error) {
-	return splice(r.broker, r.client, n, requestSplices, func(err error) error {
-		if errors.Is(err, os.ErrDeadlineExceeded) && r.leaving() {
-			err = r.whole() // being let go ends no request
-		}
-		return err
-	})
-}
-
-// splice lets the kernel move n bytes from socket to socket, and returns how many are left to be copied: all, if they are few, with TLS on
-// either side, or without a slot. It goes on after an error that passing makes nil.
-func splice(to, from net.Conn, n int, slots chan struct{}, passing func(error) error) (left int, err error) {
-	in, out := socketOf(from), socketOf(to)
-	if n < leastSpliced || in == nil || out == nil {
-		return n, nil
-	}
-	select {
-	case slots <- struct{}{}:
-		defer func() { <-slots }()
-	default:
-		return n, nil
-	}
-	rest := io.LimitedReader{R: in, N: int64(n)}
-	for rest.N > 0 {
-		_, err := out.ReadFrom(&rest)
-		if err == nil && rest.N > 0 {
-			return 0, io.ErrUnexpectedEOF
-		}
-		if err != nil {
-			if err = passing(err); err != nil {
-				return 0, err
-			}
-		}
-	}
-	return 0, nil
 }
 
 // socketOf is the socket of a connection, nil if it is not one of TCP with nothing over it.

@@ -36,12 +36,12 @@ func occupy(t *testing.T, slots chan struct{}, n int) {
 	})
 }
 
-// A large request arrives as it was sent, also while its connection is let go, whether the kernel moves it or the gateway. What
+// A large request arrives as it was sent, also while its connection is let go, whether it has a large buffer or not. What
 // follows it is not part of it.
 func TestLargeRequests(t *testing.T) {
-	for name, busy := range map[string]int{"spliced": 0, "copied": cap(requestSplices)} {
+	for name, busy := range map[string]int{"a large buffer": 0, "none free": cap(requestCopies)} {
 		t.Run(name, func(t *testing.T) {
-			occupy(t, requestSplices, busy)
+			occupy(t, requestCopies, busy)
 			r := newRig(t, policy.Off, time.Minute)
 			client, broker := r.pair()
 			for _, c := range []interface{ SetDeadline(time.Time) error }{client, broker} {
@@ -133,14 +133,15 @@ func connected(r *relay) (client net.Conn) {
 	return client
 }
 
-// Who does not read stops what is read for it: of a large answer no more than a buffer is taken from the broker, and of a large request from the
-// client. When it reads again it gets the rest.
+// Who does not read stops what is read for it: of a large answer no more than a buffer is taken from the broker, and of a large request a large
+// one from the client. When it reads again it gets the rest.
 func TestWhoDoesNotRead(t *testing.T) {
 	const size = 5 << 20
 	fetched, topic, part := kmsg.NewPtrFetchResponse(), kmsg.NewFetchResponseTopic(), kmsg.NewFetchResponseTopicPartition()
 	part.RecordBatches = make([]byte, size)
 	topic.Partitions = append(topic.Partitions, part)
 	fetched.Topics = append(fetched.Topics, topic)
+	bounds := map[string]int64{"a client": buffer, "a broker": buffer + largeBuffer}
 	for name, sent := range map[string][]byte{"a client": answer(12, fetched), "a broker": produce(9, 1, size)} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -167,7 +168,7 @@ func TestWhoDoesNotRead(t *testing.T) {
 					}
 				})
 				synctest.Wait()
-				if n := taken.Load(); n > 32<<10 {
+				if n := taken.Load(); n > bounds[name] {
 					t.Errorf("%d bytes are taken", n)
 				}
 				got := make([]byte, len(sent))
@@ -412,7 +413,7 @@ func TestLargeAnswers(t *testing.T) {
 			r := newRig(t, policy.Off, time.Minute)
 			client, broker := r.pair()
 			var all []byte
-			for _, size := range []int{3 << 20, leastSpliced, 100, 1 << 20} {
+			for _, size := range []int{3 << 20, leastMoved, 100, 1 << 20} {
 				r.write(client, framed("app", 12, kmsg.NewPtrFetchRequest()))
 				r.frame(broker)
 				one := append(answer(12, kmsg.NewPtrFetchResponse()), make([]byte, size)...)
