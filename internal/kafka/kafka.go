@@ -246,14 +246,14 @@ func (s *Server) java(ctx context.Context, heap string, flags []string, class st
 	return cmd
 }
 
-// archive is the flag for what make parts has kept of the classes, which halves what a start costs. A Java that it is
-// not for starts without it.
+// archive has the flags for what make parts has kept of the classes, which halves what a start costs. A Java that it is
+// not for starts without it, and would say so among what a tool prints.
 func (s *Server) archive() []string {
 	file := filepath.Join(s.cfg.Jars, "classes.jsa")
 	if _, err := os.Stat(file); err != nil {
 		return nil
 	}
-	return []string{"-XX:SharedArchiveFile=" + file}
+	return []string{"-XX:SharedArchiveFile=" + file, "-Xlog:disable"}
 }
 
 func (s *Server) launch(ctx context.Context) error {
