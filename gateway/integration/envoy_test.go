@@ -280,6 +280,29 @@ func TestInteropThroughEnvoy(t *testing.T) {
 	}
 }
 
+// Envoy answers what is malformed by itself, and its answer reaches the client though weir has not
+// seen the request.
+func TestEnvoyAnswersFirst(t *testing.T) {
+	t.Parallel()
+	b := startEnvoy(t)
+	for request, want := range map[string]string{
+		"OPTIONS * HTTP/1.1\r\nHost: test": "HTTP/1.1 404 ",
+		"GET / HTTP/1.1":                   "HTTP/1.1 400 ",
+	} {
+		c, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		if _, err := io.WriteString(c, request+"\r\nConnection: close\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		if answer, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(answer), want) {
+			t.Errorf("%q is answered by %q, %v; want %q", request, answer, err, want)
+		}
+	}
+}
+
 // An Envoy asks over a Unix socket as well.
 func TestEnvoyOverASocket(t *testing.T) {
 	t.Parallel()

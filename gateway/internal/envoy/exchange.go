@@ -97,6 +97,12 @@ func (x *exchange) serve(crowded bool) (End, error) {
 		return Invalid, x.unfit("observability_mode is on, in which a processor can refuse nothing; turn it off")
 	case first.bodies:
 		return Invalid, x.unfit("bodies are to be sent, and weir reads none; write request_body_mode: NONE and response_body_mode: NONE")
+	case first.phase == responseHeaders && isOwnFault(first):
+		x.seen, x.answered = 1<<requestHeaders|1<<responseHeaders, true // no request may follow
+		if err := x.send(&response{phase: responseHeaders}); err != nil {
+			return Complete, broken(err)
+		}
+		return x.follow()
 	case first.phase != requestHeaders:
 		return Invalid, x.unfit("the first message has the " + first.phase.String() + ", and none of the request; write request_header_mode: SEND")
 	}
@@ -141,6 +147,12 @@ func broken(err error) error {
 	return err
 }
 
+// isOwnFault reports whether an answer is an error, which comes first where Envoy itself has refused a
+// request: one that is malformed gets no further. Answers of the service say that a mode is wrong.
+func isOwnFault(m *request) bool {
+	return codeOf(m.fields) >= 400 || m.last && m.fields.get(statusHeader) != ""
+}
+
 // unfit refuses a stream in a mode that cannot work, and says why.
 func (x *exchange) unfit(why string) error {
 	if x.service.ended[Invalid].Load() == 0 {
@@ -172,6 +184,7 @@ func (x *exchange) admit(m *request, crowded bool) (*immediate, End, error) {
 		return x.refusal(rej), Crowded, nil
 	}
 	p, err := x.ask()
+	var broke invalid
 	switch {
 	case err == nil && x.stream.Context().Err() != nil: // a store was slow to answer
 		p.Cancel()
@@ -181,8 +194,8 @@ func (x *exchange) admit(m *request, crowded bool) (*immediate, End, error) {
 		return nil, Complete, nil
 	case errors.Is(err, errGone):
 		return nil, GaveUp, nil
-	case errors.Is(err, errEarly):
-		return nil, Invalid, x.unfit("bodies are sent before the answer to the headers; write request_body_mode: NONE")
+	case errors.As(err, &broke):
+		return nil, Invalid, broke.error
 	}
 	rej := weir.AsRejection(err)
 	if rej == nil {
@@ -235,8 +248,9 @@ func (a *attributes) certificate() *x509.Certificate {
 
 var errGone = errors.New("Envoy has ended the stream")
 
-// errEarly is returned by ask when Envoy sends more of a request that waits.
-var errEarly = errors.New("Envoy sent more before the answer")
+// invalid is what a stream ends with because of what it has brought while its request waited. To end it
+// without an error would let the request in.
+type invalid struct{ error }
 
 // ask asks the gates of the route, and waits for their answer while the stream is there.
 func (x *exchange) ask() (weir.Permit, error) {
@@ -253,7 +267,7 @@ func (x *exchange) ask() (weir.Permit, error) {
 	if !errors.Is(err, weir.ErrWaiting) {
 		return p, err
 	}
-	early := false // Envoy went on without the answer
+	var broke error
 	gone := x.send(&response{patience: x.patience()}) != nil
 	for !gone {
 		select {
@@ -261,16 +275,17 @@ func (x *exchange) ask() (weir.Permit, error) {
 			return a.Permit, a.error
 		case m := <-x.from:
 			gone = true
-			early = m.err == nil
+			if broke = broken(m.err); m.err == nil {
+				broke = x.unfit("bodies are sent before the answer to the headers; write request_body_mode: NONE")
+			}
 		}
 	}
 	if !waiter.Cancel() {
 		a := <-answers
 		a.Permit.Cancel()
 	}
-	if early {
-		// To end the stream without an error would let the request in.
-		return weir.Permit{}, errEarly
+	if broke != nil {
+		return weir.Permit{}, invalid{broke}
 	}
 	return weir.Permit{}, errGone
 }
@@ -393,7 +408,7 @@ func (x *exchange) finish(end End) {
 	switch {
 	case x.moved:
 		x.service.opts.Streams.Leave()
-	case end == Early && !x.Release:
+	case end == Early && !x.Release && x.permit != (weir.Permit{}): // without a gate there is no slot
 		x.service.held.Hold(x.rest(time.Since(x.admitted)), abandon(x.permit))
 	case end == Early:
 		x.permit.Done(weir.Abandoned)

@@ -33,7 +33,8 @@ type Options struct {
 	Match func(*policy.View) Matched
 	// Ended is called once for each request that a stream has brought, when the stream has ended.
 	Ended func(Report)
-	// Refused is called for a request that no gate has refused: there are too many streams.
+	// Refused is called for a request that is refused because there are too many streams. No gate
+	// has refused it, so none tells of it.
 	Refused func(*weir.Rejection)
 	// Streams is the pool for answers that last.
 	Streams *weirhttp.Streams

@@ -236,13 +236,23 @@ func TestWaiterLeaves(t *testing.T) {
 
 // A client that leaves leaves its slot behind, unless the configuration says otherwise.
 func TestClientLeaves(t *testing.T) {
-	held := newBench(t, limited(2, -1), func(b *bench) { b.longest = time.Hour })
+	spec := limited(2, -1)
+	spec.Routes = append(spec.Routes, policy.RouteSpec{Name: "free", Match: []string{"/free"}})
+	held := newBench(t, spec, func(b *bench) { b.longest = time.Hour })
 	s := held.open(t)
 	s.admitted()
 	s.leave()
 	held.counted(t, Early, 1)
 	if n, s := held.gate(t).InFlight, held.Snapshot(); n != 1 || s.Held != 1 {
 		t.Errorf("%d in flight, %d held", n, s.Held)
+	}
+
+	s = held.open(t, ":path", "/free") // where there is no slot to hold
+	s.admitted()
+	s.leave()
+	held.counted(t, Early, 2)
+	if n := held.Snapshot().Held; n != 1 {
+		t.Errorf("%d held, want 1", n)
 	}
 
 	released := newBench(t, limited(1, -1), func(b *bench) { b.release = true })
@@ -486,6 +496,36 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
+// Envoy answers what is malformed by itself, and tells of the answer alone. There is nothing to admit,
+// and the answer goes on to the client.
+func TestEnvoyAnswersFirst(t *testing.T) {
+	for name, answer := range map[string]*extproc.ProcessingRequest{
+		"an error":         says(false, ":status", "404"),
+		"an error of gRPC": says(true, ":status", "200", "grpc-status", "13"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, limited(1, -1))
+			s := b.dial(t)
+			s.send(answer)
+			if m := s.next(); m.GetResponseHeaders() == nil {
+				t.Errorf("answered by %v", m)
+			}
+			s.send(asks())
+			if _, err := s.Recv(); status.Code(err) != codes.InvalidArgument {
+				t.Errorf("a request after that ends with %v", err)
+			}
+			s = b.dial(t)
+			s.send(answer)
+			s.next()
+			_ = s.CloseSend()
+			b.counted(t, Complete, 1)
+			if b.log.String() != "" {
+				t.Errorf("log:\n%s", b.log)
+			}
+		})
+	}
+}
+
 // lateStore answers when it may.
 type lateStore struct {
 	quota.Store
@@ -705,15 +745,18 @@ func TestLeavesMeanwhile(t *testing.T) {
 }
 
 // A stream that ends without an error lets its request in. A request that waits must not come in so,
-// by sending more before the answer.
+// by sending more before the answer, whether that can be read or not.
 func TestMoreWhileItWaits(t *testing.T) {
-	b := newBench(t, limited(1, 10))
-	b.open(t).admitted()
-	s := b.open(t)
-	s.next() // it waits
-	s.send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestBody{RequestBody: &extproc.HttpBody{Body: []byte("x")}}})
-	if _, err := s.Recv(); status.Code(err) != codes.FailedPrecondition {
-		t.Errorf("the stream ends with %v, want FailedPrecondition", err)
+	for size, want := range map[int]codes.Code{1: codes.FailedPrecondition, rpc.MaxMessage: codes.ResourceExhausted} {
+		b := newBench(t, limited(1, 10))
+		b.open(t).admitted()
+		s := b.open(t)
+		s.next() // it waits
+		s.send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestBody{RequestBody: &extproc.HttpBody{Body: make([]byte, size)}}})
+		if _, err := s.Recv(); status.Code(err) != want {
+			t.Errorf("%d bytes: the stream ends with %v, want %v", size, err, want)
+		}
+		b.counted(t, Invalid, 1)
 	}
 }
 

@@ -54,9 +54,9 @@ type fields []field
 
 // attributes are what Envoy says of the connection.
 type attributes struct {
-	source             string // source.address
-	uri, dns, subject  string // of the client's certificate
-	sent, mutual, said bool   // there are attributes; connection.mtls is true; and was sent
+	source   string // source.address
+	mutual   bool   // connection.mtls
+	uri, dns string // of the client's certificate
 }
 
 var errWire = errors.New("the message is no ProcessingRequest")
@@ -159,7 +159,6 @@ func (a *attributes) readEntry(b []byte) error {
 		if num != 2 {
 			return nil
 		}
-		a.sent = true
 		return wire.Walk(value, errWire, func(num protowire.Number, value []byte, _ uint64) error {
 			if num != 1 {
 				return nil
@@ -194,13 +193,11 @@ func (a *attributes) readField(b []byte) error {
 	case "source.address":
 		a.source = text
 	case "connection.mtls":
-		a.mutual, a.said = yes, true
+		a.mutual = yes
 	case "connection.uri_san_peer_certificate":
 		a.uri = text
 	case "connection.dns_san_peer_certificate":
 		a.dns = text
-	case "connection.subject_peer_certificate":
-		a.subject = text
 	}
 	return err
 }
