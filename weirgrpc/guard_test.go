@@ -2,8 +2,11 @@ package weirgrpc_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"runtime"
 	"strings"
 	"sync"
@@ -14,10 +17,12 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/weir-go/weir"
@@ -265,6 +270,53 @@ func TestPolicy(t *testing.T) {
 				t.Errorf("work %+v, want %+v", seen, want)
 			}
 		})
+	}
+}
+
+// A policy believes the names of a client's certificate that the server has verified, and no other.
+func TestPolicyAndCertificates(t *testing.T) {
+	p, err := policy.Compile(policy.Spec{
+		Identity: policy.IdentitySpec{Tenant: "cert:dns"},
+		Gates:    map[string]policy.GateSpec{"api": {Limit: &policy.LimitSpec{Limit: 4}}},
+		Routes:   []policy.RouteSpec{{Match: []string{"/"}, Gates: []string{"api"}}},
+	}, policy.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	shown := []*x509.Certificate{{DNSNames: []string{"web"}}}
+	for _, tt := range []struct {
+		tls  tls.ConnectionState
+		want string
+	}{
+		{tls.ConnectionState{PeerCertificates: shown, VerifiedChains: [][]*x509.Certificate{shown}}, "web"},
+		{tls.ConnectionState{PeerCertificates: shown}, ""},
+	} {
+		var seen weir.Work
+		guard := weirgrpc.New(nil, weirgrpc.WithPolicy(func() *policy.Policy { return p }),
+			weirgrpc.WithWork(func(_ context.Context, _ string, w *weir.Work) { seen = *w }))
+		ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, AuthInfo: credentials.TLSInfo{State: tt.tls}})
+		_, err := guard.Unary()(ctx, nil, &grpc.UnaryServerInfo{FullMethod: unaryCall}, func(context.Context, any) (any, error) { return nil, nil })
+		if err != nil || seen.Tenant != tt.want {
+			t.Errorf("verified %v: tenant %q, want %q; %v", tt.tls.VerifiedChains != nil, seen.Tenant, tt.want, err)
+		}
+	}
+}
+
+// The earlier of two deadlines counts: that of the call, and that of the work that was selected.
+func TestSelectedDeadline(t *testing.T) {
+	now := time.Now()
+	for _, tt := range []struct{ call, work, want time.Duration }{{time.Minute, time.Hour, time.Minute}, {time.Hour, time.Minute, time.Minute}} {
+		var seen weir.Work
+		guard := weirgrpc.New(nil, weirgrpc.WithSelect(func(context.Context, string) (weir.Gate, weir.Work) {
+			return nil, weir.Work{Deadline: now.Add(tt.work)}
+		}), weirgrpc.WithWork(func(_ context.Context, _ string, w *weir.Work) { seen = *w }))
+		ctx, cancel := context.WithDeadline(t.Context(), now.Add(tt.call))
+		_, err := guard.Unary()(ctx, nil, &grpc.UnaryServerInfo{FullMethod: unaryCall}, func(context.Context, any) (any, error) { return nil, nil })
+		cancel()
+		if err != nil || !seen.Deadline.Equal(now.Add(tt.want)) {
+			t.Errorf("%+v: deadline in %v; %v", tt, seen.Deadline.Sub(now), err)
+		}
 	}
 }
 

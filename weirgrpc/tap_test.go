@@ -3,6 +3,7 @@ package weirgrpc_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"runtime"
@@ -597,6 +598,30 @@ func TestTapUnknownMethods(t *testing.T) {
 	}
 	if len(gate.works) != 0 || guard.TapSnapshot().Passed != 50 {
 		t.Errorf("asked for %d; %+v", len(gate.works), guard.TapSnapshot())
+	}
+}
+
+// A server that takes any name does not make the guard remember all of them: the tap passes the calls
+// of those beyond.
+func TestTapManyMethods(t *testing.T) {
+	guard := weirgrpc.New(newLimit(t, 2, -1))
+	decide := guard.Tap(nil)
+	const known, names = 1024, 1100
+	method := func(i int) string { return fmt.Sprint("/any.Name/", i) }
+	for i := range names {
+		if _, err := guard.Unary()(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: method(i)}, func(context.Context, any) (any, error) { return nil, nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), brief)
+	defer cancel()
+	for _, i := range []int{known - 1, known, names - 1} {
+		if _, err := decide(ctx, &tap.Info{FullMethodName: method(i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := guard.TapSnapshot(); n.Admitted != 1 || n.Passed != 2 {
+		t.Errorf("%+v, want one that is known", n)
 	}
 }
 

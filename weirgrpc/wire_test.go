@@ -1,6 +1,7 @@
 package weirgrpc_test
 
 import (
+	"encoding/base64"
 	"net/http"
 	"strings"
 	"testing"
@@ -35,6 +36,16 @@ func TestStatusInHeaders(t *testing.T) {
 }
 
 func TestStatusOfNonsense(t *testing.T) {
+	quota := weirgrpc.Status(&weir.Rejection{Gate: "api", Reason: weir.ReasonQuota})
+	details := func(message string) string {
+		p := quota.Proto()
+		p.Message = message
+		b, err := proto.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return base64.RawStdEncoding.EncodeToString(b)
+	}
 	for _, tt := range []struct {
 		h    http.Header
 		ok   bool
@@ -50,6 +61,9 @@ func TestStatusOfNonsense(t *testing.T) {
 		{http.Header{"Grpc-Status": {"-1"}}, true, codes.Unknown, weir.Failed},
 		{http.Header{"Grpc-Status": {"99999999999"}}, true, codes.Unknown, weir.Failed},
 		{http.Header{"Grpc-Status": {"8"}, "Grpc-Status-Details-Bin": {"%%"}}, true, codes.ResourceExhausted, weir.Overload},
+		{http.Header{"Grpc-Status": {"8"}, "Grpc-Status-Details-Bin": {details("whole")}}, true, codes.ResourceExhausted, weir.OK},
+		{http.Header{"Grpc-Status": {"8"}, "Grpc-Status-Details-Bin": {details(strings.Repeat("long", 4<<10))}}, true, codes.ResourceExhausted, weir.Overload},
+		{http.Header{"Grpc-Status": {"14"}, "Grpc-Status-Details-Bin": {details("of another code")}}, true, codes.Unavailable, weir.Overload},
 		{http.Header{"Grpc-Status": {"8"}, "Grpc-Status-Details-Bin": {strings.Repeat("A", 1<<20)}}, true, codes.ResourceExhausted, weir.Overload},
 	} {
 		st, ok := weirgrpc.StatusOf(tt.h)
