@@ -68,7 +68,7 @@ func TestLife(t *testing.T) {
 	b.counted(t, Complete, 1)
 }
 
-// What an answer says is the outcome.
+// What an answer says is the outcome. Only one that is OK tells how long answers take.
 func TestOutcomes(t *testing.T) {
 	quota, err := proto.Marshal(quotaStatus(t))
 	if err != nil {
@@ -83,6 +83,7 @@ func TestOutcomes(t *testing.T) {
 		{"ok", false, []string{":status", "200"}, weir.OK},
 		{"failed", false, []string{":status", "500"}, weir.Failed},
 		{"overloaded", false, []string{":status", "503"}, weir.Overload},
+		{"no call", false, []string{":status", "200", "grpc-status", "8"}, weir.OK},
 		{"a call", true, []string{":status", "200"}, weir.OK},
 		{"a no", true, []string{":status", "200", "grpc-status", "5"}, weir.OK},
 		{"a call overloaded", true, []string{":status", "200", "grpc-status", "8"}, weir.Overload},
@@ -103,6 +104,9 @@ func TestOutcomes(t *testing.T) {
 			s.send(says(true, tt.pairs...))
 			s.next()
 			b.heard(t, tt.want)
+			if known := b.times.Mean() > 0; known != (tt.want == weir.OK) {
+				t.Errorf("it is known how long answers take: %v", known)
+			}
 		})
 	}
 }
@@ -141,6 +145,23 @@ func TestRefusal(t *testing.T) {
 	b.counted(t, Refused, 1)
 	if r := b.report(t); r.Status != 503 || r.By != proxy.ByGate {
 		t.Errorf("report %+v", r)
+	}
+}
+
+// A trusted client reads as whom it was refused, and a stranger does not.
+func TestRefusalOfStrangers(t *testing.T) {
+	for _, trusted := range [][]string{nil, {}} {
+		spec := limited(1, -1)
+		spec.Identity = policy.IdentitySpec{Tenant: "header:X-Tenant", Trusted: trusted}
+		b := newBench(t, spec)
+		b.open(t).admitted()
+		body := string(b.open(t, "x-tenant", "acme").refused().Body)
+		if told := strings.Contains(body, `"class"`) && strings.Contains(body, `"acme"`); told != (trusted == nil) {
+			t.Errorf("trusted %v: %s", trusted, body)
+		}
+		if trusted != nil && strings.Contains(body, `"class"`) {
+			t.Errorf("a stranger reads %s", body)
+		}
 	}
 }
 
@@ -215,6 +236,26 @@ func TestWait(t *testing.T) {
 	first.next()
 	_ = first.CloseSend()
 	second.admitted()
+}
+
+// Envoy is asked to wait as long as the work may, and a second more.
+func TestPatience(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		work        weir.Work
+		least, most time.Duration
+	}{
+		{"without a bound", weir.Work{}, 31 * time.Second, 31 * time.Second},
+		{"its own bound", weir.Work{MaxWait: 2 * time.Second}, 3 * time.Second, 3 * time.Second},
+		{"a bound beyond all gates", weir.Work{MaxWait: time.Hour}, 31 * time.Second, 31 * time.Second},
+		{"a deadline", weir.Work{Deadline: time.Now().Add(20 * time.Second)}, time.Second, 21 * time.Second},
+		{"a deadline that has passed", weir.Work{Deadline: time.Now().Add(-time.Minute)}, time.Second, time.Second},
+	} {
+		x := &exchange{Matched: Matched{Work: tt.work}}
+		if d := x.patience(); d < tt.least || d > tt.most {
+			t.Errorf("%s: %v, want %v to %v", tt.name, d, tt.least, tt.most)
+		}
+	}
 }
 
 // When Envoy gives up, the waiter leaves the queue at once, however it says so.
@@ -369,6 +410,31 @@ func TestStreams(t *testing.T) {
 		}
 		_ = s.CloseSend()
 		b.idle(t) // the other has moved
+	}
+}
+
+// Upgrades and event streams move at once, and what has ended does not.
+func TestStreamsAtOnce(t *testing.T) {
+	for _, tt := range []struct {
+		last  bool
+		pairs []string
+		want  int64
+	}{
+		{false, []string{":status", "101"}, 1},
+		{false, []string{":status", "200", "content-type", "text/event-stream"}, 1},
+		{false, []string{":status", "200"}, 0},
+		{true, []string{":status", "200", "content-type", "text/event-stream"}, 0},
+	} {
+		b := newBench(t, limited(1, -1), func(b *bench) {
+			b.streams = weirhttp.NewStreams(weirhttp.StreamsConfig{Grace: time.Hour})
+		})
+		s := b.open(t)
+		s.admitted()
+		s.send(says(tt.last, tt.pairs...))
+		s.next()
+		if n, inside := b.streams.Snapshot().Open, b.gate(t).InFlight; n != tt.want || inside != 1-tt.want {
+			t.Errorf("%v, ended %v: %d streams and %d in flight, want %d streams", tt.pairs, tt.last, n, inside, tt.want)
+		}
 	}
 }
 
