@@ -3,6 +3,7 @@
 package integration
 
 import (
+	"context"
 	"encoding/base64"
 	"errors"
 	"sync"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/sasl"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
@@ -45,13 +47,19 @@ func TestKafkaLoginsBehindTheGateway(t *testing.T) {
 		t.Fatalf("%+v, %v", token, err)
 	}
 	byToken := scram.Auth{User: token.TokenID, Pass: base64.StdEncoding.EncodeToString(token.HMAC), IsToken: true}
-	before := leftOf(t, g, "Produce", "alice")
-	owner := kafkaClient(t, kgo.SeedBrokers(g.addr), kgo.SASL(byToken.AsSha256Mechanism()), kgo.ProducerBatchCompression(kgo.NoCompression()))
-	if err := owner.ProduceSync(t.Context(), &kgo.Record{Topic: "orders", Value: make([]byte, 50_000)}).FirstErr(); err != nil {
-		t.Fatal(err)
-	}
-	if after := leftOf(t, g, "Produce", "alice"); after > before-40_000 {
-		t.Errorf("by a token 50,000 bytes are produced, and of alice's %v are left of %v", after, before)
+	for how, m := range map[string]sasl.Mechanism{
+		"by a token": byToken.AsSha256Mechanism(),
+		// Only alice may produce, so it is the last that the broker takes.
+		"by two names": saying("n,,\x01auth=Bearer " + unsigned("bob") + "\x01auth=Bearer " + unsigned("alice") + "\x01\x01"),
+	} {
+		before := leftOf(t, g, "Produce", "alice")
+		owner := kafkaClient(t, kgo.SeedBrokers(g.addr), kgo.SASL(m), kgo.ProducerBatchCompression(kgo.NoCompression()))
+		if err := owner.ProduceSync(t.Context(), &kgo.Record{Topic: "orders", Value: make([]byte, 50_000)}).FirstErr(); err != nil {
+			t.Fatalf("%s: %v", how, err)
+		}
+		if after := leftOf(t, g, "Produce", "alice"); after > before-40_000 {
+			t.Errorf("%s 50,000 bytes are produced, and of alice's %v are left of %v", how, after, before)
+		}
 	}
 	if n := loginsOf(t, g, "orders"); n.LoginsUnnamed != 0 {
 		t.Errorf("%+v", n)
@@ -59,6 +67,17 @@ func TestKafkaLoginsBehindTheGateway(t *testing.T) {
 
 	logsInUnderLoad(t, g, byToken)
 }
+
+// saying is OAUTHBEARER with a message of its own.
+type saying string
+
+func (saying) Name() string { return "OAUTHBEARER" }
+
+func (s saying) Authenticate(context.Context, string) (sasl.Session, []byte, error) {
+	return s, []byte(s), nil
+}
+
+func (saying) Challenge([]byte) (bool, []byte, error) { return true, nil, nil }
 
 // logsInUnderLoad produces by three mechanisms until each connection has logged in again twice.
 func logsInUnderLoad(t *testing.T, g *gateway, byToken scram.Auth) {

@@ -202,37 +202,40 @@ func userOfScram(said string) principal {
 		return principal{}
 	}
 	name = strings.ReplaceAll(name, "=3D", "=")
-	for _, f := range fields[2:] {
-		if key, value, _ := strings.Cut(f, "="); key == "tokenauth" && strings.EqualFold(value, "true") {
-			return principal{token: name}
+	token := false
+	for _, f := range fields[2:] { // of several, brokers take the last
+		if key, value, _ := strings.Cut(f, "="); key == "tokenauth" {
+			token = strings.EqualFold(value, "true")
 		}
+	}
+	if token {
+		return principal{token: name}
 	}
 	return principal{name: name, known: true}
 }
 
 // userOfToken reads the message of OAUTHBEARER (RFC 7628). Who it is stands in a claim of the token (RFC 7519).
 func userOfToken(said, claim string) principal {
-	_, pairs, _ := strings.Cut(said, "\x01")
-	for pair := range strings.SplitSeq(pairs, "\x01") {
-		key, value, _ := strings.Cut(pair, "=")
-		if key != "auth" {
-			continue
+	_, pairs, _ := strings.Cut(said, ",\x01") // brokers let a name before it have a \x01, but no comma
+	var auth string
+	for pair := range strings.SplitSeq(pairs, "\x01") { // of several, brokers take the last
+		if key, value, _ := strings.Cut(pair, "="); key == "auth" {
+			auth = value
 		}
-		scheme, token, _ := strings.Cut(value, " ")
-		parts := strings.Split(token, ".")
-		if !strings.EqualFold(scheme, "bearer") || len(parts) != 3 {
-			return principal{}
-		}
-		text, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(parts[1], "="))
-		var claims map[string]json.RawMessage // a struct would also take Sub and SUB
-		if err != nil || json.Unmarshal(text, &claims) != nil {
-			return principal{}
-		}
-		var name string
-		if json.Unmarshal(claims[claim], &name) != nil || name == "" {
-			return principal{}
-		}
-		return principal{name: name, known: true}
 	}
-	return principal{}
+	scheme, token, _ := strings.Cut(auth, " ")
+	parts := strings.Split(token, ".")
+	if !strings.EqualFold(scheme, "bearer") || len(parts) != 3 {
+		return principal{}
+	}
+	text, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(parts[1], "="))
+	var claims map[string]json.RawMessage // a struct would also take Sub and SUB
+	if err != nil || json.Unmarshal(text, &claims) != nil {
+		return principal{}
+	}
+	var name string
+	if json.Unmarshal(claims[claim], &name) != nil || name == "" {
+		return principal{}
+	}
+	return principal{name: name, known: true}
 }

@@ -24,6 +24,12 @@ func token(claims string) string {
 	return "n,,\x01auth=Bearer " + base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`)) + "." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".\x01\x01"
 }
 
+// twice is a message of OAUTHBEARER with what two of them say, one behind the other.
+func twice(first, second string) string {
+	return strings.TrimSuffix(first, "\x01") + strings.TrimPrefix(second, "n,,\x01")
+}
+
+// Who is claimed is whom a broker takes the message for.
 func TestWhoIsClaimed(t *testing.T) {
 	for _, c := range []struct{ mechanism, said, want string }{
 		{plain, "\x00alice\x00secret", "alice"},
@@ -41,6 +47,8 @@ func TestWhoIsClaimed(t *testing.T) {
 		{scram512, "n,,m=later,n=alice,r=nonce", "alice"},
 		{scram512, "n,,n=alice,r=nonce,tokenauth=false", "alice"},
 		{scram512, "n,,n=id,r=nonce,tokenauth=True", ""},
+		{scram512, "n,,n=id,r=nonce,tokenauth=false,tokenauth=true", ""},
+		{scram512, "n,,n=alice,r=nonce,tokenauth=true,tokenauth=false", "alice"},
 		{scram512, "n,,r=nonce,n=alice", ""},
 		{scram512, "y,,n=alice,r=nonce", ""},
 		{scram512, "n,,n=,r=nonce", ""},
@@ -48,6 +56,10 @@ func TestWhoIsClaimed(t *testing.T) {
 		{oauthBearer, token(`{"sub":"alice"}`), "alice"},
 		{oauthBearer, token(`{"SUB":"bob","sub":"alice","Sub":"eve"}`), "alice"},
 		{oauthBearer, token(`{"Sub":"alice"}`), ""},
+		{oauthBearer, token(`{"sub":"bob","sub":"alice"}`), "alice"},
+		{oauthBearer, twice(token(`{"sub":"bob"}`), token(`{"sub":"alice"}`)), "alice"},
+		{oauthBearer, twice(token(`{"sub":"bob"}`), "n,,\x01auth=Basic YTpi\x01\x01"), ""},
+		{oauthBearer, strings.Replace(token(`{"sub":"a\u0001auth"}`), ",,", ",a=a\x01auth,", 1), "a\x01auth"},
 		{oauthBearer, token(`{"sub":7}`), ""},
 		{oauthBearer, token(`{`), ""},
 		{oauthBearer, "n,,\x01auth=Basic YTpi\x01\x01", ""},
