@@ -544,33 +544,40 @@ func TestNodeMoves(t *testing.T) {
 // Who speaks TLS to a plain port is told by the end of the connection, and so is who speaks Kafka to one with TLS.
 func TestPlainOnTLS(t *testing.T) {
 	r := newRig(t, policy.Off, time.Minute)
-	cert, key := selfSigned(t)
-	k := config.KafkaListen{TLS: &config.TLS{Cert: cert, Key: key}}
-	k.SetDefaults()
-	conns, err := accept.Open(accept.Options{Config: k.Listener("127.0.0.1:0"), Bare: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conns.Close() })
-	r.server.opts.Conns = conns
+	client, broker := r.pairWithTLS()
 	plain := r.come()
 	r.write(plain, framed("app", 3, kmsg.NewPtrApiVersionsRequest()))
 	if said, err := io.ReadAll(plain); len(said) > 7 { // an alert of TLS
 		t.Errorf("%q, %v", said, err)
 	}
-	client := tls.Client(r.come(), &tls.Config{InsecureSkipVerify: true})
-	if err := client.HandshakeContext(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	broker, err := r.broker.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer broker.Close()
 	r.write(client, framed("app", 0, kmsg.NewPtrListGroupsRequest()))
 	if got := r.frame(broker); len(got) != len(framed("app", 0, kmsg.NewPtrListGroupsRequest()))-4 {
 		t.Errorf("the broker gets %d bytes", len(got))
 	}
+}
+
+// pairWithTLS is pair with TLS at the client, and at those that come later.
+func (r *rig) pairWithTLS() (client, broker net.Conn) {
+	r.Helper()
+	cert, key := selfSigned(r.T)
+	k := config.KafkaListen{TLS: &config.TLS{Cert: cert, Key: key}}
+	k.SetDefaults()
+	conns, err := accept.Open(accept.Options{Config: k.Listener("127.0.0.1:0"), Bare: true})
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() { _ = conns.Close() })
+	r.server.opts.Conns = conns
+	over := tls.Client(r.come(), &tls.Config{InsecureSkipVerify: true})
+	if err := over.HandshakeContext(r.Context()); err != nil {
+		r.Fatal(err)
+	}
+	broker, err = r.broker.Accept()
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() { _ = broker.Close() })
+	return over, broker
 }
 
 // selfSigned writes a certificate and its key into files.

@@ -443,7 +443,7 @@ func (r *relay) forward(frame []byte, left int, buf []byte) error {
 		}
 		r.holds.raw.leave() // of a large header; the rest may take its time
 	}
-	if left >= leastMoved {
+	if left >= leastMoved && socketOf(r.client) != nil { // TLS gives less at a time than a buffer has
 		select {
 		case requestCopies <- struct{}{}:
 			defer func() { <-requestCopies }()

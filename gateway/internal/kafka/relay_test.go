@@ -37,13 +37,20 @@ func occupy(t *testing.T, slots chan struct{}, n int) {
 }
 
 // A large request arrives as it was sent, also while its connection is let go, whether it has a large buffer or not. What
-// follows it is not part of it.
+// follows it is not part of it. With TLS it has none.
 func TestLargeRequests(t *testing.T) {
-	for name, busy := range map[string]int{"a large buffer": 0, "none free": cap(requestCopies)} {
+	for name, c := range map[string]struct {
+		busy, held int
+		pair       func(*rig) (client, broker net.Conn)
+	}{
+		"a large buffer": {0, 1, (*rig).pair},
+		"none free":      {cap(requestCopies), cap(requestCopies), (*rig).pair},
+		"TLS":            {0, 0, (*rig).pairWithTLS},
+	} {
 		t.Run(name, func(t *testing.T) {
-			occupy(t, requestCopies, busy)
+			occupy(t, requestCopies, c.busy)
 			r := newRig(t, policy.Off, time.Minute)
-			client, broker := r.pair()
+			client, broker := c.pair(r)
 			for _, c := range []interface{ SetDeadline(time.Time) error }{client, broker} {
 				if err := c.SetDeadline(time.Now().Add(await.Patience)); err != nil {
 					t.Fatal(err)
@@ -69,6 +76,9 @@ func TestLargeRequests(t *testing.T) {
 			if _, err := io.ReadFull(broker, got); err != nil {
 				t.Fatal(err)
 			}
+			if n := len(requestCopies); n != c.held {
+				t.Errorf("%d large buffers are taken, want %d", n, c.held)
+			}
 			ended := make(chan error, 1)
 			go func() { ended <- r.server.Shutdown(context.Background()) }()
 			await.That(t, "the connection is let go", func() bool {
@@ -92,6 +102,9 @@ func TestLargeRequests(t *testing.T) {
 			}
 			if err := <-ended; err != nil {
 				t.Error(err)
+			}
+			if n := len(requestCopies); n != c.busy {
+				t.Errorf("%d large buffers are taken at the end, want %d", n, c.busy)
 			}
 		})
 	}
