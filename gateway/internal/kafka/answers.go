@@ -109,7 +109,7 @@ func (r *relay) pass(a *incoming, buf []byte) error {
 			return err
 		}
 	}
-	r.told(&a.request, 4+a.size)
+	r.countAnswer(&a.request, 4+a.size)
 	if _, err := r.client.Write(a.frame); err != nil {
 		return err
 	}
@@ -121,7 +121,7 @@ func (r *relay) pass(a *incoming, buf []byte) error {
 }
 
 // splice lets the kernel move the last n bytes of a large answer from socket to socket, and returns how many are left to be copied: all, if
-// they are few, with TLS on either side, or without a slot.
+// they are few, with TLS on either side, or while as many are spliced as may be.
 func (r *relay) splice(n int) (left int, err error) {
 	in, out := socketOf(r.broker), socketOf(r.client)
 	if n < leastMoved || in == nil || out == nil {
@@ -180,7 +180,7 @@ func (r *relay) rewrite(a *incoming, resp kmsg.Response, header []byte) error {
 		a.wait = throttleOf(r.chargeMade(&a.request, resp), time.Now())
 	case a.mutation != nil:
 		resp = r.settle(&a.pending, resp)
-		a.wait = throttleOf(a.mutation.told(a.until), time.Now())
+		a.wait = throttleOf(a.mutation.longer(a.until), time.Now())
 	}
 	if err := r.loggedIn(a.step, resp); err != nil {
 		return err
@@ -189,7 +189,7 @@ func (r *relay) rewrite(a *incoming, resp kmsg.Response, header []byte) error {
 	raise(resp, a.wait)
 	out := encode(header, resp)
 	a.share.shrink(len(out))
-	r.told(&a.request, len(out))
+	r.countAnswer(&a.request, len(out))
 	return r.deliver(out)
 }
 

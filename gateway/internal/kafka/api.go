@@ -82,16 +82,16 @@ func (t *traffic) status() (all []APIStatus) {
 	return all
 }
 
-// asked counts a request of n bytes behind the size of its frame.
-func (r *relay) asked(req *request, n int) {
+// countRequest counts a request of n bytes behind the size of its frame.
+func (r *relay) countRequest(req *request, n int) {
 	for _, c := range []*counted{&r.server.moved[req.key], &r.node.moved} {
 		c.requests.Add(1)
 		c.requestBytes.Add(uint64(4 + n))
 	}
 }
 
-// told counts an answer of n bytes in all.
-func (r *relay) told(req *request, n int) {
+// countAnswer counts an answer of n bytes in all.
+func (r *relay) countAnswer(req *request, n int) {
 	for _, c := range []*counted{&r.server.moved[req.key], &r.node.moved} {
 		c.answers.Add(1)
 		c.answerBytes.Add(uint64(n))

@@ -28,7 +28,7 @@ type mutation struct {
 
 // mutated is a topic of a mutation.
 type mutated struct {
-	partitions int64 // that are created or deleted; 0: none, or the topic has been named before
+	partitions int64 // that are created or deleted; 0: none, or the topic has been named before; or unheard
 	charged    weir.Permit
 	code       int16 // why it is refused here; 0: it is not
 	why        string
@@ -118,13 +118,13 @@ func (r *relay) sendMutation(p pending, frame []byte) error {
 	}
 	resp := m.merged(nil, m.all)
 	resp.SetVersion(p.version)
-	raise(resp, throttleOf(m.told(p.until), time.Now()))
+	raise(resp, throttleOf(m.longer(p.until), time.Now()))
 	m.memory.leave()
 	return r.reply(&p.request, resp)
 }
 
-// told is the longer of two waits: one that ends at a time, and the broker's.
-func (m *mutation) told(until time.Time) time.Time {
+// longer returns when the longer of two waits ends: one that ends at a time, and the broker's.
+func (m *mutation) longer(until time.Time) time.Time {
 	if m.broker.After(until) {
 		return m.broker
 	}
@@ -137,7 +137,7 @@ func (r *relay) inquire(m *mutation, req *request, b []byte) error {
 		m.hear(a)
 		if told, ok := a.(kmsg.ThrottleResponse); ok {
 			if ms, _ := told.Throttle(); ms > 0 {
-				m.broker = m.told(time.Now().Add(time.Duration(ms) * time.Millisecond))
+				m.broker = m.longer(time.Now().Add(time.Duration(ms) * time.Millisecond))
 			}
 		}
 	})
@@ -151,8 +151,8 @@ func (r *relay) inquire(m *mutation, req *request, b []byte) error {
 }
 
 // chargeTopics charges a mutation, topic by topic, and returns until when its client is to wait. Who is refused is told the whole
-// wait. The connection is not read for that long, and no longer than for any other quota. What refuses a topic refuses those behind it,
-// too: the quota is not asked again, and neither is its store.
+// wait. The connection is not read for that time, or for Longest of the quotas if that is less. What refuses a topic refuses those behind
+// it, too: the quota is not asked again, and neither is its store.
 func (r *relay) chargeTopics(g *policy.Gate, req *request, m *mutation, mode quota.Mode) time.Time {
 	t, longest := &r.server.throttled.mutations, r.server.opts.Quotas().Longest
 	last := Charge{Gate: g.Name()} // whose wait counts, not the sum
@@ -228,7 +228,8 @@ func tellOwed(refused *weir.Rejection, windows []quota.Window) string {
 }
 
 // settle is told the broker's answer to what was sent on, and returns the client's. What the broker has refused in the end is given
-// back. What it has done all the same is charged now: a broker hears of a topic some time after the controller has made it.
+// back. A topic that it had not heard of when it was asked, and has changed all the same, is charged now: the controller knows a topic before
+// the brokers do.
 func (r *relay) settle(p *pending, resp kmsg.Response) kmsg.Response {
 	m, made, now := p.mutation, &r.server.made, time.Now()
 	codes, refused := m.results(resp), false

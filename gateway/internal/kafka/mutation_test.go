@@ -31,6 +31,7 @@ type cluster struct {
 	failing []string       // topics that are valid, and cannot be made in the end
 	unheard []string       // topics that the controller has made, and of which this broker has yet to hear
 	leaving []string       // topics that are there while a request is validated, and not any more when it is done
+	demands int32          // for how many ms it throttles who has a creation validated
 	silent  bool           // it does not say how many partitions a topic would have
 	seen    []string       // what it has been asked, in words
 	done    chan struct{}
@@ -113,6 +114,9 @@ func (c *cluster) answer(req kmsg.Request) kmsg.Response {
 		}
 		if req.ValidateOnly {
 			said += " only validated"
+		}
+		if req.ValidateOnly {
+			resp.ThrottleMillis = c.demands
 		}
 		slices.Reverse(resp.Topics) // no order is promised
 		return resp
@@ -380,6 +384,33 @@ func TestDebtThatLastsForEver(t *testing.T) {
 		}
 		if s := b.server.Snapshot(); s.ThrottledMutations.Times != 1 || s.ThrottledMutations.Seconds < math.MaxInt32/1000-60 || s.ThrottledMutations.Seconds > math.MaxInt32/1000+1 {
 			t.Errorf("burst %v: %+v", burst, s.ThrottledMutations)
+		}
+	}
+}
+
+// A client that does not know error 89 is told no more than the longest delay, however much it owes. The rest stays a debt.
+func TestOlderClientsAreDelayedForTheLongest(t *testing.T) {
+	q := policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "5/s", Burst: 10}, Debt: true}
+	b, client := newClusterOf(newRigWith(t, q, policy.Enforce, time.Second))
+	if got, throttle := codes(b.ask(client, create(5, "a", 100))); !slices.Equal(got, []int16{0}) || throttle <= 0 || throttle > 1000 {
+		t.Errorf("errors %v, %d ms", got, throttle)
+	}
+	if left := b.left(); left != -90 {
+		t.Errorf("%v left", left)
+	}
+}
+
+// If the broker throttles the copy that only validates, its client is told of that wait: whether the request is sent on or refused here.
+func TestBrokerThrottlesTheCopy(t *testing.T) {
+	for name, c := range map[string]struct {
+		owed int64
+		code int16
+	}{"sent on": {1, 0}, "refused": {20, kerr.ThrottlingQuotaExceeded.Code}} {
+		b, client := newCluster(t, policy.Enforce, 10)
+		b.demands = 600_000
+		b.owe(c.owed)
+		if got, throttle := codes(b.ask(client, create(7, "a", 1))); !slices.Equal(got, []int16{c.code}) || throttle < 500_000 || throttle > 600_000 {
+			t.Errorf("%s: errors %v, %d ms", name, got, throttle)
 		}
 	}
 }

@@ -30,8 +30,8 @@ type nodes struct {
 	serve       func(*node)
 	log         *slog.Logger
 
-	// opening is held by whoever learns of a node and opens its listener. Its address may have to be looked up first, and that takes a while:
-	// then only those wait who would name that node, or one that is just as new.
+	// opening is held by whoever learns of a node and opens its listener. The name that it listens at may have to be looked up first, and that
+	// takes a while. Only answers wait for it that name this node, or another new one.
 	opening sync.Mutex
 
 	mu     sync.RWMutex

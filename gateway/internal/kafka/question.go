@@ -87,7 +87,7 @@ func (r *relay) reply(req *request, resp kmsg.Response) error {
 		header = append(header, 0) // no tags
 	}
 	own := encode(header, resp)
-	r.told(req, len(own))
+	r.countAnswer(req, len(own))
 	p := pending{request: *req, own: own}
 	if len(own) > buffer {
 		r.heard()

@@ -256,7 +256,7 @@ func (r *rig) left() float64 {
 func TestProduceIsDelayed(t *testing.T) {
 	for _, c := range []struct {
 		version, acks int16
-	}{{0, 1}, {3, -1}, {9, 1}, {13, -1}, {9, 0}} {
+	}{{0, 1}, {1, 1}, {3, -1}, {9, 1}, {13, -1}, {9, 0}} {
 		r := newRig(t, policy.Enforce, time.Minute)
 		client, broker := r.pair()
 		start := time.Now()
@@ -598,6 +598,29 @@ func TestStoreIsAskedMeanwhile(t *testing.T) {
 	fetched.SetVersion(12)
 	if ms := told(r, client, fetched, 5); ms < 10_000 || ms > 21_000 {
 		t.Errorf("told to wait %d ms, and 20,000 bytes are owed", ms)
+	}
+
+	// What another gateway charges meanwhile makes a delay longer, which stays one.
+	r, s = newDistantRig(t)
+	client, broker = r.pair()
+	owed := func(least time.Duration) {
+		r.owe(30_000)
+		for r.gate.Owed(weir.Work{User: anonymous, Client: "app"}) < least {
+			runtime.Gosched()
+		}
+	}
+	owed(time.Second)
+	r.write(client, produce(9, 1, 1000))
+	r.frame(broker)
+	owed(40 * time.Second)
+	r.write(broker, answer(9, kmsg.NewPtrProduceResponse()))
+	resp = kmsg.NewPtrProduceResponse()
+	resp.SetVersion(9)
+	if ms := told(r, client, resp, 5); ms < 40_000 || ms > 51_000 {
+		t.Errorf("told to wait %d ms, and 51,000 bytes are owed", ms)
+	}
+	if s := r.server.Snapshot(); s.ThrottledProduce.Times != 1 {
+		t.Errorf("counted as %d delays", s.ThrottledProduce.Times)
 	}
 }
 

@@ -49,13 +49,13 @@ const (
 	connectWithin = 10 * time.Second
 	// loginWithin bounds a login as a whole: where the gateway logs in itself from the beginning of a connection, else from the handshake.
 	loginWithin = 10 * time.Second
-	// mostDecoded bounds an answer that is decoded, in bytes, and mostRequest a request, but for those of a login.
+	// mostDecoded bounds an answer that is decoded, in bytes, and mostRequest a request that is. Requests of a login have mostLogin.
 	mostDecoded = 64 << 20
 	mostRequest = 1 << 20
 	// saidWithin bounds how long a broker may take to answer a question of the gateway's own.
 	saidWithin = time.Minute
-	// mostAnswerHeader is what is read of an answer at least, if it has as much. That is its header, and the wait that an answer to Fetch
-	// begins with.
+	// mostAnswerHeader is how much of an answer is read before anything else is done, or all of one that is shorter. Its header is in that,
+	// and the wait that an answer to Fetch begins with.
 	mostAnswerHeader = 64
 )
 
@@ -339,9 +339,9 @@ func (r *relay) request(n int) error {
 	if err := r.may(&req, n); err != nil {
 		return err
 	}
-	r.asked(&req, n)
+	r.countRequest(&req, n)
 	if own := req.ownAnswer(); own != nil {
-		r.told(&req, len(own))
+		r.countAnswer(&req, len(own))
 		r.holds.raw.leave() // the rest may take its time
 		if _, err := io.CopyN(io.Discard, r, int64(4+n-len(frame))); err != nil {
 			return err

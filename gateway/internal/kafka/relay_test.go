@@ -220,6 +220,31 @@ func TestIdleConnectionStays(t *testing.T) {
 	})
 }
 
+// A request of which two bytes have come when its connection is let go is served, and is the last.
+func TestBegunRequestIsServed(t *testing.T) {
+	r, broker, _ := waiting(t)
+	client := connected(r)
+	defer r.close()
+	ended := make(chan error, 1)
+	go func() { ended <- r.requests() }()
+	asked := framed("app", 0, kmsg.NewPtrListGroupsRequest())
+	if _, err := client.Write(asked[:2]); err != nil {
+		t.Fatal(err)
+	}
+	r.drain()
+	go func() { _, _ = client.Write(asked[2:]) }()
+	if err := broker.SetReadDeadline(time.Now().Add(await.Patience)); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, len(asked))
+	if _, err := io.ReadFull(broker, got); err != nil || !bytes.Equal(got, asked) {
+		t.Fatalf("the broker gets %q, %v", got, err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // A client that sends more requests than are kept without an answer is read again when there is room.
 func TestRequestsInFlightAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -127,14 +127,20 @@ func TestSlowListener(t *testing.T) {
 // names no more stays for a while, and then its listener is closed.
 func TestListenerThatFails(t *testing.T) {
 	taken := true
+	var said logs
 	ns := nodesOf(t, func(string) error {
 		if taken {
 			return syscall.EADDRINUSE
 		}
 		return nil
 	})
+	ns.log = slog.New(slog.NewTextHandler(&said, nil))
 	cluster := []kmsg.MetadataResponseBroker{{NodeID: 1, Host: "broker", Port: 9092}}
 	ns.named(cluster)
+	ns.named(cluster)
+	if n := strings.Count(said.String(), "left out of all answers"); n != 1 {
+		t.Errorf("the same trouble is logged %d times", n)
+	}
 	if ns.reached(1) || ns.status()[0].Trouble == "" {
 		t.Errorf("its port is taken: %+v", ns.status())
 	}
@@ -163,6 +169,10 @@ func TestListenerThatFails(t *testing.T) {
 	}
 	if _, err := was.conns.Accept(); len(ns.known) != 0 || !errors.Is(err, net.ErrClosed) {
 		t.Errorf("%d nodes are left, %v", len(ns.known), err)
+	}
+	ns.lost(was, net.ErrClosed) // too late
+	if was.trouble != "" {
+		t.Errorf("the listener of a node that has gone failed: %s", was.trouble)
 	}
 }
 
