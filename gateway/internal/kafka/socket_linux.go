@@ -65,6 +65,8 @@ func (s *socket) Read(b []byte) (int, error) {
 // Write implements net.Conn.
 func (s *socket) Write(b []byte) (int, error) {
 	if len(b) == 0 || len(b) > mostUntold {
+		s.writes.mu.Lock() // or it would go between the parts of another
+		defer s.writes.mu.Unlock()
 		return s.Conn.Write(b)
 	}
 	n, err := s.writes.do(s.raw.Write, b)
