@@ -601,7 +601,7 @@ func TestStoreIsAskedMeanwhile(t *testing.T) {
 	}
 
 	// What another gateway charges meanwhile makes a delay longer, which stays one.
-	r, s = newDistantRig(t)
+	r, _ = newDistantRig(t)
 	client, broker = r.pair()
 	owed := func(least time.Duration) {
 		r.owe(30_000)
