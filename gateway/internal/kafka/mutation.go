@@ -28,7 +28,7 @@ type mutation struct {
 
 // mutated is a topic of a mutation.
 type mutated struct {
-	partitions int64 // that are created or deleted; 0: none, or the topic has been named before; or unheard
+	partitions int64 // that are created or deleted, or unheard; 0: none, or the topic has been named before
 	charged    weir.Permit
 	code       int16 // why it is refused here; 0: it is not
 	why        string

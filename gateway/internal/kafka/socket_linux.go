@@ -25,8 +25,8 @@ type socket struct {
 }
 
 // mostUntold bounds what is moved in a system call that the scheduler does not know of, in bytes. A collection of garbage has to wait for it,
-// some 100 µs at most.
-const mostUntold = 128 << 10
+// so it is no more than what is copied at a time.
+const mostUntold = largeBuffer
 
 // quick returns a connection that reads and writes the socket of c, or c if it has none.
 func quick(c net.Conn) net.Conn {
