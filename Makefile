@@ -65,8 +65,8 @@ test-short: need-cc check test-unit ## make test without the real servers
 # it. Of the others it sees what -short leaves; what that leaves out simulates, or counts many keys,
 # on one goroutine, and runs without it: LONG here, the linearizer's plot in test-integration. What deptest,
 # the wait room and all controllers but Probe do has no goroutines: deps runs the first, and
-# the gates' tests run the others under it. The race detector does not see Kafka's sockets at work,
-# so its tests run once more without. The time-outs are for what hangs, on any machine.
+# the gates' tests run the others under it. The race detector does not see raw sockets at work,
+# so their tests and Kafka's run once more without. The time-outs are for what hangs, on any machine.
 # `make check` vets all packages with their tests, so go test does not do it once more. Without tables
 # of symbols a test links in two thirds of the time; stack traces do not need them. Packages without
 # tests are compiled by `make check`, and not once more for the race detector.
@@ -79,7 +79,7 @@ LONG   = ./sim ./bench/internal/peers ./gateway/internal/cli ./gateway/internal/
 test-unit: need-go
 	$(RACE) -short $$($(TESTED) | grep -v -e '/weir/control$$' -e '/bench/internal/board$$' -e '/internal/deptest$$' -e '/internal/room$$')
 	$(RACE) -run Probe ./control
-	$(GOTEST) -tags $(TAGS) ./bench/internal/board ./control ./gateway/internal/kafka ./internal/room $(LONG)
+	$(GOTEST) -tags $(TAGS) ./bench/internal/board ./control ./gateway/internal/kafka ./internal/rawconn ./internal/room $(LONG)
 
 # Without -race: the load generator shares the machine with what it loads.
 # The packages of the gateway ran with it in test-unit. The suites wait for other

@@ -9,6 +9,8 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+
+	"github.com/weir-go/weir/internal/rawconn"
 )
 
 // guard is a connection that closes if the server breaks the protocol. The server does so
@@ -116,7 +118,11 @@ func (c *Config) reach(ctx context.Context, addr string, d *net.Dialer, conf *tl
 	case conf != nil:
 		return (&tls.Dialer{NetDialer: d, Config: conf}).DialContext(ctx, "tcp", addr)
 	}
-	return d.DialContext(ctx, "tcp", addr)
+	conn, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	return rawconn.New(conn), nil
 }
 
 // Bounds of one message of a server. The largest that is asked for is a [Document], or a

@@ -45,6 +45,7 @@ var arrows = map[string][]string{
 	"internal/plain":    {},
 	"internal/setting":  {"internal/fault"},
 	"internal/keys":     {},
+	"internal/rawconn":  {},
 	"internal/room":     {},
 	"internal/gate":     {"", "slot", "control", "internal/fault", "internal/room"},
 	"internal/window":   {"", "control"},
@@ -60,11 +61,11 @@ var moduleArrows = map[string][]string{
 	"examples/analytics":  {"", "control", "keyed", "limit", "weirgrpc", "internal/chart", "internal/freeport", "internal/hist", "internal/loadgen", "internal/postgres", "internal/process"},
 	"examples/execution":  {"", "control", "keyed", "limit", "weirhttp", "weirpgx", "weirsql", "internal/chart", "internal/freeport", "internal/loadgen", "internal/postgres"},
 	"examples/linearizer": {"", "control", "keyed", "limit", "signal", "weirhttp", "weirkafka", "internal/chart", "internal/freeport", "internal/hist", "internal/kafka", "internal/loadgen", "internal/process"},
-	"gateway":             {"", "control", "policy", "quota", "signal", "sim", "weirgrpc", "weirhttp", "weirkafka", "weirredis", "internal/loadgen", "internal/fault", "internal/jsontree", "internal/setting"},
+	"gateway":             {"", "control", "policy", "quota", "signal", "sim", "weirgrpc", "weirhttp", "weirkafka", "weirredis", "internal/loadgen", "internal/fault", "internal/jsontree", "internal/rawconn", "internal/setting"},
 	"weirgrpc":            {"", "policy", "throttle", "weirhttp", "internal/carried", "internal/yield"},
 	"weirkafka":           {"", "control", "keyed", "limit", "signal", "internal/fault", "internal/setting"},
 	"weirpgx":             {"", "limit", "signal", "weirsql", "internal/poolgate"},
-	"weirredis":           {"quota", "internal/fault"},
+	"weirredis":           {"quota", "internal/fault", "internal/rawconn"},
 }
 
 func TestArrows(t *testing.T) {

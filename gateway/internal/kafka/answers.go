@@ -8,6 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/rawconn"
 )
 
 // answers moves answers until the broker goes.
@@ -123,7 +124,7 @@ func (r *relay) pass(a *incoming, buf []byte) error {
 // splice lets the kernel move the last n bytes of a large answer from socket to socket. It returns how many are left to be copied: all, if
 // they are few, with TLS on either side, or while as many are spliced as may be.
 func (r *relay) splice(n int) (left int, err error) {
-	in, out := socketOf(r.broker), socketOf(r.client)
+	in, out := rawconn.TCP(r.broker), rawconn.TCP(r.client)
 	if n < leastMoved || in == nil || out == nil {
 		return n, nil
 	}

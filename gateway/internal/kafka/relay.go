@@ -18,6 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/rawconn"
 	"github.com/weir-go/weir/policy"
 )
 
@@ -74,10 +75,10 @@ var (
 )
 
 // largeBuffer is how much of a large request is copied at a time, in bytes.
-const largeBuffer = 128 << 10
+const largeBuffer = rawconn.Most
 
 func newRelay(s *Server, n *node, client net.Conn) *relay {
-	r := &relay{server: s, node: n, raw: client, client: quick(client)}
+	r := &relay{server: s, node: n, raw: client, client: rawconn.New(client)}
 	r.moved.L = &r.mu
 	r.state.login.required, r.state.login.claim = len(s.opts.SASL) > 0, s.opts.Config.OAuthClaim
 	r.ctx, r.end = context.WithCancel(context.Background())
@@ -107,7 +108,7 @@ func (r *relay) close() {
 // reset ends the client's connection as the kernel of a broker does that is not there. An end in order, before the first answer, is one that
 // clients take for a broker that wants TLS or a login: franz-go gives up records then.
 func (r *relay) reset() {
-	if in := socketOf(r.raw); in != nil {
+	if in := rawconn.TCP(r.raw); in != nil {
 		_ = in.SetLinger(0) // where it cannot be, it ends in order
 	}
 	_ = r.raw.Close() // before TLS says that it ends
@@ -246,7 +247,7 @@ func (s *Server) dial(ctx context.Context, n *node) (c net.Conn, address string,
 		d := net.Dialer{Timeout: connectWithin / time.Duration(len(all))}
 		if s.opts.TLS == nil {
 			if c, err = d.DialContext(ctx, "tcp", address); err == nil {
-				c = quick(c)
+				c = rawconn.New(c)
 			}
 		} else {
 			c, err = (&tls.Dialer{NetDialer: &d, Config: s.opts.TLS}).DialContext(ctx, "tcp", address)
@@ -443,7 +444,7 @@ func (r *relay) forward(frame []byte, left int, buf []byte) error {
 		}
 		r.holds.raw.leave() // of a large header; the rest may take its time
 	}
-	if left >= leastMoved && socketOf(r.client) != nil { // TLS gives less at a time than a buffer has
+	if left >= leastMoved && rawconn.TCP(r.client) != nil { // TLS gives less at a time than a buffer has
 		select {
 		case requestCopies <- struct{}{}:
 			defer func() { <-requestCopies }()
@@ -454,17 +455,6 @@ func (r *relay) forward(frame []byte, left int, buf []byte) error {
 		}
 	}
 	return copyN(r.broker, r, left, buf)
-}
-
-// socketOf is the socket of a connection, nil if it is not one of TCP with nothing over it.
-func socketOf(c net.Conn) *net.TCPConn {
-	switch c := c.(type) {
-	case *net.TCPConn:
-		return c
-	case interface{ TCP() *net.TCPConn }:
-		return c.TCP()
-	}
-	return nil
 }
 
 // send sends a whole request.

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/weir-go/weir/gateway/internal/accept"
+	"github.com/weir-go/weir/internal/rawconn"
 )
 
 // handshake begins connections for grpc-go, with TLS or without.
@@ -32,9 +33,9 @@ func (h handshake) Clone() credentials.TransportCredentials {
 }
 
 // ServerHandshake implements [credentials.TransportCredentials]. The listener hears of handshakes
-// that fail.
+// that fail. Messages are small, so what a connection costs is waking who reads them; see [rawconn.New].
 func (h handshake) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	c, info, err := h.TransportCredentials.ServerHandshake(raw)
+	c, info, err := h.TransportCredentials.ServerHandshake(rawconn.New(raw))
 	if err != nil {
 		h.server.opts.Conns.HandshakeFailed(raw.RemoteAddr(), err)
 		return nil, nil, err
