@@ -12,7 +12,7 @@ import (
 )
 
 // quotaNotes is about quotas. Some count by a part of the identity that is always empty, or that the
-// client chooses. The other notes are those of smallBursts, quotaPlaces and quotaUnits.
+// client chooses. The other notes are those of the functions that it ends with.
 func (w *warner) quotaNotes() {
 	sources := map[string]string{"tenant": w.Identity.Tenant, "user": w.Identity.User, "client": w.Identity.Client}
 	for _, name := range slices.Sorted(maps.Keys(w.Gates)) {
@@ -34,6 +34,15 @@ func (w *warner) quotaNotes() {
 	w.smallBursts()
 	w.quotaPlaces()
 	w.quotaUnits()
+	w.domainsWithoutLimit()
+}
+
+// domainsWithoutLimit is about files of the rate limit service that hold no limit at all. As in envoyproxy/ratelimit that is no
+// fault: whoever has deleted the last limit wants the rest of the file in force.
+func (w *warner) domainsWithoutLimit() {
+	if w.ServesRateLimit() && !slices.ContainsFunc(slices.Collect(maps.Keys(w.withDomains())), w.IsDomain) {
+		w.warn(fault.Path{"rate_limit_service", "files"}, "rate_limit_service.files have no limit, so every Envoy that asks hears OK; write descriptors: with a rate_limit")
+	}
 }
 
 // anonymousNotes is about gates that count by users or tenants where the identity names no source. An

@@ -120,6 +120,21 @@ func (m *meaning) rateLimits() {
 			m.report(at.At("debt").Index(i), "write the name of a domain", "there is no domain %s", quote(name))
 		}
 	}
+	if len(r.Files) == 0 && !m.Has(at) && !m.Has(fault.Path{"gates"}) && !slices.ContainsFunc(slices.Collect(maps.Keys(m.Gates)), m.looksAtDescriptors) {
+		m.withoutDomain()
+	}
+}
+
+// withoutDomain reports the listeners that serve the rate limit service. It has no domain. Rules set at run time
+// make none: they are for gates that a file names.
+func (m *meaning) withoutDomain() {
+	for i := range m.Listeners {
+		if k := slices.Index(m.Listeners[i].Serve, ServeRateLimit); k >= 0 {
+			m.report(fault.Path{"listeners"}.Index(i).At("serve").Index(k),
+				"write rate_limit_service: {files: [limits.yaml]}, or a gate whose quota has a rule with descriptor:, or leave "+ServeRateLimit+" out",
+				"there is no domain, so every Envoy that asks would hear OK")
+		}
+	}
 }
 
 // IsDomain reports whether a gate is a domain of the rate limit service.

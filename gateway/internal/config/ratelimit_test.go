@@ -81,3 +81,43 @@ func TestRateLimitFiles(t *testing.T) {
 		t.Errorf("a folder with another file: %v", err)
 	}
 }
+
+// A rate limit service without a limit would say OK to everybody, and nobody would notice. Without a domain that is a
+// fault. Files that have no limit left are as they are in envoyproxy/ratelimit: there is a warning.
+func TestRateLimitWithoutLimits(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"bare.yaml": "domain: a\n", "none.yaml": "domain: b\ndescriptors: [{key: k}]\n",
+		"five.yaml": "domain: c\ndescriptors: [{key: k, rate_limit: {unit: second, requests_per_unit: 5}}]\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const noDomain = "weir.yaml:2:59: listeners[0].serve[1]: there is no domain, so every Envoy that asks would hear OK; write rate_limit_service: {files: [limits.yaml]}"
+	const noLimit = "weir.yaml:3:22: warning: rate_limit_service.files have no limit, so every Envoy that asks hears OK"
+	for _, tt := range []struct{ serve, text, fault, warning string }{
+		{"[ext_proc, ratelimit]", "", noDomain, ""},
+		{"[ext_proc, ratelimit]", "rate_limit_service: {headers: true}\n", noDomain, ""},
+		{"[ext_proc, ratelimit]", "gates: {api: {quota: {rate: 10/s}}}\n", noDomain, ""},
+		{"[ext_proc]", "", "", ""},
+		{"[ratelimit]", "gates: {api: {quota: {rules: [{descriptor: \"plan=*\", rate: 1/s}]}}}\n", "", ""},
+		{"[ratelimit]", "rate_limit_service: {files: [five.yaml, bare.yaml]}\n", "", ""},
+		{"[ratelimit]", "rate_limit_service: {files: [bare.yaml, none.yaml]}\n", "", noLimit},
+		{"[ext_proc]", "rate_limit_service: {files: [bare.yaml]}\n", "", ""},
+		{"[ratelimit]", "rate_limit_service: {files: [gone.yaml]}\n", "weir.yaml:3:30: rate_limit_service.files[0]: cannot be read", ""},
+		{"[ratelimit]", "rate_limit_service: {flies: [five.yaml]}\n", "weir.yaml:3:22: rate_limit_service.flies: there is no such field", ""},
+		{"[ratelimit]", "gates: {api: {quota: {rules: [{descriptor: 7, rate: often}]}}}\n", "rate: \"often\" is no limit", ""},
+	} {
+		cfg, err := config.Parse(filepath.Join(dir, "weir.yaml"), []byte("routes: [{match: [/]}]\nlisteners: [{address: \"127.0.0.1:8091\", serve: "+tt.serve+"}]\n"+tt.text))
+		switch {
+		case err == nil && tt.fault != "", err != nil && (tt.fault == "" || !strings.Contains(err.Error(), tt.fault)):
+			t.Errorf("%s %s: %v, want %q", tt.serve, tt.text, err, tt.fault)
+		case err != nil && tt.fault != noDomain && strings.Contains(err.Error(), "no domain"):
+			t.Errorf("%s %s: a fault because of another\n%v", tt.serve, tt.text, err)
+		case err != nil:
+		case tt.warning != "" != strings.Contains(lines(cfg.Notes()), "hears OK") || !strings.Contains(lines(cfg.Notes()), tt.warning):
+			t.Errorf("%s %s: notes %s, want %q", tt.serve, tt.text, lines(cfg.Notes()), tt.warning)
+		}
+	}
+}
