@@ -1,6 +1,7 @@
 package envoy
 
 import (
+	"context"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -132,7 +133,7 @@ func (x *exchange) first() (*request, End, error) {
 		if err := broken(m.err); err != nil {
 			return nil, Invalid, err
 		}
-		return nil, Silent, nil
+		return nil, Silent, x.late()
 	case <-late.C:
 		return nil, Silent, status.Errorf(codes.DeadlineExceeded, "no message within %v", x.bounds.FirstMessage)
 	}
@@ -141,10 +142,26 @@ func (x *exchange) first() (*request, End, error) {
 // broken is the status of a stream with a message that cannot be read. One that Envoy has ended has
 // none.
 func broken(err error) error {
-	if err == nil || errors.Is(err, io.EOF) || status.Code(err) == codes.Canceled {
+	if err == nil || isEnd(err) {
 		return nil
 	}
 	return err
+}
+
+// isEnd reports whether an error says that Envoy has ended the stream. A time-out of the stream has the
+// same effect as a reset: Envoy tells no more of a request on which the backend may still work.
+func isEnd(err error) bool {
+	code := status.Code(err)
+	return errors.Is(err, io.EOF) || code == codes.Canceled || code == codes.DeadlineExceeded
+}
+
+// late is what a stream ends with that has no answer and whose time-out has passed; nil for other streams.
+// Envoy's clock may be behind ours, and a clean end would let the request in.
+func (x *exchange) late() error {
+	if err := x.stream.Context().Err(); errors.Is(err, context.DeadlineExceeded) {
+		return status.FromContextError(err).Err()
+	}
+	return nil
 }
 
 // isOwnFault reports whether an answer is an error, which comes first where Envoy itself has refused a
@@ -188,12 +205,12 @@ func (x *exchange) admit(m *request, crowded bool) (*immediate, End, error) {
 	switch {
 	case err == nil && x.stream.Context().Err() != nil: // a store was slow to answer
 		p.Cancel()
-		return nil, GaveUp, nil
+		return nil, GaveUp, x.late()
 	case err == nil:
 		x.permit, x.admitted = p, time.Now()
 		return nil, Complete, nil
 	case errors.Is(err, errGone):
-		return nil, GaveUp, nil
+		return nil, GaveUp, x.late()
 	case errors.As(err, &broke):
 		return nil, Invalid, broke.error
 	}
@@ -322,8 +339,8 @@ func (x *exchange) follow() (End, error) {
 			if x.seen&(1<<m.request.phase) != 0 {
 				return Invalid, status.Errorf(codes.InvalidArgument, "the %s came twice", m.request.phase)
 			}
-			if err := x.reply(m.request); status.Code(err) == codes.Canceled {
-				return x.over(), nil // the client has left at this moment
+			if err := x.reply(m.request); err != nil && isEnd(err) {
+				return x.over(), nil // at this moment
 			} else if err != nil {
 				return Invalid, err
 			}

@@ -167,7 +167,7 @@ func (s *Service) count(end End) {
 	case Early:
 		if s.earlyRow.Add(1) == earlyInRow {
 			s.opts.Logger.Warn("Envoy ends ext_proc streams before the answer, so slots are given back by a guess. "+
-				"Set response_header_mode and response_trailer_mode of its processing_mode to SEND, unless all of these clients have left",
+				"Set response_header_mode and response_trailer_mode of its processing_mode to SEND, and give its streams no time-out, unless all of these clients have left",
 				"in_a_row", earlyInRow)
 		}
 	}

@@ -604,8 +604,9 @@ func (s *lateStore) Decide(ctx context.Context, r *quota.Request) (quota.Decisio
 	return s.Store.Decide(ctx, r)
 }
 
-// A store that answers after Envoy has gone admits nobody: what it has charged is given back.
-func TestLateStore(t *testing.T) {
+// newLateBench serves a quota of one request in a store that answers when it is told.
+func newLateBench(t *testing.T) (*bench, *lateStore) {
+	t.Helper()
 	memory, err := quota.NewMemory(quota.MemoryConfig{})
 	if err != nil {
 		t.Fatal(err)
@@ -616,7 +617,12 @@ func TestLateStore(t *testing.T) {
 	q.Store = "late"
 	spec.Gates["rate"] = policy.GateSpec{Quota: q}
 	spec.Routes[0].Gates = []string{"rate", "api"}
-	b := newBench(t, spec, func(b *bench) { b.stores = map[string]quota.Store{"late": store} })
+	return newBench(t, spec, func(b *bench) { b.stores = map[string]quota.Store{"late": store} }), store
+}
+
+// A store that answers after Envoy has gone admits nobody: what it has charged is given back.
+func TestLateStore(t *testing.T) {
+	b, store := newLateBench(t)
 	s := b.open(t)
 	<-store.asked
 	s.leave()
@@ -765,6 +771,7 @@ type leaving struct {
 	grpc.ServerStream
 	ctx                context.Context
 	messages           []*extproc.ProcessingRequest
+	code               codes.Code // of what a message meets that comes too late
 	received, answered int
 }
 
@@ -787,7 +794,7 @@ func (s *leaving) SendMsg(any) error {
 	if s.answered++; s.answered < len(s.messages) {
 		return nil
 	}
-	return status.Error(codes.Canceled, "context canceled")
+	return status.Error(s.code, "the stream has ended")
 }
 
 // A client that leaves while a message is answered has left, and made no mistake: before the answer
@@ -798,16 +805,111 @@ func TestLeavesMeanwhile(t *testing.T) {
 		last *extproc.ProcessingRequest
 		end  End
 		held int64
-	}{{trailers, Early, 1}, {says(false, ":status", "200"), Complete, 0}} {
+		code codes.Code
+	}{
+		{trailers, Early, 1, codes.Canceled}, {says(false, ":status", "200"), Complete, 0, codes.Canceled},
+		{trailers, Early, 1, codes.DeadlineExceeded}, {says(false, ":status", "200"), Complete, 0, codes.DeadlineExceeded},
+	} {
 		b := newBench(t, limited(1, -1))
 		ctx, cancel := context.WithCancel(t.Context())
-		s := &leaving{ctx: ctx, messages: []*extproc.ProcessingRequest{asks(), tt.last}}
+		s := &leaving{ctx: ctx, messages: []*extproc.ProcessingRequest{asks(), tt.last}, code: tt.code}
 		err := b.process(s, Bounds{MaxStreams: func() int64 { return 1 }, FirstMessage: time.Minute})
 		cancel()
 		if n := b.Snapshot(); err != nil || n.Ended[tt.end] != 1 || n.Held != tt.held || b.gate(t).InFlight != tt.held {
 			t.Errorf("%v: %+v, %d in flight; want %v and %d held", err, n, b.gate(t).InFlight, tt.end, tt.held)
 		}
 	}
+}
+
+// timed is a stream whose time-out passes when the test says so.
+type timed struct {
+	leaving
+	sent chan struct{} // for each message of the service
+}
+
+// expiring is a context whose deadline passes when passed is closed.
+type expiring struct {
+	context.Context
+	passed chan struct{}
+}
+
+func (e expiring) Done() <-chan struct{} { return e.passed }
+
+func (e expiring) Err() error {
+	select {
+	case <-e.passed:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
+func (s *timed) SendMsg(any) error {
+	if err := s.ctx.Err(); err != nil {
+		return status.FromContextError(err).Err()
+	}
+	s.sent <- struct{}{}
+	return nil
+}
+
+// A stream whose time-out passes is one that Envoy has ended: the backend may work on, so its slot is held.
+// Without an answer to its request the stream ends with an error, because a clean end lets the request in.
+func TestTimeOutOfAStream(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		messages []*extproc.ProcessingRequest
+		free     int64 // slots
+		end      End
+		code     codes.Code
+		held     int64
+	}{
+		{"nothing has come", nil, 1, Silent, codes.DeadlineExceeded, 0},
+		{"it waits", []*extproc.ProcessingRequest{asks()}, 0, GaveUp, codes.DeadlineExceeded, 0},
+		{"before the answer", []*extproc.ProcessingRequest{asks()}, 1, Early, codes.OK, 1},
+		{"during the answer", []*extproc.ProcessingRequest{asks(), says(false, ":status", "200")}, 1, Complete, codes.OK, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBench(t, limited(1, 4))
+			if tt.free == 0 {
+				b.open(t).admitted()
+			}
+			ctx := expiring{t.Context(), make(chan struct{})}
+			s := &timed{leaving{ctx: ctx, messages: tt.messages}, make(chan struct{}, 4)}
+			ended := make(chan error)
+			go func() {
+				ended <- b.process(s, Bounds{MaxStreams: func() int64 { return 2 }, FirstMessage: time.Minute})
+			}()
+			for range tt.messages {
+				<-s.sent
+			}
+			close(ctx.passed)
+			err := <-ended
+			if n := b.Snapshot(); status.Code(err) != tt.code || n.Ended[tt.end] != 1 || n.Held != tt.held {
+				t.Errorf("%v, %+v; want %v, %v and %d held", err, n, tt.code, tt.end, tt.held)
+			}
+			if n := b.gate(t); n.InFlight != tt.held+1-tt.free || n.Waiting != 0 {
+				t.Errorf("%d in flight, %d wait", n.InFlight, n.Waiting)
+			}
+		})
+	}
+}
+
+// The same goes for a time-out that passes before a store has answered.
+func TestTimeOutBeforeTheStore(t *testing.T) {
+	b, store := newLateBench(t)
+	ctx := expiring{t.Context(), make(chan struct{})}
+	s := &timed{leaving{ctx: ctx, messages: []*extproc.ProcessingRequest{asks()}}, make(chan struct{}, 1)}
+	ended := make(chan error)
+	go func() {
+		ended <- b.process(s, Bounds{MaxStreams: func() int64 { return 1 }, FirstMessage: time.Minute})
+	}()
+	<-store.asked
+	close(ctx.passed)
+	store.answer <- struct{}{}
+	if err := <-ended; status.Code(err) != codes.DeadlineExceeded || b.Snapshot().Ended[GaveUp] != 1 {
+		t.Errorf("%v, %+v", err, b.Snapshot())
+	}
+	b.idle(t)
 }
 
 // A stream that ends without an error lets its request in. A request that waits must not come in so,
