@@ -21,12 +21,6 @@ import (
 	"github.com/weir-go/weir/weirhttp"
 )
 
-// isGRPC reports whether a content type is that of gRPC. gRPC-Web is HTTP.
-func isGRPC(contentType string) bool {
-	rest, ok := strings.CutPrefix(contentType, "application/grpc")
-	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
-}
-
 // page is a ResponseWriter that keeps what is written.
 type page struct {
 	header http.Header

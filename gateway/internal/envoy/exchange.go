@@ -226,7 +226,7 @@ func (x *exchange) admit(m *request, crowded bool) (*immediate, End, error) {
 // look reads the request, and returns what is wrong with it.
 func (x *exchange) look(m *request) (fault string) {
 	x.header = m.fields
-	x.grpc = isGRPC(m.fields.get("content-type"))
+	x.grpc = proxy.IsGRPCType(m.fields.get("content-type"))
 	x.uploads = !m.last
 	x.view = policy.View{
 		Method: m.fields.get(":method"), Header: header(m.fields),

@@ -190,6 +190,21 @@ func TestRefusalOfACall(t *testing.T) {
 	}
 }
 
+// What is a call of gRPC is the same here as in the proxy: whatever its letters, and gRPC-Web is HTTP.
+func TestCalls(t *testing.T) {
+	for contentType, want := range map[string]bool{
+		"application/grpc": true, "Application/GRPC+proto": true, "application/grpc;x=y": true,
+		"application/grpc-web": false, "application/grpc-web+proto": false, "application/grpcs": false, "text/plain": false,
+	} {
+		b := newBench(t, limited(1, -1))
+		b.open(t).admitted()
+		i := b.open(t, "content-type", contentType, ":method", "POST").refused()
+		if got := i.GrpcStatus != nil; got != want {
+			t.Errorf("%s: answered as a call of gRPC: %v", contentType, got)
+		}
+	}
+}
+
 // An answer says what is left of a quota, and headers that say what it cost go no further.
 func TestQuotaInAnswers(t *testing.T) {
 	spec := limited(1, -1)

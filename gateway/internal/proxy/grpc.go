@@ -18,11 +18,11 @@ import (
 // IsGRPC reports whether a request is a call of gRPC. gRPC-Web is HTTP with another body, and so is
 // what calls itself gRPC over HTTP/1, which has no trailers that a client would see.
 func IsGRPC(r *http.Request) bool {
-	return r.ProtoMajor == 2 && isGRPCType(r.Header.Get("Content-Type"))
+	return r.ProtoMajor == 2 && IsGRPCType(r.Header.Get("Content-Type"))
 }
 
-// isGRPCType reports whether a content type is gRPC's, such as application/grpc+proto.
-func isGRPCType(contentType string) bool {
+// IsGRPCType reports whether a content type is gRPC's, such as application/grpc+proto. That of gRPC-Web is not.
+func IsGRPCType(contentType string) bool {
 	const kind = "application/grpc"
 	if len(contentType) < len(kind) || !strings.EqualFold(contentType[:len(kind)], kind) {
 		return false
@@ -123,7 +123,7 @@ func (x *exchange) beginCall(res *http.Response, o weir.Outcome) weir.Outcome {
 		return o
 	case said:
 		return weirgrpc.ClassifyStatus(st)
-	case res.Body == nil || res.Body == http.NoBody || !isGRPCType(res.Header.Get("Content-Type")):
+	case res.Body == nil || res.Body == http.NoBody || !IsGRPCType(res.Header.Get("Content-Type")):
 		return weir.Failed
 	}
 	x.conversation.pending = true
