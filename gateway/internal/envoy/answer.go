@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"google.golang.org/genproto/googleapis/rpc/status"
-	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -63,26 +62,31 @@ func (x *exchange) refusal(rej *weir.Rejection) *immediate {
 		}
 		return p.immediate(details)
 	}
-	st := weirgrpc.Status(rej)
-	i := &immediate{status: weirhttp.Status(rej), grpc: true, code: uint32(st.Code()), body: []byte(st.Message()), details: details}
-	if full, err := proto.Marshal(st.Proto()); err == nil {
-		i.headers = append(i.headers, field{statusDetails, base64.RawStdEncoding.EncodeToString(full)})
-	}
+	i := answerCall(weirgrpc.Status(rej), weirhttp.Status(rej), details)
 	if ms, ok := weirgrpc.Pushback(rej); ok {
 		i.headers = append(i.headers, field{weirgrpc.PushbackHeader, ms})
 	}
 	return i
 }
 
-// problem returns the answer to a request that cannot be judged. Clients of gRPC make Internal of a
-// 400.
+// problem returns the answer to a request that cannot be judged.
 func (x *exchange) problem(code int, detail string) *immediate {
+	const details = "weir_problem"
 	if x.grpc {
-		return &immediate{status: code, grpc: true, code: uint32(codes.Internal), body: []byte(detail), details: "weir_problem"}
+		return answerCall(proxy.ProblemStatus(code, detail), code, details)
 	}
 	p := page{header: make(http.Header)}
 	new(proxy.Call).WriteProblem(&p, code, detail)
-	return p.immediate("weir_problem")
+	return p.immediate(details)
+}
+
+// answerCall returns a status as Envoy is to send it.
+func answerCall(st *grpcstatus.Status, httpStatus int, details string) *immediate {
+	i := &immediate{status: httpStatus, grpc: true, code: uint32(st.Code()), body: []byte(st.Message()), details: details}
+	if full, err := proto.Marshal(st.Proto()); err == nil { // an error is text that is not UTF-8
+		i.headers = append(i.headers, field{statusDetails, base64.RawStdEncoding.EncodeToString(full)})
+	}
+	return i
 }
 
 // The headers of gRPC that say how a call has ended.

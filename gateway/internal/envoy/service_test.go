@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	modes "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -28,6 +30,7 @@ import (
 	"github.com/weir-go/weir/gateway/internal/rpc"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/weirgrpc"
 	"github.com/weir-go/weir/weirhttp"
 )
 
@@ -724,6 +727,27 @@ func TestBadRequests(t *testing.T) {
 				t.Errorf("answered by %v, want %d", m, tt.code)
 			}
 		})
+	}
+}
+
+// A call of gRPC that cannot be judged gets the status that it would get from the proxy, details and all.
+func TestBadCalls(t *testing.T) {
+	many := make([]string, 0, 2*mostFields)
+	for i := range mostFields {
+		many = append(many, fmt.Sprint("x-", i), "y")
+	}
+	for code, pairs := range map[int][]string{400: {":path", "/a%2F..%2Fb"}, 431: many} {
+		i := newBench(t, limited(1, -1)).open(t, append(pairs, "content-type", "application/grpc", ":method", "POST")...).refused()
+		w := httptest.NewRecorder()
+		(&proxy.Call{GRPC: true}).WriteProblem(w, code, string(i.Body))
+		want, _ := weirgrpc.StatusOf(w.Header())
+		got := set(i.Headers)[statusDetails]
+		if details := w.Header().Get(statusDetails); i.GrpcStatus.GetStatus() != uint32(want.Code()) || int(i.Status.Code) != code || details == "" || got != details {
+			t.Errorf("%d: %v with details %q; the proxy says %v with %q", code, i, got, want, details)
+		}
+		if info, ok := want.Details()[0].(*errdetails.ErrorInfo); !ok || info.Domain != weirgrpc.Domain || info.Reason == "" {
+			t.Errorf("%d: details %v", code, want.Details())
+		}
 	}
 }
 

@@ -40,20 +40,29 @@ func (c *Call) refuseCall(w http.ResponseWriter, rej *weir.Rejection, httpStatus
 
 // problemCall answers a call of gRPC that goes no further.
 func (c *Call) problemCall(w http.ResponseWriter, httpStatus int, detail, upstream string) {
-	info := &errdetails.ErrorInfo{Domain: weirgrpc.Domain, Reason: reasonOf(httpStatus)}
-	if upstream != "" {
-		info.Metadata = map[string]string{"upstream": upstream}
-	}
 	code := codeOf(httpStatus)
 	if c.Failure == failureNames[failedConnect] {
 		code = codes.Unavailable // nothing has been sent, so a retry is safe
 	}
+	weirgrpc.SetStatus(w.Header(), problemStatus(code, httpStatus, detail, upstream))
+	c.answerCall(w, httpStatus)
+}
+
+// ProblemStatus is what a call of gRPC gets in the place of a problem document with an HTTP status.
+func ProblemStatus(httpStatus int, detail string) *status.Status {
+	return problemStatus(codeOf(httpStatus), httpStatus, detail, "")
+}
+
+func problemStatus(code codes.Code, httpStatus int, detail, upstream string) *status.Status {
+	info := &errdetails.ErrorInfo{Domain: weirgrpc.Domain, Reason: reasonOf(httpStatus)}
+	if upstream != "" {
+		info.Metadata = map[string]string{"upstream": upstream}
+	}
 	st := status.New(code, detail)
 	if full, err := st.WithDetails(info); err == nil { // an error is a name that is not UTF-8
-		st = full
+		return full
 	}
-	weirgrpc.SetStatus(w.Header(), st)
-	c.answerCall(w, httpStatus)
+	return st
 }
 
 // answerCall sends the header, which is the whole answer.
@@ -63,11 +72,12 @@ func (c *Call) answerCall(w http.ResponseWriter, httpStatus int) {
 	c.Status = httpStatus
 }
 
-// codeOf is the code that gRPC's clients make of an HTTP status, with two differences. A request that
-// came too slowly, and an answer that did, have missed a deadline.
+// codeOf is the code that gRPC's clients make of an HTTP status, with three differences. A request that
+// came too slowly, and an answer that did, have missed a deadline. Headers that are too large are no better
+// next time.
 func codeOf(httpStatus int) codes.Code {
 	switch httpStatus {
-	case http.StatusBadRequest:
+	case http.StatusBadRequest, http.StatusRequestHeaderFieldsTooLarge:
 		return codes.Internal
 	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
 		return codes.Unimplemented

@@ -73,7 +73,7 @@ func TestMessageCount(t *testing.T) {
 func TestCodeOf(t *testing.T) {
 	for httpStatus, want := range map[int]codes.Code{
 		400: codes.Internal, 404: codes.Unimplemented, 405: codes.Unimplemented, 408: codes.DeadlineExceeded,
-		421: codes.Unauthenticated, 502: codes.Unavailable, 503: codes.Unavailable, 504: codes.DeadlineExceeded,
+		421: codes.Unauthenticated, 431: codes.Internal, 502: codes.Unavailable, 503: codes.Unavailable, 504: codes.DeadlineExceeded,
 	} {
 		if got := codeOf(httpStatus); got != want {
 			t.Errorf("%d: %v, want %v", httpStatus, got, want)
