@@ -217,7 +217,7 @@ func (b *Breaker) TryAdmit(w weir.Work) (weir.Permit, error) {
 	b.change(func() {
 		if retry, ok := time.Duration(0), true; !w.Exempt {
 			if retry, ok = b.core.admit(now); !ok {
-				refused = &weir.Rejection{Gate: b.front.Name(), Rule: b.core.state.String(), Reason: weir.ReasonThrottled, RetryAfter: retry}
+				refused = &weir.Rejection{Gate: b.front.Name(), Rule: b.core.state.String(), Reason: weir.ReasonThrottled, RetryAfter: retry, Retryable: true}
 				return
 			}
 		}

@@ -237,7 +237,7 @@ func TestBreakerGate(t *testing.T) {
 	}
 	_, err = b.TryAdmit(weir.Work{})
 	r := weir.AsRejection(err)
-	if r == nil || r.Reason != weir.ReasonThrottled || r.Retryable || r.RetryAfter != 5*time.Second || r.Rule != "open" {
+	if r == nil || r.Reason != weir.ReasonThrottled || !r.Retryable || r.RetryAfter != 5*time.Second || r.Rule != "open" {
 		t.Fatalf("open: %+v", r)
 	}
 	if p, err := b.TryAdmit(weir.Work{Exempt: true}); err != nil {

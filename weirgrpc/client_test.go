@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
@@ -367,6 +368,45 @@ func TestClientRefusesLocally(t *testing.T) {
 	}
 	if n := own.Snapshot().Rejected[weir.ReasonLimit]; n != 2 {
 		t.Errorf("%d refusals for two calls", n)
+	}
+}
+
+// What a guard refuses says one thing to whoever it is passed on to. A breaker knows when it lets calls through again.
+// A throttle spares the server retries, so it says no.
+func TestClientTellsOfItsGuard(t *testing.T) {
+	for _, tt := range []struct {
+		cfg   throttle.CallerConfig
+		calls int // that fail, until there is a refusal for certain
+		helps bool
+	}{
+		{throttle.CallerConfig{Guard: throttle.GuardBreaker, Breaker: throttle.BreakerConfig{Run: 1}}, 1, true},
+		{throttle.CallerConfig{Random: func() float64 { return 0 }}, 100, false},
+	} {
+		tt.cfg.Retry.Attempts = 1
+		client := through(t, clientOf(t, tt.cfg), "127.0.0.1:1")
+		var rej *weir.Rejection
+		var err error
+		for i := 0; rej == nil && i <= tt.calls; i++ {
+			_, err = client.UnaryCall(within(t), new(testgrpc.SimpleRequest))
+			rej = weir.AsRejection(err)
+		}
+		if rej == nil || rej.Reason != weir.ReasonThrottled {
+			t.Fatalf("%v", err)
+		}
+		var told time.Duration
+		var retryable string
+		for _, d := range wantCode(t, err, codes.Unavailable).Details() {
+			switch d := d.(type) {
+			case *errdetails.RetryInfo:
+				told = d.RetryDelay.AsDuration()
+			case *errdetails.ErrorInfo:
+				retryable = d.Metadata["retryable"]
+			}
+		}
+		ms, _ := weirgrpc.Pushback(rej)
+		if rej.Retryable != tt.helps || told > 0 != tt.helps || retryable == "false" == tt.helps || ms == "-1" == tt.helps {
+			t.Errorf("%v: retryable %v %q, after %v, pushback %q; want that coming back helps: %v", rej, rej.Retryable, retryable, told, ms, tt.helps)
+		}
 	}
 }
 

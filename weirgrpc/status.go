@@ -62,12 +62,12 @@ func (s Statuses) Of(rej *weir.Rejection) *status.Status {
 	if told.Rule != "" {
 		info.Metadata["rule"] = told.Rule
 	}
-	if !rej.Retryable {
-		info.Metadata[retryable] = "false"
-	}
 	details := []protoadapt.MessageV1{info}
-	if rej.RetryAfter > 0 && rej.Reason != weir.ReasonTooLarge {
-		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(rej.RetryAfter)})
+	switch after, helps := comingBack(rej); {
+	case !helps:
+		info.Metadata[retryable] = "false"
+	case after > 0:
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(after)})
 	}
 	if rej.Reason == weir.ReasonQuota {
 		details = append(details, &errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{{
@@ -121,17 +121,26 @@ func Pushback(rej *weir.Rejection) (ms string, ok bool) {
 	if rej == nil {
 		return "", false
 	}
-	switch {
-	case rej.RetryAfter > 0:
-		n := int64(rej.RetryAfter / time.Millisecond)
-		if rej.RetryAfter%time.Millisecond != 0 {
+	switch after, helps := comingBack(rej); {
+	case !helps:
+		return "-1", true
+	case after > 0:
+		n := int64(after / time.Millisecond)
+		if after%time.Millisecond != 0 {
 			n++
 		}
 		return strconv.FormatInt(min(n, math.MaxInt32), 10), true
-	case rej.Retryable:
-		return "", false
 	}
-	return "-1", true
+	return "", false
+}
+
+// comingBack reports whether coming back can help, and returns when it has a fair chance; 0 if nobody can tell. A
+// refusal that is not Retryable names no time to come back, whatever a gate has written into it.
+func comingBack(rej *weir.Rejection) (after time.Duration, helps bool) {
+	if !rej.Retryable || rej.Reason == weir.ReasonTooLarge {
+		return 0, false
+	}
+	return max(rej.RetryAfter, 0), true
 }
 
 // maxName bounds the names in a status, in bytes. Gates and rules have short names; a rule made

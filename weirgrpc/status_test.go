@@ -39,6 +39,9 @@ func TestStatus(t *testing.T) {
 			codes.Unavailable, "DEADLINE", time.Second, false, "1000"},
 		{weir.Rejection{Reason: weir.ReasonShed, Gate: "api", RetryAfter: time.Second, Retryable: true}, codes.Unavailable, "SHED", time.Second, false, "1000"},
 		{weir.Rejection{Reason: weir.ReasonThrottled, Gate: "api", Retryable: true}, codes.Unavailable, "THROTTLED", 0, false, ""},
+		{weir.Rejection{Reason: weir.ReasonThrottled, Gate: "api", RetryAfter: time.Second}, codes.Unavailable, "THROTTLED", 0, false, "-1"},
+		{weir.Rejection{Reason: weir.ReasonThrottled, Gate: "api", RetryAfter: time.Second, Retryable: true}, codes.Unavailable, "THROTTLED", time.Second, false, "1000"},
+		{weir.Rejection{Reason: weir.ReasonTooLarge, Gate: "api", RetryAfter: time.Second, Retryable: true}, codes.ResourceExhausted, "TOO_LARGE", 0, false, "-1"},
 		{weir.Rejection{Reason: weir.ReasonTooLarge, Gate: "api", Value: 9, Limit: 3}, codes.ResourceExhausted, "TOO_LARGE", 0, false, "-1"},
 		{weir.Rejection{Reason: weir.ReasonTooLarge, Gate: "api", Value: -1}, codes.InvalidArgument, "TOO_LARGE", 0, false, "-1"},
 		{weir.Rejection{Reason: weir.ReasonBlocked, Gate: "api", Rule: "user=mallory"}, codes.PermissionDenied, "BLOCKED", 0, false, "-1"},
@@ -48,13 +51,13 @@ func TestStatus(t *testing.T) {
 		{weir.Rejection{Gate: "api", Retryable: true}, codes.Unavailable, "NONE", 0, false, ""},
 	} {
 		st := weirgrpc.Status(&tt.rej)
-		var reason, gate, rule string
+		var reason, gate, rule, retryable string
 		var retry time.Duration
 		quota := false
 		for _, d := range st.Details() {
 			switch d := d.(type) {
 			case *errdetails.ErrorInfo:
-				reason, gate, rule = d.Reason, d.Metadata["gate"], d.Metadata["rule"]
+				reason, gate, rule, retryable = d.Reason, d.Metadata["gate"], d.Metadata["rule"], d.Metadata["retryable"]
 			case *errdetails.RetryInfo:
 				retry = d.RetryDelay.AsDuration()
 			case *errdetails.QuotaFailure:
@@ -67,6 +70,9 @@ func TestStatus(t *testing.T) {
 		}
 		if ms, ok := weirgrpc.Pushback(&tt.rej); ms != tt.pushback || ok != (tt.pushback != "") {
 			t.Errorf("%v: pushback %q, %v, want %q", tt.rej.Reason, ms, ok, tt.pushback)
+		}
+		if (retryable == "false") != (tt.pushback == "-1") {
+			t.Errorf("%v: retryable is %q beside the pushback %q", tt.rej.Reason, retryable, tt.pushback)
 		}
 		if strings.Contains(fmt.Sprint(st.Message(), st.Details()), "secret") {
 			t.Errorf("%v: the client reads %q, %v", tt.rej.Reason, st.Message(), st.Details())
@@ -100,7 +106,8 @@ func FuzzStatus(f *testing.F) {
 		if len(b) > 2<<10 || !utf8.ValidString(st.Message()) {
 			t.Errorf("%+v: %d bytes", rej, len(b))
 		}
-		if ms, ok := weirgrpc.Pushback(rej); ok && after > 0 && ms == "-1" {
+		helps := retryable && rej.Reason != weir.ReasonTooLarge
+		if ms, ok := weirgrpc.Pushback(rej); (ms == "-1") == helps || ok != (!helps || after > 0) {
 			t.Errorf("%+v: %q", rej, ms)
 		}
 	})
