@@ -27,21 +27,43 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// part returns the path of a program that make parts installs.
+func part(t *testing.T, name string) string {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join("..", "..", ".cache", "bin", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil && os.Getenv("CI") == "" {
+		t.Skipf("there is no %s in .cache/bin: make parts installs it where it can be had", name)
+	}
+	return path
+}
+
+// Envoy finds no fault in either form of its configuration, and no word is left to fill in.
+func TestEnvoyConfiguration(t *testing.T) {
+	program := part(t, "envoy")
+	for _, s := range []setup{{balance: "LEAST_REQUEST"}, {balance: "RANDOM", gateway: oneGate}} {
+		text := envoyFile(s.gateway != "", "{{callers}}", "19001", "{{admin}}", "19002", "{{pod0}}", "19003", "{{pod1}}", "19004", "{{weir}}", "19005",
+			"{{balance}}", s.balance, "{{host_attempts}}", "50")
+		if strings.Contains(text, "{{") || strings.Contains(text, "envoy.filters.http.ext_proc") != (s.gateway != "") {
+			t.Errorf("the configuration for %+v is\n%s", s, text)
+		}
+		file := filepath.Join(t.TempDir(), "envoy.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.Command(program, "--mode", "validate", "-c", file).CombinedOutput(); err != nil {
+			t.Errorf("envoy --mode validate: %v\n%s", err, out)
+		}
+	}
+}
+
 // quick is the short form of the command, with the parts that make parts has installed.
 func quick(t *testing.T, out io.Writer) *options {
 	t.Helper()
-	part := func(name string) string {
-		path, err := filepath.Abs(filepath.Join("..", "..", ".cache", "bin", name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := os.Stat(path); err != nil && os.Getenv("CI") == "" {
-			t.Skipf("there is no %s in .cache/bin: make parts installs it where it can be had", name)
-		}
-		return path
-	}
 	o := &options{
-		weir: filepath.Join(t.TempDir(), "weir"), envoy: part("envoy"), postgres: part("postgres"),
+		weir: filepath.Join(t.TempDir(), "weir"), envoy: part(t, "envoy"), postgres: part(t, "postgres"),
 		metrics: "127.0.0.1:0", hostAttempts: 50, quick: true, out: out, runs: setups[:6],
 	}
 	if text, err := exec.Command("../../scripts/build", o.weir, "-ldflags", "-s -w").CombinedOutput(); err != nil {

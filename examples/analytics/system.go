@@ -64,18 +64,16 @@ func startSystem(ctx context.Context, o *options, s setup, db *database) (sys *s
 		}
 		change = append(change, fmt.Sprintf("{{pod%d}}", i), portOf(addr))
 	}
-	filter := ""
 	if s.gateway != "" {
 		addr, err := sys.startGateway(ctx, o.weir, s.gateway)
 		if err != nil {
 			return nil, err
 		}
-		filter = extProcFilter
 		change = append(change, "{{weir}}", portOf(addr))
 	} else {
 		change = append(change, "{{weir}}", "1") // nobody asks
 	}
-	return sys, sys.startEnvoy(ctx, o.envoy, strings.Replace(envoyConfig, "                  # {{ext_proc}}\n", filter, 1), change)
+	return sys, sys.startEnvoy(ctx, o.envoy, s.gateway != "", change)
 }
 
 func (s *system) startPod(ctx context.Context, number int, gate, url string) (string, error) {
@@ -118,7 +116,17 @@ func (s *system) startGateway(ctx context.Context, program, config string) (addr
 	return addr, s.start(ctx, "weir", addr, exec.Command(program, "run", file))
 }
 
-func (s *system) startEnvoy(ctx context.Context, program, text string, change []string) (err error) {
+// envoyFile is the configuration of Envoy, with or without a gateway that it asks. change has words in double braces, and
+// what is put in their places.
+func envoyFile(asks bool, change ...string) string {
+	filter := ""
+	if asks {
+		filter = extProcFilter
+	}
+	return strings.NewReplacer(change...).Replace(strings.Replace(envoyConfig, "                  # {{ext_proc}}\n", filter, 1))
+}
+
+func (s *system) startEnvoy(ctx context.Context, program string, asks bool, change []string) (err error) {
 	if s.addr, err = ports.Addr(); err != nil {
 		return err
 	}
@@ -127,7 +135,7 @@ func (s *system) startEnvoy(ctx context.Context, program, text string, change []
 	}
 	change = append(change, "{{callers}}", portOf(s.addr), "{{admin}}", portOf(s.admin))
 	file := filepath.Join(s.folder, "envoy.yaml")
-	if err := os.WriteFile(file, []byte(strings.NewReplacer(change...).Replace(text)), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(envoyFile(asks, change...)), 0o600); err != nil {
 		return err
 	}
 	return s.start(ctx, "Envoy", s.addr, exec.Command(program, "-c", file, "--concurrency", "1", "--use-dynamic-base-id", "--log-level", "error"))
