@@ -3,6 +3,7 @@
 package integration
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"net"
@@ -60,40 +61,44 @@ gates: {topics: {quota: {debt: true}}, in: {quota: {}}, out: {quota: {}}, dial: 
 runtime_quotas: {file: quotas.json}
 `, &behind{name: "orders", brokers: []string{cluster.Addr}, quotas: "mutations: topics, produce: in, fetch: out, connections: dial"})
 
-	say := func(at, command string) string {
-		out, err := cluster.Tool(t.Context(), "kafka.admin.ConfigCommand", append([]string{"--bootstrap-server", at}, strings.Fields(command)...)...)
-		lines := strings.Split(strings.TrimSpace(out), "\n")
-		slices.Sort(lines) // no order is promised
-		text := strings.Join(lines, "\n")
-		if err != nil {
-			_, why, _ := strings.Cut(err.Error(), command)
-			why, _, _ = strings.Cut(why, "\n\tat ") // the stack
-			text += strings.TrimPrefix(why, ": ")
-		}
-		if text = strings.ReplaceAll(strings.TrimSpace(text), at, "ADDRESS"); text == "" {
-			text = "(nothing)"
-		}
-		return text + "\n"
-	}
 	commands := strings.Split(strings.TrimSpace(configs), "\n")
-	said := map[string][]string{}
-	for _, command := range commands {
-		said[g.addr] = append(said[g.addr], say(g.addr, command))
-	}
+	through := kafkaConfigs(t, cluster, g.addr, commands)
 	isKept(t, g, cluster)
-	for _, command := range commands {
-		said[cluster.Addr] = append(said[cluster.Addr], say(cluster.Addr, command))
-	}
+	atBroker := kafkaConfigs(t, cluster, cluster.Addr, commands)
 	var got strings.Builder
 	for i, command := range commands {
 		fmt.Fprintf(&got, "$ kafka-configs %s\n", command)
-		if broker, through := said[cluster.Addr][i], said[g.addr][i]; broker == through {
-			got.WriteString(broker)
+		if atBroker[i] == through[i] {
+			got.WriteString(through[i])
 		} else {
-			fmt.Fprintf(&got, "at the broker:\n%sthrough the gateway:\n%s", broker, through)
+			fmt.Fprintf(&got, "at the broker:\n%sthrough the gateway:\n%s", atBroker[i], through[i])
 		}
 	}
 	compare(t, filepath.Join("testdata", "kafka", "kafka-configs.txt"), got.String())
+}
+
+// kafkaConfigs is what kafka-configs says to each line of arguments, with sorted lines, because it promises no order.
+func kafkaConfigs(t *testing.T, cluster *kafka.Server, at string, lines []string) []string {
+	t.Helper()
+	source, err := filepath.Abs(filepath.Join("testdata", "kafka", "KafkaConfigs.java"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := strings.Split(tool(t, cluster, source, append([]string{at}, lines...)...), "$ kafka-configs ")[1:]
+	if len(said) != len(lines) {
+		t.Fatalf("%d answers to %d commands: %q", len(said), len(lines), said)
+	}
+	for i, line := range lines {
+		text, why, _ := strings.Cut(strings.TrimPrefix(said[i], line+"\n"), "exit status ")
+		printed := strings.Split(strings.TrimSpace(text), "\n")
+		slices.Sort(printed)
+		if why != "" {
+			why, _, _ = strings.Cut("exit status "+why, "\n\tat ") // the stack
+		}
+		text = strings.TrimSpace(strings.Join(printed, "\n") + strings.TrimSpace(why))
+		said[i] = strings.ReplaceAll(cmp.Or(text, "(nothing)"), at, "ADDRESS") + "\n"
+	}
+	return said
 }
 
 // isKept shows that what a gate counts is kept by the gateway, with who has set it, and the rest by the broker.
