@@ -148,6 +148,15 @@ func (l *Limiter) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 // them. Otherwise it refuses; it never waits. While nothing is free it refuses
 // without taking the lock.
 func (l *Limiter) TryAdmit(w weir.Work) (weir.Permit, error) {
+	// What atOnce does for nearly all work, as in Admit. Without its calls it takes two thirds of the time.
+	if uint64(w.Cost) <= 1 && !w.Exempt && w.Deadline.IsZero() && l.shared.Attention.Load() == 0 {
+		if t, ok := l.shared.Hint.Load().Take(); ok {
+			if l.shared.Attention.Load() == 0 {
+				return weir.NewPermit(t), nil
+			}
+			(*holder)(l).Cancel(t) // the core shifts down
+		}
+	}
 	if p, ok := l.atOnce(&w); ok {
 		return p, nil
 	}
