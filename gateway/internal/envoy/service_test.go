@@ -860,6 +860,35 @@ func TestLeavesMeanwhile(t *testing.T) {
 	}
 }
 
+// tardy is a stream that Envoy ends when its request has just got a slot: the message that asks Envoy
+// to wait comes too late.
+type tardy struct {
+	leaving
+	admit func()
+}
+
+func (s *tardy) SendMsg(any) error {
+	s.admit()
+	return status.Error(codes.Canceled, "the stream has ended")
+}
+
+// A slot that comes when Envoy has given up goes back.
+func TestSlotComesTooLate(t *testing.T) {
+	b := newBench(t, limited(1, 4))
+	p, err := b.policy.Gate("api").TryAdmit(weir.Work{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &tardy{leaving{ctx: t.Context(), messages: []*extproc.ProcessingRequest{asks()}}, func() {
+		p.Done(weir.OK)
+		eventually(t, "the waiter has the slot", func() bool { n := b.gate(t); return n.InFlight == 1 && n.Waiting == 0 })
+	}}
+	err = b.process(s, Bounds{MaxStreams: func() int64 { return 1 }, FirstMessage: time.Minute})
+	if n := b.gate(t); err != nil || n.InFlight != 0 || n.Waiting != 0 || b.Snapshot().Ended[GaveUp] != 1 {
+		t.Errorf("%v: %d in flight, %d wait, %+v", err, n.InFlight, n.Waiting, b.Snapshot())
+	}
+}
+
 // timed is a stream whose time-out passes when the test says so.
 type timed struct {
 	leaving
