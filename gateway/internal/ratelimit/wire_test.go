@@ -8,6 +8,9 @@ import (
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/quota"
 )
 
 // Whatever comes is read or refused, and what protobuf reads is read here with the same meaning.
@@ -25,6 +28,12 @@ func FuzzRequest(f *testing.F) {
 			f.Fatal(err)
 		}
 		f.Add(b)
+	}
+	for _, more := range []uint64{1 << 32, 1<<32 + 7} { // numbers of 32 bits lose what is above
+		f.Add(varint(nil, 3, more))
+		f.Add(message(nil, 2, func(b []byte) []byte {
+			return message(b, 2, func(b []byte) []byte { return varint(varint(b, 1, more), 2, 3) })
+		}))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var got request
@@ -78,5 +87,26 @@ func TestAnswerOnTheWire(t *testing.T) {
 	if got.OverallCode != rls.RateLimitResponse_OVER_LIMIT || len(got.ResponseHeadersToAdd) != 2 || got.ResponseHeadersToAdd[0].Value != "b" ||
 		got.Statuses[0].CurrentLimit != nil || s.CurrentLimit.Name != long || s.CurrentLimit.RequestsPerUnit != 7 || s.CurrentLimit.Unit != 3 || s.LimitRemaining != 5 || s.DurationUntilReset.AsDuration() != 1_500_000_001 {
 		t.Errorf("%v", &got)
+	}
+}
+
+// What is left is told in whole tokens. A bucket that came short of one by a rounding error has it.
+func TestWholeTokensAreLeft(t *testing.T) {
+	windows := []quota.Window{{Rate: 3, Burst: 10}}
+	for left, want := range map[float64]uint64{7: 7, 7 - 1e-9: 7, 6.9: 6, -2: 0} {
+		m := matched{limit: noLimit}
+		s := m.status(&quota.Charge{Answer: quota.Answer{Windows: windows, Decision: quota.Decision{OK: true, Remaining: left}}})
+		if s.remaining != want || s.reset <= 0 {
+			t.Errorf("with %v tokens: %+v, want %d", left, s, want)
+		}
+	}
+}
+
+// A wait that does not end is not told: there is no time to name.
+func TestNeverIsNoTime(t *testing.T) {
+	m := matched{limit: noLimit}
+	s := m.status(&quota.Charge{Refused: &weir.Rejection{Reason: weir.ReasonTooLarge, RetryAfter: quota.Never}})
+	if s.reset != 0 || s.code != codeOver {
+		t.Errorf("%+v", s)
 	}
 }
