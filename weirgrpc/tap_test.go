@@ -583,6 +583,72 @@ func TestTapAndTime(t *testing.T) {
 	}
 }
 
+// awaited is a gate at which all work waits, until the test answers. Nobody leaves it in time.
+type awaited struct {
+	weir.Gate
+	wake func(weir.Permit, error)
+}
+
+func (g *awaited) Arrive(_ weir.Work, wake func(weir.Permit, error)) (weir.Permit, weir.Waiter, error) {
+	g.wake = wake
+	return weir.Permit{}, g, weir.ErrWaiting
+}
+
+func (*awaited) Cancel() bool { return false }
+
+// A call that waits and ends gives back the slot that it gets all the same, whether the slot comes
+// before the end or after it, and whether a handler was about to run or none ever did.
+func TestTapWaitsInVain(t *testing.T) {
+	for _, tt := range []struct{ claimed, before bool }{{false, true}, {false, false}, {true, false}} {
+		t.Run(fmt.Sprintf("claimed %t, before the end %t", tt.claimed, tt.before), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				slots := newLimit(t, 1, -1)
+				gate := &awaited{Gate: slots}
+				guard := weirgrpc.New(gate)
+				in, unary := guard.Tap(nil), guard.Unary()
+				info, req := &grpc.UnaryServerInfo{FullMethod: unaryCall}, any(new(testgrpc.SimpleRequest))
+				if _, err := unary(t.Context(), req, info, bare); err != nil { // the method is known now
+					t.Fatal(err)
+				}
+				ctx, end := context.WithTimeout(t.Context(), time.Second)
+				defer end()
+				tapped, err := in(ctx, &tap.Info{FullMethodName: unaryCall, Header: metadata.MD{}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				refused := make(chan error, 1)
+				if tt.claimed {
+					go func() {
+						_, err := unary(tapped, req, info, bare)
+						refused <- err
+					}()
+				}
+				answer := func() {
+					gate.wake(slots.TryAdmit(weir.Work{}))
+					synctest.Wait()
+				}
+				time.Sleep(5 * time.Millisecond) // in the bubble: the call is watched now
+				if tt.before {
+					answer()
+				}
+				end()
+				synctest.Wait()
+				if !tt.before {
+					answer()
+				}
+				if n := slots.Snapshot().InFlight; n != 0 {
+					t.Errorf("%d in flight", n)
+				}
+				if tt.claimed {
+					wantCode(t, <-refused, codes.Canceled)
+				} else if n := guard.TapSnapshot().Dropped; n != 1 {
+					t.Errorf("%d dropped, want 1", n)
+				}
+			})
+		})
+	}
+}
+
 // A method that the server does not have takes no slot, and its name is kept nowhere.
 func TestTapUnknownMethods(t *testing.T) {
 	gate := &recorder{Gate: newLimit(t, 1, -1)}
