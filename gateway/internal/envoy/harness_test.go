@@ -37,6 +37,7 @@ type bench struct {
 	log     *logged
 	stores  map[string]quota.Store
 	gone    atomic.Int64 // streams that the server knows to have ended
+	turned  atomic.Int64 // refusals without a gate
 
 	mu       sync.Mutex
 	reports  []Report
@@ -83,7 +84,7 @@ func newBench(t *testing.T, spec policy.Spec, change ...func(*bench)) *bench {
 	t.Cleanup(b.policy.Close)
 	b.Service = New(Options{
 		Match: b.match, Streams: b.streams, Logger: slog.New(slog.NewTextHandler(b.log, nil)),
-		Refused: func(*weir.Rejection) {},
+		Refused: func(*weir.Rejection) { b.turned.Add(1) },
 		Ended: func(r Report) {
 			b.mu.Lock()
 			defer b.mu.Unlock()

@@ -168,6 +168,20 @@ func TestRefusalOfStrangers(t *testing.T) {
 	}
 }
 
+// While retries are common among what is refused, a refusal says that there is no use in coming back.
+func TestRefusedRetriesThatAreCommon(t *testing.T) {
+	b := newBench(t, limited(1, -1))
+	b.open(t).admitted()
+	var pushback []string
+	for range 12 {
+		i := b.open(t, ":method", "POST", "content-type", "application/grpc", "grpc-previous-rpc-attempts", "1").refused()
+		pushback = append(pushback, set(i.Headers)[weirgrpc.PushbackHeader])
+	}
+	if pushback[0] == "-1" || pushback[11] != "-1" {
+		t.Errorf("pushback %q, want -1 from the tenth retry on", pushback)
+	}
+}
+
 // A refused call of gRPC gets a status with details, and when to come back.
 func TestRefusalOfACall(t *testing.T) {
 	spec := limited(1, -1)
@@ -383,18 +397,36 @@ func TestSlowUploads(t *testing.T) {
 	}
 }
 
-// A mode that ends streams too early is recognised, and said once.
+// A mode that ends streams too early is recognised, and said once. Clients that leave now and then
+// are no such mode.
 func TestEarly(t *testing.T) {
 	b := newBench(t, limited(100, -1), func(b *bench) { b.release = true })
-	for range earlyInRow + 3 {
-		s := b.open(t)
-		s.admitted()
+	end := func(s stream) {
 		_ = s.CloseSend()
 		if _, err := s.Recv(); err != io.EOF {
 			t.Fatalf("the stream ends with %v", err)
 		}
 	}
-	b.counted(t, Early, earlyInRow+3)
+	early := func(n int, sum uint64) {
+		for range n {
+			s := b.open(t)
+			s.admitted()
+			end(s)
+		}
+		b.counted(t, Early, sum)
+	}
+	early(earlyInRow-1, earlyInRow-1)
+	s := b.open(t)
+	s.admitted()
+	s.send(says(true, ":status", "200"))
+	s.next()
+	end(s)
+	b.counted(t, Complete, 1)
+	early(1, earlyInRow)
+	if log := b.log.String(); strings.Contains(log, "response_header_mode") {
+		t.Errorf("said although an answer came:\n%s", log)
+	}
+	early(earlyInRow+2, 2*earlyInRow+2)
 	if n := strings.Count(b.log.String(), "response_header_mode"); n != 1 {
 		t.Errorf("said %d times:\n%s", n, b.log)
 	}
@@ -528,6 +560,12 @@ func TestDrain(t *testing.T) {
 	b.counted(t, Drained, 2)
 	if i := b.open(t).refused(); i.Details != "weir_draining" {
 		t.Errorf("a newcomer is refused by %v", i)
+	}
+	b.counted(t, Refused, 2)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if n := len(b.reports); n != 2 { // of the others nobody here sees the end
+		t.Errorf("%d reports, want those of the refusals", n)
 	}
 }
 
@@ -771,6 +809,9 @@ func TestBounds(t *testing.T) {
 	}
 	eventually(t, "no streams", func() bool { return b.Snapshot().Open == 0 })
 	b.counted(t, Crowded, 1)
+	if n := b.turned.Load(); n != 1 {
+		t.Errorf("told of %d refusals, want 1", n)
+	}
 }
 
 // Without attributes nobody is trusted, and it is said.
