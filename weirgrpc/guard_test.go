@@ -455,6 +455,29 @@ func TestHousekeeping(t *testing.T) {
 	}
 }
 
+// Whoever watches the server's health hears of a drain before anybody is refused.
+func TestDrainTellsFirst(t *testing.T) {
+	guard := weirgrpc.New(newLimit(t, 1, -1))
+	call := func() error {
+		_, err := guard.Unary()(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: unaryCall}, bare)
+		return err
+	}
+	told := false
+	guard.Drain(shutdown(func() {
+		told = true
+		if err := call(); err != nil {
+			t.Errorf("refused while the health service is told: %v", err)
+		}
+	}))
+	if err := call(); !told || status.Code(err) != codes.Unavailable {
+		t.Errorf("health is told: %v; then %v", told, err)
+	}
+}
+
+type shutdown func()
+
+func (f shutdown) Shutdown() { f() }
+
 // The cap of exempt work holds for health checks.
 func TestHousekeepingIsCapped(t *testing.T) {
 	gate := &recorder{Gate: newLimit(t, 1, -1)}

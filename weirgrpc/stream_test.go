@@ -153,6 +153,41 @@ func TestStreamsThatKeepTheirSlot(t *testing.T) {
 	await(t, "it is over", idle(gate))
 }
 
+// A stream that finds no place keeps its slot until it sends a message and there is one.
+func TestStreamFindsAPlaceLater(t *testing.T) {
+	begin, finish := make(chan struct{}), make(chan struct{})
+	s := &service{duplex: func(s testgrpc.TestService_FullDuplexCallServer) error {
+		<-begin
+		if err := s.Send(new(testgrpc.StreamingOutputCallResponse)); err != nil {
+			return err
+		}
+		<-finish
+		return nil
+	}}
+	gate := newLimit(t, 1, -1)
+	pool := weirhttp.NewStreams(weirhttp.StreamsConfig{Max: 1, Grace: time.Nanosecond})
+	pool.Enter() // another stream
+	client := serve(t, s, weirgrpc.New(gate, weirgrpc.WithStreams(pool)).ServerOptions()...)
+	both, err := client.FullDuplexCall(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, "it finds no place", func() bool { return pool.Snapshot().Overflowed == 1 })
+	pool.Leave()
+	if n := gate.Snapshot().InFlight; n != 1 {
+		t.Errorf("%d in flight without a place, want 1", n)
+	}
+	begin <- struct{}{}
+	if _, err := both.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	if n, open := gate.Snapshot().InFlight, pool.Snapshot().Open; n != 0 || open != 1 {
+		t.Errorf("%d in flight, %d in the pool, want a place for the slot", n, open)
+	}
+	finish <- struct{}{}
+	await(t, "it is over", func() bool { return pool.Snapshot().Open == 0 })
+}
+
 // A handler can say that its call is a stream.
 func TestReleaseForStream(t *testing.T) {
 	gate := newLimit(t, 1, -1)
