@@ -24,6 +24,7 @@ func descriptorRules(patterns ...string) (list []Rule) {
 func TestDescriptors(t *testing.T) {
 	table := mustCompile(t, descriptorRules(
 		"db=users", "db=*", "db=us**", "db=users,plan=free", "db=users,plan=*", "db=x,**", "db=**,plan=gold", "path=/a/*", "path=/a/b/*", "a=1,b=2", "a=*,b=*", "user=%2A",
+		"both=x**", "both=x*",
 	))
 	for _, c := range []struct{ descriptor, rule, key string }{
 		{"db=users", "descriptor=db=users", "q/descriptor=db=users"},
@@ -46,6 +47,7 @@ func TestDescriptors(t *testing.T) {
 		{"a=1", "", ""},
 		{"user=*", "", ""}, // no descriptor is written so
 		{"user=%2A", "descriptor=user=%2A", "q/descriptor=user=%252A"},
+		{"both=xy", "descriptor=both=x*", "q/descriptor=both=xy"}, // before the one whose values share a bucket
 		{"nonsense", "", ""},
 		{"", "", ""},
 	} {
@@ -156,6 +158,16 @@ func FuzzAppendPair(f *testing.F) {
 			t.Fatalf("the rule for %q matches something else", two)
 		}
 	})
+}
+
+// Up to 256 bytes a word is kept as it is.
+func TestLongestWord(t *testing.T) {
+	for size, kept := range map[int]bool{longestWord: true, longestWord + 1: false} {
+		word := strings.Repeat("x", size)
+		if got := string(AppendPair(nil, word, word)); (got == word+"="+word) != kept {
+			t.Errorf("%d bytes become %d", size, len(got))
+		}
+	}
 }
 
 // A rule for a beginning matches values too long to be kept.

@@ -3,6 +3,7 @@ package quota
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -119,6 +120,59 @@ func TestChargeAll(t *testing.T) {
 		}
 		if s := q.Snapshot(); s.Rejected[weir.ReasonQuota] != 1 || s.Rejected[weir.ReasonBlocked] != 1 || s.Admitted != 5 {
 			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// What is charged into debt stays charged when another refuses.
+func TestChargeAllKeepsDebt(t *testing.T) {
+	several(t, []Rule{perHour("a=*", 5), perHour("b=*", 1)}, func(t *testing.T, q *Quota) {
+		all := about("a=1", "b=1")
+		all[0].Debt, all[1].Tokens = true, 2
+		ok := q.ChargeAll(t.Context(), all)
+		if a, _ := q.Peek(t.Context(), weir.Work{Descriptor: "a=1"}); ok || all[0].Refused != nil || all[0].Answer.Remaining != 4 || a.Remaining != 4 {
+			t.Errorf("%v, %+v, %v left", ok, all, a.Remaining)
+		}
+	})
+}
+
+// modes is a store that keeps how it was asked.
+type modes struct {
+	*Memory
+	asked []Mode
+}
+
+func (m *modes) Decide(ctx context.Context, r *Request) (Decision, error) {
+	m.asked = append(m.asked, r.Mode)
+	return m.Memory.Decide(ctx, r)
+}
+
+func (m *modes) DecideAll(ctx context.Context, all []*Request) ([]Decision, []error) {
+	decisions, errs := make([]Decision, len(all)), make([]error, len(all))
+	for i, r := range all {
+		decisions[i], errs[i] = m.Decide(ctx, r)
+	}
+	return decisions, errs
+}
+
+// Who is known to be over one quota takes nothing from the others, not even for a moment.
+func TestChargeAllAsksTheEmptyFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, err := NewMemory(MemoryConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		store := &modes{Memory: m}
+		q, err := New(Config{Name: "q", Rules: []Rule{perHour("a=*", 5), perHour("b=*", 1)}, Store: store})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // the second finds out
+			q.ChargeAll(t.Context(), about("b=1"))
+		}
+		store.asked = nil
+		if q.ChargeAll(t.Context(), about("a=1", "b=1")) || slices.Contains(store.asked[1:], Strict) || store.asked[len(store.asked)-1] != DryRun {
+			t.Errorf("asked as %v, want the empty one first and the other without a charge", store.asked)
 		}
 	})
 }
