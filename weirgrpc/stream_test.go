@@ -144,6 +144,22 @@ func TestStreamsThatKeepTheirSlot(t *testing.T) {
 	finish <- struct{}{}
 	await(t, "it is over", func() bool { return pool.Snapshot().Open == 0 })
 
+	// Headers are a first answer, too.
+	early := &service{output: func(_ *testgrpc.StreamingOutputCallRequest, s testgrpc.TestService_StreamingOutputCallServer) error {
+		if err := s.SendHeader(nil); err != nil {
+			return err
+		}
+		<-finish
+		return nil
+	}}
+	client = serve(t, early, weirgrpc.New(gate, weirgrpc.WithStreams(pool)).ServerOptions()...)
+	if _, err := client.StreamingOutputCall(within(t), new(testgrpc.StreamingOutputCallRequest)); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "it has a place", func() bool { return pool.Snapshot().Open == 1 && gate.Snapshot().InFlight == 0 })
+	finish <- struct{}{}
+	await(t, "it is over", func() bool { return pool.Snapshot().Open == 0 })
+
 	client = serve(t, s, weirgrpc.New(gate, weirgrpc.WithStreams(nil)).ServerOptions()...)
 	if _, err := client.StreamingOutputCall(within(t), new(testgrpc.StreamingOutputCallRequest)); err != nil {
 		t.Fatal(err)
@@ -256,10 +272,29 @@ func TestMessages(t *testing.T) {
 	await(t, "the slot is free", idle(calls))
 }
 
-// A message's slot is held while the handler works on it.
+// A call with one message of its client is admitted as a whole only.
+func TestOneMessageIsNoPiece(t *testing.T) {
+	none := permits(func() (weir.Permit, error) {
+		return weir.Permit{}, &weir.Rejection{Gate: "messages", Reason: weir.ReasonQuota}
+	})
+	s := &service{output: func(_ *testgrpc.StreamingOutputCallRequest, s testgrpc.TestService_StreamingOutputCallServer) error {
+		return s.Send(new(testgrpc.StreamingOutputCallResponse))
+	}}
+	client := serve(t, s, weirgrpc.New(newLimit(t, 1, -1), weirgrpc.WithMessages(none)).ServerOptions()...)
+	answers, err := client.StreamingOutputCall(within(t), new(testgrpc.StreamingOutputCallRequest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := answers.Recv(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A message's slot is held while the handler works on it, and until it returns at most.
 func TestMessageHoldsItsSlot(t *testing.T) {
 	messages := newLimit(t, 1, -1)
 	got, next := make(chan struct{}), make(chan struct{})
+	var last atomic.Bool
 	s := &service{duplex: func(s testgrpc.TestService_FullDuplexCallServer) error {
 		for {
 			if _, err := s.Recv(); err != nil {
@@ -267,6 +302,9 @@ func TestMessageHoldsItsSlot(t *testing.T) {
 			}
 			got <- struct{}{}
 			<-next
+			if last.Load() {
+				return nil
+			}
 		}
 	}}
 	client := serve(t, s, weirgrpc.New(nil, weirgrpc.WithSelect(func(context.Context, string) (weir.Gate, weir.Work) {
@@ -276,11 +314,12 @@ func TestMessageHoldsItsSlot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 {
+	for i := range 3 {
 		if err := both.Send(new(testgrpc.StreamingOutputCallRequest)); err != nil {
 			t.Fatal(err)
 		}
 		<-got
+		last.Store(i == 2)
 		if n := messages.Snapshot().InFlight; n != 1 {
 			t.Errorf("%d in flight while the handler works", n)
 		}

@@ -16,7 +16,7 @@ import (
 const defaultLongestTap = time.Minute
 
 // WithLongestTap bounds the time-outs of the calls that a tap decides. Default 60 s. grpc-go keeps
-// what it knows of a call that a tap has refused, some 440 bytes, until the call's deadline. So calls
+// what it knows of a call that a tap has refused, 250 to 440 bytes, until the call's deadline. So calls
 // with a longer time-out, or with none, pass the tap. The interceptor decides about them.
 func WithLongestTap(d time.Duration) Option {
 	return func(g *Guard) { g.longestTap = d }
