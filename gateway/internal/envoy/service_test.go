@@ -304,6 +304,9 @@ func TestWaiterLeaves(t *testing.T) {
 		}
 		eventually(t, "an empty room", func() bool { return b.gate(t).Waiting == 0 })
 		b.counted(t, GaveUp, 1)
+		if n := b.gate(t).Rejected[weir.ReasonQueueTimeout]; n > 0 {
+			t.Fatal("it left when its time in the room was over, and no sooner")
+		}
 	}
 }
 
