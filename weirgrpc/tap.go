@@ -23,7 +23,7 @@ func WithLongestTap(d time.Duration) Option {
 }
 
 // Tap returns a handle for grpc.InTapHandle, which decides about calls before their messages are
-// read. It is an addition to the interceptors, which must be there too:
+// read. It needs the interceptors beside it:
 //
 //	grpc.NewServer(append(guard.ServerOptions(), grpc.InTapHandle(guard.Tap(nil)))...)
 //

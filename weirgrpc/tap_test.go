@@ -599,52 +599,70 @@ func (g *awaited) Arrive(_ weir.Work, wake func(weir.Permit, error)) (weir.Permi
 
 func (*awaited) Cancel() bool { return false }
 
+// awaitedCall is a call that a tap has let wait at such a gate.
+type awaitedCall struct {
+	*awaited
+	slots  *limit.Limiter
+	guard  *weirgrpc.Guard
+	handle func() error // the interceptor, with the handler
+	end    func()       // the call's context
+}
+
+func newAwaitedCall(t *testing.T) *awaitedCall {
+	t.Helper()
+	slots := newLimit(t, 1, -1)
+	c := &awaitedCall{slots: slots, awaited: &awaited{Gate: slots}}
+	c.guard = weirgrpc.New(c.awaited)
+	in, unary := c.guard.Tap(nil), c.guard.Unary()
+	info, req := &grpc.UnaryServerInfo{FullMethod: unaryCall}, any(new(testgrpc.SimpleRequest))
+	if _, err := unary(t.Context(), req, info, bare); err != nil { // the method is known now
+		t.Fatal(err)
+	}
+	ctx, end := context.WithTimeout(t.Context(), time.Second)
+	t.Cleanup(end)
+	tapped, err := in(ctx, &tap.Info{FullMethodName: unaryCall, Header: metadata.MD{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.end = end
+	c.handle = func() error {
+		_, err := unary(tapped, req, info, bare)
+		return err
+	}
+	return c
+}
+
+// answer lets the call have the slot.
+func (c *awaitedCall) answer() { c.wake(c.slots.TryAdmit(weir.Work{})) }
+
 // A call that waits and ends gives back the slot that it gets all the same, whether the slot comes
 // before the end or after it, and whether a handler was about to run or none ever did.
 func TestTapWaitsInVain(t *testing.T) {
 	for _, tt := range []struct{ claimed, before bool }{{false, true}, {false, false}, {true, false}} {
 		t.Run(fmt.Sprintf("claimed %t, before the end %t", tt.claimed, tt.before), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				slots := newLimit(t, 1, -1)
-				gate := &awaited{Gate: slots}
-				guard := weirgrpc.New(gate)
-				in, unary := guard.Tap(nil), guard.Unary()
-				info, req := &grpc.UnaryServerInfo{FullMethod: unaryCall}, any(new(testgrpc.SimpleRequest))
-				if _, err := unary(t.Context(), req, info, bare); err != nil { // the method is known now
-					t.Fatal(err)
-				}
-				ctx, end := context.WithTimeout(t.Context(), time.Second)
-				defer end()
-				tapped, err := in(ctx, &tap.Info{FullMethodName: unaryCall, Header: metadata.MD{}})
-				if err != nil {
-					t.Fatal(err)
-				}
+				c := newAwaitedCall(t)
 				refused := make(chan error, 1)
 				if tt.claimed {
-					go func() {
-						_, err := unary(tapped, req, info, bare)
-						refused <- err
-					}()
-				}
-				answer := func() {
-					gate.wake(slots.TryAdmit(weir.Work{}))
-					synctest.Wait()
+					go func() { refused <- c.handle() }()
 				}
 				time.Sleep(5 * time.Millisecond) // in the bubble: the call is watched now
 				if tt.before {
-					answer()
+					c.answer()
+					synctest.Wait()
 				}
-				end()
+				c.end()
 				synctest.Wait()
 				if !tt.before {
-					answer()
+					c.answer()
+					synctest.Wait()
 				}
-				if n := slots.Snapshot().InFlight; n != 0 {
+				if n := c.slots.Snapshot().InFlight; n != 0 {
 					t.Errorf("%d in flight", n)
 				}
 				if tt.claimed {
 					wantCode(t, <-refused, codes.Canceled)
-				} else if n := guard.TapSnapshot().Dropped; n != 1 {
+				} else if n := c.guard.TapSnapshot().Dropped; n != 1 {
 					t.Errorf("%d dropped, want 1", n)
 				}
 			})
@@ -655,25 +673,12 @@ func TestTapWaitsInVain(t *testing.T) {
 // A slot that comes before the handler does is there for it.
 func TestTapSlotComesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slots := newLimit(t, 1, -1)
-		gate := &awaited{Gate: slots}
-		guard := weirgrpc.New(gate)
-		in, unary := guard.Tap(nil), guard.Unary()
-		info, req := &grpc.UnaryServerInfo{FullMethod: unaryCall}, any(new(testgrpc.SimpleRequest))
-		if _, err := unary(t.Context(), req, info, bare); err != nil { // the method is known now
-			t.Fatal(err)
-		}
-		ctx, end := context.WithTimeout(t.Context(), time.Second)
-		defer end()
-		tapped, err := in(ctx, &tap.Info{FullMethodName: unaryCall, Header: metadata.MD{}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		gate.wake(slots.TryAdmit(weir.Work{}))
-		if _, err := unary(tapped, req, info, bare); err != nil {
+		c := newAwaitedCall(t)
+		c.answer()
+		if err := c.handle(); err != nil {
 			t.Error(err)
 		}
-		if n := slots.Snapshot().InFlight; n != 0 {
+		if n := c.slots.Snapshot().InFlight; n != 0 {
 			t.Errorf("%d in flight", n)
 		}
 	})
