@@ -82,6 +82,7 @@ func (c *Caller) Start(name string, deadline time.Time, safe bool) Call {
 // is the attempt's number. Do returns nil, the error of the last attempt, or a [*weir.Rejection] if
 // this process refused. safe is as for [Caller.Start].
 func (c *Caller) Do(ctx context.Context, name string, w weir.Work, safe bool, fn func(context.Context) error) error {
+	w.Inherit(ctx)
 	deadline, _ := ctx.Deadline()
 	if !w.Deadline.IsZero() && (deadline.IsZero() || w.Deadline.Before(deadline)) {
 		deadline = w.Deadline
@@ -90,17 +91,38 @@ func (c *Caller) Do(ctx context.Context, name string, w weir.Work, safe bool, fn
 	defer call.End()
 	for {
 		w.Attempt = call.Attempt()
-		err := weir.Do(ctx, call.Gate(), w, func(ctx context.Context) error {
-			call.Sent()
-			return fn(ctx)
-		})
+		answer, err := call.do(ctx, w, fn)
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		if wait, stop := call.Decide(AnswerOf(err)); stop != Again || call.Wait(ctx, wait) != nil {
+		if wait, stop := call.Decide(answer); stop != Again || call.Wait(ctx, wait) != nil {
 			return err
 		}
 	}
+}
+
+// do is [weir.Do] for an attempt, but for what the gates are told: a quota of the target's is no overload, and a
+// target that cannot be reached is.
+func (c *Call) do(ctx context.Context, w weir.Work, fn func(context.Context) error) (Answer, error) {
+	p, err := c.Gate().Admit(ctx, w)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer p.Done(weir.NoSample) // after a panic; otherwise it is done already
+	c.Sent()
+	if err = fn(weir.WithPermit(ctx, c.Gate(), p)); err == nil {
+		p.Done(weir.OK)
+		return Answer{}, nil
+	}
+	a := AnswerOf(err)
+	switch ctx.Err() {
+	case context.Canceled:
+		a.Outcome = weir.Abandoned
+	case context.DeadlineExceeded:
+		a.Outcome = weir.Overload
+	}
+	p.Done(a.Outcome)
+	return a, err
 }
 
 // find returns what is known of a target, and makes room for one that is new.

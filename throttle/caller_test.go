@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -310,4 +311,51 @@ func TestCallAllocations(t *testing.T) {
 			t.Errorf("guard %d: %v allocations for a call", kind, n)
 		}
 	}
+}
+
+// What Do tells the gates is what AnswerOf says, and what has become of the context.
+func TestDoTellsTheGates(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		err  error
+		end  func(context.Context) (context.Context, context.CancelFunc)
+		want weir.Outcome
+	}{
+		{"success", nil, nil, weir.OK},
+		{"a fault of its own", errors.New("no such row"), nil, weir.Failed},
+		{"overload", errOverload, nil, weir.Overload},
+		{"a quota of the target's", &weir.Rejection{Reason: weir.ReasonQuota, Retryable: true}, nil, weir.OK},
+		{"no connection", &net.OpError{Op: "dial", Err: errors.New("connection refused")}, nil, weir.Overload},
+		{"the caller left", errors.New("interrupted"), context.WithCancel, weir.Abandoned},
+		{"out of time", errors.New("interrupted"), func(ctx context.Context) (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithTimeout(ctx, time.Second)
+			return ctx, func() { <-ctx.Done(); cancel() }
+		}, weir.Overload},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := mustCaller(t, CallerConfig{Retry: Retry{Attempts: 1}})
+				ctx, end := t.Context(), func() {}
+				if tt.end != nil {
+					ctx, end = tt.end(ctx)
+				}
+				_ = c.Do(ctx, "a", weir.Work{}, true, func(context.Context) error { end(); return tt.err })
+				if got := c.Targets()[0].Guard.Outcomes; len(got) != 1 || got[tt.want] != 1 {
+					t.Errorf("the guard was told %v, want one %v", got, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// In a handler, a back-off has to fit the deadline of the request that came in.
+func TestDoInAHandler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := mustCaller(t, CallerConfig{Retry: Retry{Backoff: time.Minute, MaxBackoff: time.Minute}})
+		ctx := weir.WithReceived(t.Context(), weir.Work{Deadline: time.Now().Add(30 * time.Second)})
+		began := time.Now()
+		if err := c.Do(ctx, "a", weir.Work{}, true, func(context.Context) error { return errOverload }); err == nil || time.Since(began) != 0 {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
 }

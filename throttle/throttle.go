@@ -27,8 +27,8 @@ import (
 // [weir.NoSample] say nothing of the server and do not count, and neither does work that was
 // cancelled. So work that never ends never counts. Give each call a time-out.
 //
-// Each class of priority has counts of its own, and the lower class is refused first. Exempt work
-// is counted and never refused.
+// Each class of priority has counts of its own, and the lower class is refused first. Exempt work is
+// never refused, and its results do not count.
 type Throttle struct {
 	front  gate.Front
 	random func() float64
