@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
 )
 
 // Answer is what is known of an attempt that did not succeed.
@@ -56,6 +58,7 @@ const (
 // on top, so the clients it names the same time to do not come back at once. A wait that does not
 // fit the deadline ends the call now.
 func (r *Retry) Next(attempt int, a Answer, safe bool, left time.Duration, random float64) (time.Duration, Stop) {
+	r = r.whole()
 	again := a.Outcome == weir.Overload || a.Quota || a.Outcome == weir.Failed && a.Transient
 	switch {
 	case a.Final:
@@ -77,6 +80,16 @@ func (r *Retry) Next(attempt int, a Answer, safe bool, left time.Duration, rando
 		return 0, StopLate
 	}
 	return wait, Again
+}
+
+// whole returns r with its defaults. Those of a [Caller] are filled in already.
+func (r *Retry) whole() *Retry {
+	if r.Attempts != 0 && r.Backoff != 0 && r.MaxBackoff != 0 && r.MaxTold != 0 {
+		return r
+	}
+	whole := *r
+	setting.Complete(&whole, new(fault.List)) // a value out of range stays as it is
+	return &whole
 }
 
 // backoff is the longest wait after an attempt.

@@ -90,6 +90,22 @@ func TestNext(t *testing.T) {
 	}
 }
 
+// A Retry alone has its defaults, too.
+func TestNextOfTheZeroRetry(t *testing.T) {
+	whole := retryOf(t, Retry{})
+	for attempt, a := range []Answer{
+		{Outcome: weir.Overload}, {Outcome: weir.Overload, Told: true, After: time.Minute}, {Outcome: weir.Overload}, {Outcome: weir.Overload, Told: true, After: time.Hour},
+	} {
+		wait, stop := new(Retry).Next(attempt%3, a, true, -1, 0.5)
+		if wantWait, want := whole.Next(attempt%3, a, true, -1, 0.5); wait != wantWait || stop != want {
+			t.Errorf("%+v: waits %v, %q; want %v, %q", a, wait, stop, wantWait, want)
+		}
+	}
+	if wait, stop := (&Retry{Attempts: 9, Backoff: time.Second}).Next(7, Answer{Outcome: weir.Overload}, true, -1, 0.5); wait != 5*time.Second || stop != Again {
+		t.Errorf("waits %v, %q", wait, stop)
+	}
+}
+
 func TestAnswerOf(t *testing.T) {
 	dial := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 	read := &net.OpError{Op: "read", Err: errors.New("connection reset by peer")}

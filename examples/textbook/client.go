@@ -184,7 +184,7 @@ func retries() table {
 	c.run()
 	t.add("attempts", fmt.Sprint(calls*theirAttempts), fmt.Sprint(sent))
 
-	retry := throttle.Retry{Attempts: 3, Backoff: 100 * time.Millisecond, MaxBackoff: 10 * time.Second, MaxTold: time.Minute}
+	var retry throttle.Retry
 	waits := func(after time.Duration, told bool) string {
 		a := refused
 		a.Told, a.After = told, after
