@@ -143,7 +143,11 @@ func (t *Transport) workOf(r *http.Request) (weir.Work, time.Time) {
 	if t.Work == nil {
 		return w, w.Deadline
 	}
+	latest := w.Deadline
 	w = t.described(r, w)
+	if !latest.IsZero() && (w.Deadline.IsZero() || w.Deadline.After(latest)) {
+		w.Deadline = latest // whatever is said, nobody waits for longer
+	}
 	if most, _, ok := weir.Received(ctx); ok {
 		w.Priority = min(w.Priority, most)
 	}
@@ -254,14 +258,23 @@ func tell(r *http.Request, w *weir.Work, deadline time.Time) http.Header {
 	if w.Attempt > 0 {
 		h[AttemptHeader] = []string{strconv.Itoa(w.Attempt)}
 	}
-	if len(h[TimeoutHeader]) == 0 && !deadline.IsZero() {
-		ms := max(1, time.Until(deadline).Milliseconds())
+	if left := time.Until(deadline); !deadline.IsZero() && !saysLess(h.Get(TimeoutHeader), left) {
+		ms := max(1, left.Milliseconds())
 		h[TimeoutHeader] = []string{strconv.FormatFloat(float64(ms)/1000, 'f', -1, 64)}
 	}
 	if _, _, ok := weir.Received(r.Context()); ok || w.Priority != weir.Normal {
 		h[PriorityHeader] = []string{weir.PriorityOf(w.Priority.Class()).String()}
 	}
 	return h
+}
+
+// saysLess reports whether a time-out that the caller has written itself, or passed on, ends before the call.
+func saysLess(timeout string, left time.Duration) bool {
+	if _, err := strconv.ParseFloat(timeout, 64); err == nil {
+		timeout += "s"
+	}
+	said, err := time.ParseDuration(timeout)
+	return err == nil && said > 0 && said < left
 }
 
 // answerTo returns what came of an attempt.
@@ -286,7 +299,7 @@ func answerTo(ctx context.Context, resp *http.Response, err error) throttle.Answ
 		a.Transient = true
 	}
 	a.After, a.Told = throttle.ParseRetryAfter(resp.Header["Retry-After"], time.Now())
-	if len(resp.Header["X-Envoy-Overloaded"]) > 0 {
+	if resp.StatusCode == http.StatusServiceUnavailable && len(resp.Header["X-Envoy-Overloaded"]) > 0 {
 		a.Outcome, a.Quota, a.Unstarted = weir.Overload, false, true
 	}
 	if resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable {
@@ -410,6 +423,14 @@ func (b *heldBody) Close() error {
 type heldConn struct {
 	*heldBody
 	io.Writer
+}
+
+// CloseWrite ends what is written, for a proxy that passes on half a close.
+func (c *heldConn) CloseWrite() error {
+	if half, ok := c.Writer.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return http.ErrNotSupported
 }
 
 // discard ends a response that nobody will read. What is left of a short body is read, so that the

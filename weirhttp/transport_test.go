@@ -116,6 +116,8 @@ func TestTransportRetries(t *testing.T) {
 		{"a bad gateway", "PUT", say(502, ""), 3, jitter, 3, 3},
 		{"a bad gateway to a POST", "POST", say(502, ""), 1, 0, 1, 1},
 		{"envoy is overloaded", "POST", say(503, "", "X-Envoy-Overloaded", "true"), 3, jitter, 3, 0},
+		{"a success through an envoy that was overloaded before", "POST", say(200, "fine", "X-Envoy-Overloaded", "true"), 1, 0, 1, 1},
+		{"an error behind an overloaded envoy", "POST", say(500, "", "X-Envoy-Overloaded", "true"), 1, 0, 1, 1},
 		{"weir refused a POST", "POST", refuse(queueFull), 3, 4*time.Second + jitter, 3, 0},
 		{"weir is draining", "POST", refuse(weir.Rejection{Reason: weir.ReasonDraining, Retryable: true, RetryAfter: time.Second}), 3, 2*time.Second + jitter, 3, 3},
 		{"weir says no", "GET", refuse(weir.Rejection{Reason: weir.ReasonQueueFull}), 1, 0, 1, 0},
@@ -307,13 +309,18 @@ func TestTransportHoldsTheSlot(t *testing.T) {
 type socket struct {
 	io.Reader
 	bytes.Buffer
-	closed bool
+	closed, ended bool
 }
 
 func (s *socket) Read(b []byte) (int, error) { return s.Reader.Read(b) }
 
 func (s *socket) Close() error {
 	s.closed = true
+	return nil
+}
+
+func (s *socket) CloseWrite() error {
+	s.ended = true
 	return nil
 }
 
@@ -337,6 +344,13 @@ func TestTransportSwitchesProtocols(t *testing.T) {
 	got := make([]byte, 5)
 	if _, err := io.ReadFull(both, got); err != nil || string(got) != "hello" || own.held() != 1 {
 		t.Errorf("read %q, %v, with %d slots held", got, err, own.held())
+	}
+	half, ok := both.(interface{ CloseWrite() error })
+	if !ok {
+		t.Fatalf("a %T cannot be closed by half", both)
+	}
+	if err := half.CloseWrite(); err != nil || !conn.ended || own.held() != 1 {
+		t.Errorf("%v, ended %v, %d slots held", err, conn.ended, own.held())
 	}
 	if err := both.Close(); err != nil || !conn.closed || own.held() != 0 {
 		t.Errorf("%v, closed %v, %d slots held", err, conn.closed, own.held())
@@ -546,6 +560,49 @@ func TestTransportTells(t *testing.T) {
 		}
 		if n := len(s.sent) - sent; n != 3 {
 			t.Errorf("%d attempts quietly", n)
+		}
+	})
+}
+
+// Nobody is told of more time than there is, whatever the request or the hook says.
+func TestTransportTellsNoMoreTime(t *testing.T) {
+	for _, tt := range []struct{ said, want string }{
+		{"", "2"}, {"1.5", "1.5"}, {"500ms", "500ms"}, {"30", "2"}, {"1m", "2"}, {"0", "2"}, {"-1", "2"}, {"NaN", "2"}, {"soon", "2"},
+	} {
+		t.Run(tt.said, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &sender{answer: say(200, "")}
+				tr := transportOf(t, s, throttle.CallerConfig{})
+				tr.Work = func(_ *http.Request, w *weir.Work) { w.Deadline = time.Now().Add(time.Hour) }
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+				defer cancel()
+				r := request(t, "GET", "").WithContext(ctx)
+				if tt.said != "" {
+					r.Header.Set(TimeoutHeader, tt.said)
+				}
+				if _, err := tr.RoundTrip(r); err != nil {
+					t.Fatal(err)
+				}
+				if got := s.sent[0].Header[TimeoutHeader]; !slices.Equal(got, []string{tt.want}) {
+					t.Errorf("told %q, want %q", got, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// A hook that forgets the deadline takes it from nobody: a wait beyond it ends the call at once.
+func TestTransportKeepsTheDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &sender{answer: say(503, "", "Retry-After", "10")}
+		tr := transportOf(t, s, throttle.CallerConfig{})
+		tr.Work = func(_ *http.Request, w *weir.Work) { *w = weir.Work{} }
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		began := time.Now()
+		resp, err := tr.RoundTrip(request(t, "GET", "").WithContext(ctx))
+		if err != nil || resp.StatusCode != 503 || time.Since(began) != 0 {
+			t.Errorf("%v, %v after %v", resp, err, time.Since(began))
 		}
 	})
 }
