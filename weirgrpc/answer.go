@@ -41,7 +41,7 @@ func answerTo(err error, trailer metadata.MD, opened bool) throttle.Answer {
 		refused := throttle.AnswerOfRejection(rej)
 		a.Outcome, a.Transient, a.Quota, a.Final = refused.Outcome, refused.Transient, refused.Quota, refused.Final
 		a.Unstarted = info.Metadata[relayed] == ""
-	case len(trailer["x-envoy-overloaded"]) > 0, !opened && status.Code(err) == codes.Unavailable:
+	case status.Code(err) == codes.Unavailable && (!opened || len(trailer["x-envoy-overloaded"]) > 0):
 		a.Outcome, a.Unstarted = weir.Overload, true
 	case a.Outcome == weir.OK && status.Code(err) == codes.ResourceExhausted:
 		a.Quota = true // see Classify

@@ -87,6 +87,7 @@ func TestAnswers(t *testing.T) {
 		{"the server's deadline", safe, server{err: status.Error(codes.DeadlineExceeded, "no")}, 3, jitter, 3, 0},
 		{"exhausted", safe, server{err: status.Error(codes.ResourceExhausted, "no")}, 3, jitter, 3, 0},
 		{"envoy is overloaded", unsafe, server{err: unavailable, trailer: metadata.MD{"x-envoy-overloaded": {"true"}}}, 3, jitter, 3, 0},
+		{"an error behind an overloaded envoy", unsafe, server{err: status.Error(codes.Internal, "no"), trailer: metadata.MD{"x-envoy-overloaded": {"true"}}}, 1, 0, 1, 1},
 
 		{"weir refused", unsafe, server{err: Status(full).Err()}, 3, 4*time.Second + jitter, 3, 0},
 		{"by another code", unsafe, server{err: Statuses{Overload: codes.ResourceExhausted}.Of(full).Err()}, 3, 4*time.Second + jitter, 3, 0},

@@ -126,8 +126,12 @@ func (c *Client) begin(ctx context.Context, method string, conn *grpc.ClientConn
 	w.Inherit(ctx)
 	most, _, came := weir.Received(ctx)
 	o.came = came
-	if c.Work != nil {
-		if c.Work(ctx, method, w); came {
+	if latest := w.Deadline; c.Work != nil {
+		c.Work(ctx, method, w)
+		if !latest.IsZero() && (w.Deadline.IsZero() || w.Deadline.After(latest)) {
+			w.Deadline = latest // whatever is said, nobody waits for longer
+		}
+		if came {
 			w.Priority = min(w.Priority, most)
 		}
 	}

@@ -559,6 +559,77 @@ func TestClientKnowsWhoRefused(t *testing.T) {
 	}
 }
 
+// A hook that forgets the deadline takes it from nobody: a wait beyond it ends the call at once.
+func TestClientKeepsTheDeadline(t *testing.T) {
+	address := start(t, &service{unary: func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+		return nil, weirgrpc.Status(&weir.Rejection{Reason: weir.ReasonQueueFull, Retryable: true, RetryAfter: 2 * patience}).Err()
+	}})
+	for name, hook := range map[string]func(*weir.Work){
+		"forgotten": func(w *weir.Work) { *w = weir.Work{} },
+		"later":     func(w *weir.Work) { w.Deadline = w.Deadline.Add(time.Hour) },
+	} {
+		c := clientOf(t, throttle.CallerConfig{Retry: throttle.Retry{MaxTold: time.Hour}})
+		c.Work = func(_ context.Context, _ string, w *weir.Work) { hook(w) }
+		_, err := through(t, c, address).UnaryCall(within(t), new(testgrpc.SimpleRequest))
+		if status.Code(err) != codes.Unavailable {
+			t.Errorf("%s: %v, want the refusal, without a wait for the deadline", name, err)
+		}
+	}
+}
+
+// A stream that has ended stays so, also if whoever receives asks again when the budget allows a retry.
+func TestClientStreamEndsOnce(t *testing.T) {
+	var calls atomic.Int32
+	address := start(t, &service{
+		unary: func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+			return new(testgrpc.SimpleResponse), nil
+		},
+		output: func(*testgrpc.StreamingOutputCallRequest, testgrpc.TestService_StreamingOutputCallServer) error {
+			calls.Add(1)
+			return status.Error(codes.Unavailable, "no")
+		},
+	})
+	client := through(t, clientOf(t, throttle.CallerConfig{Budget: throttle.BudgetConfig{Floor: -1}, Guard: throttle.NoGuard}), address)
+	out, err := client.StreamingOutputCall(within(t), new(testgrpc.StreamingOutputCallRequest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, first := out.Recv()
+	for range 20 { // of which a tenth may be tried again
+		if _, err := client.UnaryCall(within(t), new(testgrpc.SimpleRequest)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, second := out.Recv()
+	if status.Code(first) != codes.Unavailable || status.Code(second) != codes.Unavailable || calls.Load() != 1 {
+		t.Errorf("%v, then %v, after %d attempts", first, second, calls.Load())
+	}
+}
+
+// An interceptor further in that forgets the options of a call takes no slot along.
+func TestClientBeforeAForgetfulInterceptor(t *testing.T) {
+	own := newLimit(t, 2, -1)
+	address := start(t, &service{
+		output: func(*testgrpc.StreamingOutputCallRequest, testgrpc.TestService_StreamingOutputCallServer) error {
+			return status.Error(codes.Unavailable, "no")
+		},
+	})
+	forgetful := grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, _ ...grpc.CallOption) (grpc.ClientStream, error) {
+		return open(ctx, desc, conn, method)
+	})
+	client := through(t, clientOf(t, throttle.CallerConfig{Limit: own}), address, forgetful)
+	out, err := client.StreamingOutputCall(within(t), new(testgrpc.StreamingOutputCallRequest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := receive(out); status.Code(err) != codes.Unavailable {
+		t.Errorf("%v", err)
+	}
+	if n := own.Snapshot().InFlight; n != 0 {
+		t.Errorf("%d slots held after three attempts", n)
+	}
+}
+
 // Whether a method may be done twice is declared in its .proto file.
 func TestClientGoesByTheDeclaration(t *testing.T) {
 	method := func(name string, level descriptorpb.MethodOptions_IdempotencyLevel) *descriptorpb.MethodDescriptorProto {

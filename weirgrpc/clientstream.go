@@ -93,15 +93,21 @@ func (s *clientStream) end() {
 	s.cancel()
 	s.mu.Lock()
 	p := s.permit
-	s.request = nil
+	s.request, s.shown = nil, true // nothing begins it again
 	s.mu.Unlock()
 	p.Done(weir.NoSample) // done already, if the stream was one of grpc-go
 }
 
-func (s *clientStream) stream() grpc.ClientStream {
+// present returns the stream of the present attempt and its permit.
+func (s *clientStream) present() (grpc.ClientStream, weir.Permit) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.current
+	return s.current, s.permit
+}
+
+func (s *clientStream) stream() grpc.ClientStream {
+	stream, _ := s.present()
+	return stream
 }
 
 // show says that the application sees something of the answer now, and returns the stream and its
@@ -142,7 +148,7 @@ func (s *clientStream) SendMsg(m any) error {
 // RecvMsg implements [grpc.ClientStream].
 func (s *clientStream) RecvMsg(m any) error {
 	for {
-		stream := s.stream()
+		stream, p := s.present()
 		err := stream.RecvMsg(m)
 		if err == nil || err == io.EOF {
 			s.received(err == io.EOF)
@@ -153,6 +159,7 @@ func (s *clientStream) RecvMsg(m any) error {
 			server = &peer.Peer{}
 		}
 		answer, again := s.answer(err, stream.Trailer(), server), false
+		p.Done(answer.Outcome) // done already, if the stream was one of grpc-go
 		if s.repeatable() {
 			again, err = s.again(answer, err)
 		}
