@@ -200,7 +200,7 @@ func (m *middleware) refuse(w http.ResponseWriter, r *http.Request, err error) {
 		m.reject(w, r, rej)
 		return
 	}
-	writeRejection(w, r, rej, nil, m.random)
+	writeRejection(w, r, rej, told{}, m.random) // its handler has not begun
 }
 
 // copyBack copies to a request what later handlers set on a copy of it. The server

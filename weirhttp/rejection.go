@@ -67,15 +67,16 @@ func noCost(rej *weir.Rejection) bool { return rej.Reason == weir.ReasonTooLarge
 //	 "gate":"api","reason":"queue_full","value":256,"limit":256,"remaining":0,
 //	 "retryable":true,"retry_after_ms":1250}
 //
-// There may be three more members. "rule" is the rule of the gate. "window" is the number of the
+// There may be four more members. "rule" is the rule of the gate. "window" is the number of the
 // limit that refused if several hold together, from 1. "signal" is what binds the limit, such as
-// "cpu_throttling". Numbers that are not finite are null. Without an estimate retry_after_ms is left out, and a retryable
+// "cpu_throttling". "relayed" is true in the answer of a handler behind [Middleware], which passes on what
+// a gate further in has said: its own work had begun, so [Transport] takes it for no work that has not. Numbers that are not finite are null. Without an estimate retry_after_ms is left out, and a retryable
 // refusal gets a Retry-After of one second, plus the random part.
 //
 // The body of a refused request is not read. If more than a few kilobytes are still to come on
 // HTTP/1, the connection is closed after the answer.
 func WriteRejection(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
-	writeRejection(w, r, rej, nil, rand.Float64)
+	writeRejection(w, r, rej, told{relayed: begun(r)}, rand.Float64)
 }
 
 // WriteRejectionTo is [WriteRejection] for a trusted client. The document has three more
@@ -83,17 +84,26 @@ func WriteRejection(w http.ResponseWriter, r *http.Request, rej *weir.Rejection)
 // refused. Do not use it for strangers: the tenant may be another's name, and the class a
 // hint at what to pretend.
 func WriteRejectionTo(w http.ResponseWriter, r *http.Request, rej *weir.Rejection, work *weir.Work) {
-	writeRejection(w, r, rej, work, rand.Float64)
+	writeRejection(w, r, rej, told{work, begun(r)}, rand.Float64)
 }
 
-func writeRejection(w http.ResponseWriter, r *http.Request, rej *weir.Rejection, work *weir.Work, random func() float64) {
+// told is what a document says beside the refusal.
+type told struct {
+	work    *weir.Work // nil for strangers
+	relayed bool       // the handler's own work had begun
+}
+
+// begun reports whether a request has been admitted, so that only its handler can refuse it.
+func begun(r *http.Request) bool { return FromContext(r.Context()) != nil }
+
+func writeRejection(w http.ResponseWriter, r *http.Request, rej *weir.Rejection, more told, random func() float64) {
 	if rej == nil {
 		rej = &weir.Rejection{Retryable: true}
 	}
 	status := Status(rej)
 	buf := problemBuffers.Get().(*[]byte)
 	defer problemBuffers.Put(buf)
-	*buf = appendProblem((*buf)[:0], status, rej, work)
+	*buf = appendProblem((*buf)[:0], status, rej, more)
 
 	h := w.Header()
 	for _, name := range bodyHeaders {
@@ -177,8 +187,8 @@ var problemKinds = map[weir.Reason]problemKind{
 
 var unknownProblem = problemKind{"Reason", "The request was refused"}
 
-// appendProblem appends the problem document of rej. work is nil for strangers.
-func appendProblem(b []byte, status int, rej *weir.Rejection, work *weir.Work) []byte {
+// appendProblem appends the problem document of rej.
+func appendProblem(b []byte, status int, rej *weir.Rejection, more told) []byte {
 	kind, ok := problemKinds[rej.Reason]
 	switch {
 	case !ok:
@@ -208,7 +218,10 @@ func appendProblem(b []byte, status int, rej *weir.Rejection, work *weir.Work) [
 	if rej.RetryAfter > 0 {
 		b = strconv.AppendInt(append(b, `,"retry_after_ms":`...), roundUp(rej.RetryAfter, time.Millisecond), 10)
 	}
-	if work != nil {
+	if more.relayed {
+		b = append(b, `,"relayed":true`...)
+	}
+	if work := more.work; work != nil {
 		b = append(append(b, `,"class":"`...), work.Priority.String()...)
 		b = append(b, '"')
 		if work.Tenant != "" {

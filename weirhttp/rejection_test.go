@@ -54,7 +54,7 @@ func TestStatusAndRetryAfter(t *testing.T) {
 		rej := &weir.Rejection{Gate: "g", Reason: tt.reason, RetryAfter: tt.after, Retryable: tt.retryable}
 		for random, want := range map[*func() float64]string{ptr(lowest): tt.low, ptr(highest): tt.high} {
 			w := httptest.NewRecorder()
-			writeRejection(w, httptest.NewRequest("GET", "/", nil), rej, nil, *random)
+			writeRejection(w, httptest.NewRequest("GET", "/", nil), rej, told{}, *random)
 			if w.Code != tt.status {
 				t.Errorf("%v: status %d, want %d", tt.reason, w.Code, tt.status)
 			}
@@ -210,7 +210,7 @@ func FuzzRejection(f *testing.F) {
 			Cause: errors.New(gate), Signal: rule,
 		}
 		w := httptest.NewRecorder()
-		writeRejection(w, httptest.NewRequest("POST", "/", strings.NewReader("x")), rej, nil, func() float64 { return random })
+		writeRejection(w, httptest.NewRequest("POST", "/", strings.NewReader("x")), rej, told{}, func() float64 { return random })
 		checkProblem(t, w, rej)
 		checkHeaders(t, w.Header(), rej)
 	})

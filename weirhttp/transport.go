@@ -337,6 +337,7 @@ func asRefused(resp *http.Response, a throttle.Answer) throttle.Answer {
 		Type      string      `json:"type"`
 		Reason    weir.Reason `json:"reason"`
 		Retryable bool        `json:"retryable"`
+		Relayed   bool        `json:"relayed"`
 		Millis    int64       `json:"retry_after_ms"`
 	}
 	if body.err != nil || json.Unmarshal(body.head, &doc) != nil || !strings.HasPrefix(doc.Type, reasonDocs) {
@@ -348,7 +349,9 @@ func asRefused(resp *http.Response, a throttle.Answer) throttle.Answer {
 	} else if a.Told {
 		rej.RetryAfter = a.After
 	}
-	return throttle.AnswerOfRejection(&rej)
+	a = throttle.AnswerOfRejection(&rej)
+	a.Unstarted = !doc.Relayed
+	return a
 }
 
 // aheadBody is a body whose beginning is read before anybody asks for it. Close ends that, too.

@@ -756,6 +756,52 @@ func TestTransportBeforeMiddleware(t *testing.T) {
 	client.CloseIdleConnections()
 }
 
+// What a handler refuses by a gate further in has begun: a POST is not done twice. What a gate before the
+// handler refuses has not.
+func TestTransportKnowsWhatHasBegun(t *testing.T) {
+	full := newFakeGate(0)
+	full.refuse = &weir.Rejection{Gate: "db", Reason: weir.ReasonQueueFull, Retryable: true, RetryAfter: time.Millisecond}
+	var done int
+	byHandler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		done++ // what must not be done twice
+		_, err := full.Admit(r.Context(), weir.Work{})
+		WriteRejection(w, r, weir.AsRejection(err))
+	})
+	toPeer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		done++
+		WriteRejectionTo(w, r, weir.AsRejection(full.refuse), &weir.Work{})
+	})
+	open := newFakeGate(1)
+	for _, tt := range []struct {
+		name, method string
+		handler      http.Handler
+		attempts     int
+		done         int
+	}{
+		{"the handler, a POST", "POST", Middleware(open)(byHandler), 1, 1},
+		{"the handler, a GET", "GET", Middleware(open)(byHandler), 3, 3},
+		{"the handler to a trusted peer, a POST", "POST", Middleware(open)(toPeer), 1, 1},
+		{"a gate before the handler", "POST", Middleware(full)(byHandler), 3, 0},
+		{"a gate before the handler, behind another", "POST", Middleware(open)(Middleware(full)(byHandler)), 3, 0},
+		{"a handler that is the gate", "POST", byHandler, 3, 3},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				done = 0
+				s := &sender{answer: func(int, *http.Request) (*http.Response, error) {
+					w := httptest.NewRecorder()
+					tt.handler.ServeHTTP(w, httptest.NewRequest(tt.method, "/", nil))
+					return w.Result(), nil
+				}}
+				tr := transportOf(t, s, throttle.CallerConfig{})
+				if _, err := tr.RoundTrip(request(t, tt.method, "")); err != nil || len(s.sent) != tt.attempts || done != tt.done {
+					t.Errorf("%v: %d attempts, done %d times; want %d and %d", err, len(s.sent), done, tt.attempts, tt.done)
+				}
+			})
+		})
+	}
+}
+
 // A server that cannot be reached is overload, and safe to try again.
 func TestTransportWithoutAServer(t *testing.T) {
 	srv := serve(t, "HTTP/1.1", http.NotFoundHandler())
