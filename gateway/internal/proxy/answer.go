@@ -69,9 +69,12 @@ func (u *Upstream) refuse(w http.ResponseWriter, r *http.Request, call *Call, er
 	u.problem(w, call, http.StatusBadGateway, err.Error())
 }
 
-// Refuse answers a request that a gate has refused. Only a trusted peer gets the class, tenant and
-// bucket. A tenant may be somebody else's name, and a class would tell others what to claim.
+// Refuse answers a request that a gate has refused, of the route or of a target. Only a trusted peer gets
+// the class, tenant and bucket. A tenant may be somebody else's name, and a class would tell others what to
+// claim.
 func (c *Call) Refuse(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
+	trusted := c.Policy != nil && c.Policy.Trusted(r)
+	rej = c.Route.Told(&c.Work, trusted, rej)
 	c.By, c.Rejection = ByGate, rej
 	c.Quotas.SetHeaders(w.Header(), c.Work, rej)
 	if c.GRPC {
@@ -79,7 +82,7 @@ func (c *Call) Refuse(w http.ResponseWriter, r *http.Request, rej *weir.Rejectio
 		return
 	}
 	boundAnswer(w)
-	if c.Policy != nil && c.Policy.Trusted(r) {
+	if trusted {
 		weirhttp.WriteRejectionTo(w, r, rej, &c.Work)
 		return
 	}

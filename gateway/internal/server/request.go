@@ -142,7 +142,7 @@ func refuse(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
 		q.call.WriteBodyProblem(w, q.body.err)
 		return
 	}
-	q.call.Refuse(w, r, q.call.Route.Told(&q.call.Work, q.call.Policy.Trusted(r), rej))
+	q.call.Refuse(w, r, rej)
 }
 
 // decided is called when the gates of the route have decided. It notes how long they took, without

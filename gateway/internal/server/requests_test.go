@@ -58,34 +58,43 @@ func TestPassesThrough(t *testing.T) {
 	f([]string{}, "hello;127.0.0.1;http;;") // nobody
 }
 
-// While retries are common among what a route refuses, its clients are told not to come back.
+// While retries are common among what a route refuses, its clients are told not to come back: by the route's
+// own gate and by those of its targets.
 func TestRetriesThatAreCommon(t *testing.T) {
-	release := make(chan struct{})
-	inside := make(chan struct{})
-	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {
-		inside <- struct{}{}
-		<-release
-	})
-	cfg := baseConfig(t, up.URL)
-	change(cfg, func(_ *config.Upstream, l *policy.LimitSpec) { l.Limit, l.Queue = 1, policy.QueueSpec{Len: -1} })
-	g := start(t, cfg, Options{})
-	var wg sync.WaitGroup
-	wg.Go(func() { get(t, g.url) })
-	<-inside
-	for i := range 12 {
-		req, err := http.NewRequest(http.MethodGet, g.url, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("X-Weir-Attempt", "1")
-		res, body := do(t, req)
-		final := strings.Contains(body, `"retryable":false`)
-		if told := res.Header.Get("Retry-After") != ""; res.StatusCode != http.StatusServiceUnavailable || final != (i >= 9) || told == final {
-			t.Errorf("retry %d: %d, Retry-After %q, %s", i+1, res.StatusCode, res.Header.Get("Retry-After"), body)
-		}
+	full := policy.LimitSpec{Limit: 1, Queue: policy.QueueSpec{Len: -1}}
+	for where, set := range map[string]func(*config.Upstream, *policy.LimitSpec){
+		"the route":  func(_ *config.Upstream, l *policy.LimitSpec) { l.Limit, l.Queue = full.Limit, full.Queue },
+		"the target": func(u *config.Upstream, _ *policy.LimitSpec) { u.Limit = &full },
+	} {
+		t.Run(where, func(t *testing.T) {
+			release := make(chan struct{})
+			inside := make(chan struct{})
+			up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {
+				inside <- struct{}{}
+				<-release
+			})
+			cfg := baseConfig(t, up.URL)
+			change(cfg, set)
+			g := start(t, cfg, Options{})
+			var wg sync.WaitGroup
+			wg.Go(func() { get(t, g.url) })
+			<-inside
+			for i := range 12 {
+				req, err := http.NewRequest(http.MethodGet, g.url, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				req.Header.Set("X-Weir-Attempt", "1")
+				res, body := do(t, req)
+				final := strings.Contains(body, `"retryable":false`)
+				if told := res.Header.Get("Retry-After") != ""; res.StatusCode != http.StatusServiceUnavailable || final != (i >= 9) || told == final {
+					t.Errorf("retry %d: %d, Retry-After %q, %s", i+1, res.StatusCode, res.Header.Get("Retry-After"), body)
+				}
+			}
+			close(release)
+			wg.Wait()
+		})
 	}
-	close(release)
-	wg.Wait()
 }
 
 func TestNoRoute(t *testing.T) {
