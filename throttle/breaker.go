@@ -18,8 +18,9 @@ import (
 // and never stops sending.
 //
 // A failure is [weir.Overload] or [weir.Failed], a success [weir.OK]. Other outcomes say nothing. A
-// probe that ends with one of those, or is cancelled, gives its place back. So does one that has not
-// ended after BreakerConfig.Open. Exempt work passes and does not count.
+// probe that ends with one of those, or is cancelled, gives its place back. If all places are taken, and no
+// probe has begun or ended for BreakerConfig.Open, they are given up, and other probes are let through.
+// Exempt work passes and does not count.
 type Breaker struct {
 	front gate.Front
 

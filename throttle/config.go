@@ -88,7 +88,8 @@ type BreakerConfig struct {
 	Run int `min:"0" max:"1000000"`
 
 	// Open is how long the breaker refuses everything before it lets probes through. From 1 ms
-	// to 1 h, default 5 s. It is also how long a probe may take. After that its place is another's.
+	// to 1 h, default 5 s. It is also how long probes may hold all places without one of them ending.
+	// After that the places are others'.
 	Open time.Duration `default:"5s" min:"1ms" max:"1h"`
 	// Probes is how many probes may be under way at a time. The breaker closes when as many have
 	// succeeded in a row. From 1 to 1,000, default 3.
