@@ -69,6 +69,11 @@ func TestBreakerSteps(t *testing.T) {
 			{5 * time.Second, admit, HalfOpen}, {5 * time.Second, fail, Open},
 			{9 * time.Second, refuse, Open}, {10 * time.Second, admit, HalfOpen},
 		}},
+		{"good probes before a failed one do not count", BreakerConfig{Run: 1, Probes: 2}, []step{
+			{0, admit, Closed}, {0, fail, Open},
+			{5 * time.Second, admit, HalfOpen}, {5 * time.Second, ok, HalfOpen}, {5 * time.Second, admit, HalfOpen}, {5 * time.Second, fail, Open},
+			{10 * time.Second, admit, HalfOpen}, {10 * time.Second, ok, HalfOpen}, {10 * time.Second, admit, HalfOpen}, {10 * time.Second, ok, Closed},
+		}},
 		{"a probe without a result gives its place back", BreakerConfig{Run: 1, Probes: 1}, []step{
 			{0, admit, Closed}, {0, fail, Open},
 			{5 * time.Second, admit, HalfOpen}, {5 * time.Second, refuse, HalfOpen},

@@ -86,6 +86,24 @@ func TestBudgetFloorOfAShortWindow(t *testing.T) {
 	}
 }
 
+// Five requests a second are half a retry a second. A second may have one, so that the tenth is reached.
+func TestBudgetOfFewRequests(t *testing.T) {
+	b := budgetOf(t, BudgetConfig{})
+	retries := 0
+	for second := range 60 {
+		now := time.Duration(second) * time.Second
+		for range 5 {
+			b.request(now)
+			if _, ok := b.charge(now); ok && second >= 30 {
+				retries++
+			}
+		}
+	}
+	if retries != 15 {
+		t.Errorf("%d retries for 150 requests, want 15", retries)
+	}
+}
+
 // What is given back can be used again, once, and not after its window is over.
 func TestBudgetRefund(t *testing.T) {
 	b := budgetOf(t, BudgetConfig{})

@@ -113,6 +113,26 @@ func TestDoRefusedHere(t *testing.T) {
 	}
 }
 
+// Whatever is said of an attempt that was not sent, nothing follows it.
+func TestDecideOfWhatWasNotSent(t *testing.T) {
+	c := mustCaller(t, CallerConfig{})
+	refused := Answer{Outcome: weir.Overload, Unstarted: true}
+	call := c.Start("a", time.Time{}, true)
+	if _, stop := call.Decide(refused); stop != StopRefused {
+		t.Errorf("the first attempt: %q", stop)
+	}
+	call.Sent()
+	if _, stop := call.Decide(refused); stop != Again {
+		t.Fatalf("%q", stop)
+	}
+	if _, stop := call.Decide(refused); stop != StopRefused {
+		t.Errorf("the second attempt: %q", stop)
+	}
+	if call.End(); c.Targets()[0].RetriesLeft != 5 {
+		t.Errorf("%d retries left: the one that was not sent is not given back", c.Targets()[0].RetriesLeft)
+	}
+}
+
 // The own limit stands behind the guard: what the guard refuses does not ask it.
 func TestOwnLimitIsBehindTheGuard(t *testing.T) {
 	own := &openGate{}
