@@ -606,6 +606,27 @@ func TestClientStreamEndsOnce(t *testing.T) {
 	}
 }
 
+// The deadline that a hook sets is waited for by nobody once the stream has ended.
+func TestClientStreamEndsItsContext(t *testing.T) {
+	address := start(t, &service{output: func(*testgrpc.StreamingOutputCallRequest, testgrpc.TestService_StreamingOutputCallServer) error {
+		return nil
+	}})
+	var inner context.Context
+	watching := grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		inner = ctx
+		return open(ctx, desc, conn, method, opts...)
+	})
+	c := clientOf(t, throttle.CallerConfig{})
+	c.Work = func(_ context.Context, _ string, w *weir.Work) { w.Deadline = time.Now().Add(patience / 2) }
+	out, err := through(t, c, address, watching).StreamingOutputCall(within(t), new(testgrpc.StreamingOutputCallRequest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := receive(out); n != 0 || err != nil || inner.Err() == nil {
+		t.Errorf("%d answers, %v; the context says %v", n, err, inner.Err())
+	}
+}
+
 // An interceptor further in that forgets the options of a call takes no slot along.
 func TestClientBeforeAForgetfulInterceptor(t *testing.T) {
 	own := newLimit(t, 2, -1)
