@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"time"
 
@@ -169,6 +170,36 @@ func ExampleWithRejection() {
 		}))
 	guard(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
 	// Output: refused: api limit
+}
+
+// Clients are told not to come back while retries are common among what is refused. A policy's routes do the
+// same by policy.Route.Told.
+func ExampleWithRejection_retries() {
+	full := weir.Must(limit.New(limit.Config{Name: "api", Limit: 1, Queue: limit.Queue{Len: -1}}))
+	defer full.Close()
+	p, _ := full.TryAdmit(weir.Work{})
+	defer p.Done(weir.NoSample)
+
+	attempts := throttle.NewAttempts(nil)
+	guard := weirhttp.Middleware(full, weirhttp.WithRejection(
+		func(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
+			n, _ := strconv.Atoi(r.Header.Get(weirhttp.AttemptHeader)) // no number is the first attempt
+			const trusted = true                                       // in this example all clients are
+			weirhttp.WriteRejection(w, r, attempts.Told(&weir.Work{Attempt: n}, trusted, rej))
+		}))
+	h := guard(http.NotFoundHandler())
+	for i := range 12 {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Header.Set(weirhttp.AttemptHeader, "1")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if i == 0 || i == 11 {
+			fmt.Println(w.Code, "come back:", w.Header().Get("Retry-After") != "")
+		}
+	}
+	// Output:
+	// 503 come back: true
+	// 503 come back: false
 }
 
 // A server that tells each user how much is left. The example owns the clock; leave

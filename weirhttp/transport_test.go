@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -817,5 +818,66 @@ func TestTransportWithoutAServer(t *testing.T) {
 	}
 	if _, err := client.Get(url); weir.AsRejection(err) == nil {
 		t.Errorf("%v, want a refusal by the breaker after three attempts", err)
+	}
+}
+
+// Calls at once through a server that refuses, stalls and hangs up, of which many are given up: no slot is lost,
+// and nothing stays charged that was not sent.
+func TestTransportStorm(t *testing.T) {
+	for _, protocol := range protocols {
+		var n atomic.Int32
+		srv := serve(t, protocol, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch n.Add(1) % 6 {
+			case 0:
+				WriteRejection(w, r, &weir.Rejection{Gate: "shop", Reason: weir.ReasonQueueFull, Retryable: true, RetryAfter: time.Millisecond})
+			case 1:
+				w.Header()["Content-Type"] = problemType
+				w.WriteHeader(http.StatusServiceUnavailable)
+				_ = http.NewResponseController(w).Flush()
+				<-r.Context().Done() // the document never comes
+			case 2:
+				panic(http.ErrAbortHandler)
+			case 3:
+				_, _ = io.WriteString(w, "half")
+				_ = http.NewResponseController(w).Flush()
+				panic(http.ErrAbortHandler)
+			default:
+				_, _ = io.Copy(w, r.Body)
+			}
+		}))
+		own := newFakeGate(8)
+		caller := weir.Must(throttle.NewCaller(throttle.CallerConfig{Limit: own, Guard: throttle.NoGuard,
+			Budget: throttle.BudgetConfig{Ratio: 1}, Retry: throttle.Retry{Backoff: time.Millisecond, MaxBackoff: time.Millisecond}}))
+		client := &http.Client{Transport: &Transport{Base: srv.Client().Transport, Caller: caller}}
+		var callers sync.WaitGroup
+		for i := range 64 {
+			callers.Go(func() {
+				ctx, leave := context.WithCancel(t.Context())
+				defer leave()
+				if i%4 == 0 {
+					time.AfterFunc(time.Duration(i)*100*time.Microsecond, leave)
+				}
+				r, err := http.NewRequestWithContext(ctx, http.MethodPut, srv.URL, strings.NewReader("hello"))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				resp, err := client.Do(r)
+				if err != nil {
+					return
+				}
+				if i%3 > 0 {
+					late := time.AfterFunc(patience, leave) // a document that never comes
+					_, _ = io.Copy(io.Discard, resp.Body)
+					late.Stop()
+				}
+				_ = resp.Body.Close()
+			})
+		}
+		callers.Wait()
+		if own.held() != 0 {
+			t.Errorf("%s: %d slots held", protocol, own.held())
+		}
+		client.CloseIdleConnections()
 	}
 }
