@@ -1,7 +1,6 @@
 package control
 
 import (
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -149,36 +148,6 @@ func TestBeliefRestores(t *testing.T) {
 	}
 }
 
-// While the process stands still nothing is learned, whichever way its clock jumps.
-func TestBeliefOutlivesASuspension(t *testing.T) {
-	for _, jump := range []time.Duration{time.Minute, -time.Minute, 100 * time.Hour} {
-		g := worldOf(newBelief(t, BeliefConfig{}), 30)
-		before := g.run(30 * time.Second)
-		b := g.k.(*Belief)
-		laws := b.laws
-		now := g.now + g.d.Next + jump
-		d := b.Update(&Window{Now: now, Elapsed: max(0, jump), Limit: g.d.Limit, MeanInFlight: 30, Saturated: max(0, jump), Abandoned: 1000, Timed: 1000,
-			LatencySum: 1000 * time.Minute, Latencies: []time.Duration{time.Minute},
-			Samples: []Sample{{Start: now - time.Minute, Latency: time.Minute, Concurrency: 30}}})
-		if !strings.Contains(d.Reason, "stood still") || b.laws != laws {
-			t.Errorf("after %v: %+v", jump, d)
-		}
-		if after := b.Save().Limit; math.Abs(math.Log(after/before)) > 0.3 {
-			t.Errorf("after %v: %v, before %v", jump, after, before)
-		}
-		// What was inside meanwhile ends in the windows after it too, and what was admitted later counts again.
-		mean := b.mean
-		for i, admitted := range []time.Duration{g.now, now + ms} {
-			now += 100 * ms
-			d := b.Update(&Window{Now: now, Elapsed: 100 * ms, Limit: g.d.Limit, MeanInFlight: 30, Saturated: 100 * ms, OK: 1, Timed: 1, LatencySum: time.Minute,
-				Latencies: []time.Duration{time.Minute}, Samples: []Sample{{Start: admitted, Latency: time.Minute, Concurrency: 30}}})
-			if counts := i == 1; strings.Contains(d.Reason, "stood still") == counts || (b.mean != mean) != counts {
-				t.Errorf("window %d after %v: %+v, a mean of %v, before %v", i, jump, d, b.mean, mean)
-			}
-		}
-	}
-}
-
 // Whatever it is told, no number sticks that is none.
 func TestBeliefIsNeverLost(t *testing.T) {
 	odd := []float64{math.NaN(), math.Inf(1), math.Inf(-1), 0, -1, 1e300}
@@ -221,19 +190,6 @@ func TestBeliefBounds(t *testing.T) {
 			}
 		}
 		g.run(200 * time.Millisecond)
-	}
-}
-
-// A process that is suspended for a minute in the middle of a climb goes on with it.
-func TestBeliefOutlivesASuspendedClimb(t *testing.T) {
-	g := worldOf(newBelief(t, BeliefConfig{}), 200)
-	g.run(200 * ms)
-	if g.k.(*Belief).mode == tracking {
-		t.Fatal("the climb is over already")
-	}
-	g.now += time.Minute // what was inside ended meanwhile, and is told at once
-	if got := g.run(60*time.Second) / 200; got < .85 || got > 1.6 {
-		t.Errorf("%.2f times as many as there are places", got)
 	}
 }
 
@@ -435,96 +391,6 @@ func TestBeliefGoesUpForAReason(t *testing.T) {
 	}
 }
 
-// Work becomes so long that most of it is late at any limit. That cuts the limit, and yet it is not
-// forgotten that the places are as many as before.
-func TestBeliefComesBackFromCuts(t *testing.T) {
-	const places = 54
-	g := worldOf(newBelief(t, BeliefConfig{}), places)
-	queue, mean := queueOf(places), 100*ms
-	g.serve = func(g *world) time.Duration {
-		return queue(g.now, time.Duration(g.random.ExpFloat64()*float64(mean)))
-	}
-	g.good = func(life time.Duration) bool { return life <= 260*ms }
-	g.run(40 * time.Second)
-	mean *= 4
-	cuts := 0
-	g.decided = func(d Decision) {
-		if strings.HasPrefix(d.Reason, "less than half") {
-			cuts++
-		}
-	}
-	g.run(30 * time.Second)
-	if cuts < 2 {
-		t.Fatalf("%d cuts", cuts)
-	}
-	if got := g.run(30 * time.Second); got < 0.7*places {
-		t.Errorf("%.1f slots for %d places, after %d cuts", got, places, cuts)
-	}
-}
-
-// late is a window of a second in which work ends that took so long, and is of no use.
-func late(now time.Duration, limit int64, took time.Duration) *Window {
-	w := &Window{Now: now, Elapsed: time.Second, Limit: limit, MeanInFlight: float64(limit), InFlight: limit, Saturated: time.Second}
-	for range 20 {
-		w.Abandoned++
-		w.Timed++
-		w.LatencySum += took
-		w.Latencies = append(w.Latencies, took)
-		w.Samples = append(w.Samples, Sample{Start: now - took, Latency: took, Concurrency: float64(limit)})
-	}
-	return w
-}
-
-// What was admitted before a cut goes on ending long after it. It is no reason for the next.
-func TestBeliefCutsOnceForWhatWasInside(t *testing.T) {
-	b := newBelief(t, BeliefConfig{})
-	b.Restore(State{Limit: 100})
-	cuts := map[int]bool{}
-	for second := 1; second <= 25; second++ {
-		before := b.at
-		b.Update(late(time.Duration(second)*time.Second, b.limit(), 10*time.Second))
-		if b.at < before {
-			cuts[second] = true
-		}
-	}
-	if want := map[int]bool{1: true, 11: true, 21: true}; !maps.Equal(cuts, want) {
-		t.Errorf("cuts after %v seconds, want %v", cuts, want)
-	}
-	// A clock that goes back does not put the next one off.
-	limit := b.limit()
-	for second := range 12 {
-		b.Update(late(time.Duration(second)*time.Second, b.limit(), time.Second))
-	}
-	if now := b.limit(); float64(now) > 0.5*float64(limit) {
-		t.Errorf("%d slots after the clock went back, %d before", now, limit)
-	}
-}
-
-// A step up after which nothing is of use was too far. It is not an outage, after which a climb
-// would begin anew, and where it led is not what was best before.
-func TestBeliefStepsTooFar(t *testing.T) {
-	places := queueOf(4)
-	g := worldOf(newBelief(t, BeliefConfig{}), 0)
-	g.serve = func(g *world) time.Duration { return places(g.now, g.around(20*ms)) }
-	g.good = func(life time.Duration) bool { return life < 130*ms } // 20 inside take 100 ms
-	climbs := 0
-	g.decided = func(d Decision) {
-		if d.Reason == "good answers again" {
-			climbs++
-		}
-	}
-	b := g.k.(*Belief)
-	for b.mode != tracking {
-		g.window()
-	}
-	if b.before.at != 0 {
-		t.Errorf("after the climb %.0f slots are remembered", math.Exp(b.before.at))
-	}
-	if got := g.run(20 * time.Second); climbs > 0 || got > 22 {
-		t.Errorf("%d more climbs, %.1f slots", climbs, got)
-	}
-}
-
 // Few inside say how fast work is alone. When the first slots are all in use, that tells a small pool
 // from a large one at once.
 func TestBeliefKnowsASmallPoolFromItsFirstWork(t *testing.T) {
@@ -573,113 +439,6 @@ func TestBeliefCountsForAsLongAsWorkTakes(t *testing.T) {
 			OK: n, Timed: n, LatencySum: time.Duration(n) * 5 * time.Second / 2, Latencies: []time.Duration{5 * time.Second / 2}})
 		if d.Extend != tt.extend {
 			t.Errorf("%v: %+v", tt.counted, d)
-		}
-	}
-}
-
-// A clock that jumps makes work take an hour, or less than no time. The limit neither
-// collapses nor leaves for good.
-func TestBeliefAndAClockThatJumps(t *testing.T) {
-	const places = 30
-	j := &jumping{Belief: newBelief(t, BeliefConfig{})}
-	g := worldOf(j, places)
-	g.run(20 * time.Second)
-	g.decided = func(d Decision) {
-		if d.Limit < places/3 || d.Limit > 4*places || d.Estimate != (Estimate{}) && !sensible(d.Estimate) {
-			t.Fatalf("%v after a jump to %v: %+v", g.now-j.at, j.ahead, d)
-		}
-	}
-	for i := range 40 {
-		j.jump(g.now, []time.Duration{time.Hour, 0, -time.Hour, 0, time.Second, 0}[i%6])
-		for g.now < j.at+3*time.Second {
-			g.window()
-		}
-	}
-	// It goes on learning by a clock that is behind.
-	j.jump(g.now, -time.Hour)
-	g.resize(2 * places)
-	g.decided = nil
-	if got := g.run(2 * time.Minute); got < 1.4*places || got > 3.2*places {
-		t.Errorf("%.1f slots for %d places", got, 2*places)
-	}
-}
-
-// jumping is a belief whose clock is ahead since a moment. What was inside then began by the
-// clock as it was, and ends by the clock as it is.
-type jumping struct {
-	*Belief
-	at, ahead, before time.Duration
-}
-
-func (j *jumping) jump(at, ahead time.Duration) { j.at, j.before, j.ahead = at, j.ahead, ahead }
-
-func (j *jumping) Update(w *Window) Decision {
-	seen := *w
-	seen.Now += j.ahead
-	seen.Samples = slices.Clone(w.Samples)
-	for i := range seen.Samples {
-		s := &seen.Samples[i]
-		if s.Start >= j.at {
-			s.Start += j.ahead
-			continue
-		}
-		s.Start += j.before
-		s.Latency += j.ahead - j.before
-	}
-	return j.Belief.Update(&seen)
-}
-
-// Where work makes other work fail, two at a time get most done, and of a hundred nothing succeeds. The
-// limit comes down from wherever it begins, and does not go back up there.
-func TestBeliefWhereWorkSpoilsOther(t *testing.T) {
-	for _, first := range []int64{4, 20, 128, 1000} {
-		g := worldOf(newBelief(t, BeliefConfig{Initial: first}), 30)
-		g.fails = func(g *world) bool { return g.random.Float64() > math.Pow(0.65, float64(len(g.inside))) }
-		g.run(20 * time.Second)
-		good, all := int64(0), time.Duration(0)
-		g.decided = func(d Decision) { all, good = all+g.w.Elapsed, good+g.w.OK }
-		got := g.run(40 * time.Second)
-		if rate := float64(good) / all.Seconds(); got > 5 || rate < 0.8*65 {
-			t.Errorf("from %d: %.1f slots, %.0f answers a second; with two it would be 65", first, got, rate)
-		}
-	}
-}
-
-// Failing that has nothing to do with the limit leaves it where it was, or brings it back there.
-func TestBeliefOutlivesFailing(t *testing.T) {
-	const places = 30
-	for name, fails := range map[string]func(*world) bool{
-		"six of ten, for good":   func(g *world) bool { return g.random.IntN(10) < 6 && g.now > 20*time.Second },
-		"all, for five seconds":  func(g *world) bool { return g.now > 20*time.Second && g.now < 25*time.Second },
-		"half, for five seconds": func(g *world) bool { return g.random.IntN(2) == 0 && g.now > 20*time.Second && g.now < 25*time.Second },
-	} {
-		g := worldOf(newBelief(t, BeliefConfig{}), places)
-		g.fails = fails
-		g.run(30 * time.Second)
-		if got := g.run(40 * time.Second); got < 0.85*places || got > 1.6*places {
-			t.Errorf("%s: %.1f slots for %d places", name, got, places)
-		}
-	}
-}
-
-// Chance brings as many false alarms as there are windows. So where windows are short, it takes more of them.
-func TestAlarmsAreAsRareWhereWindowsAreShort(t *testing.T) {
-	for seconds, want := range map[float64]int{0.05: 3, 0.1: 3, 0.5: 2, 1: 2, 1.5: 2} {
-		for _, side := range []int{-1, 1} {
-			var c cusum
-			windows, got := 0, 0
-			for ; got == 0 && windows < 100; windows++ {
-				got = c.add(float64(side)*math.Ln2, 0.01, seconds)
-			}
-			if windows != want || got != side {
-				t.Errorf("windows of %v s: %d after %d of them, want %d after %d", seconds, got, windows, side, want)
-			}
-		}
-	}
-	var c cusum
-	for _, seconds := range []float64{0, -1, math.NaN()} {
-		if got := c.add(-math.Ln2, 0.01, seconds); got != 0 {
-			t.Errorf("a window of %v s: %d", seconds, got)
 		}
 	}
 }
