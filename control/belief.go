@@ -37,8 +37,8 @@ type BeliefConfig struct {
 // While work waits, the limit is held for four service times, from 0.1 to 4 s. This is a
 // stretch. Where work takes seconds, a stretch lasts one and a half service times. What was
 // admitted in it says one number to the laws: how fast work was at that concurrency.
-// Service times are cut off at sixteen times the median, or four times the mean. Work belongs to the stretch
-// in which it was admitted, whenever it ends.
+// Service times are cut off at sixteen times the median, or at four times the mean if that is
+// more. Work belongs to the stretch in which it was admitted, whenever it ends.
 //
 // # How it decides
 //
@@ -89,9 +89,10 @@ type Belief struct {
 	calm  int           // stretches since the last sudden step of the level
 	full  int           // stretches in a row with all slots in use
 
-	up     bool       // the last swing was above the best limit
-	arms   [2]stretch // the one under way, and the one before it
-	origin stretch    // what was seen with few inside
+	up     bool          // the last swing was above the best limit
+	arms   [2]stretch    // the one under way, and the one before it
+	ended  time.Duration // when the one before it ended
+	origin stretch       // what was seen with few inside
 	late   lateness
 	loss   float64 // ln of throughput that the limit lossAt is expected to lose
 	lossAt int64
@@ -144,12 +145,12 @@ func (b *Belief) Save() State {
 	return s
 }
 
-// Restore implements [Saver]: the limit is in force at once. A limit that equals Initial
-// and comes without laws teaches nothing.
+// Restore implements [Saver]: the limit is in force at once. A limit at which a climb stands already,
+// as Initial is at first, teaches nothing without laws.
 func (b *Belief) Restore(s State) {
 	var o outline
 	known := o.parse(s.Laws)
-	if !(s.Limit >= 1) || !known && math.Round(s.Limit) == float64(b.cfg.Initial) { // NaN too
+	if !(s.Limit >= 1) || !known && b.mode != tracking && math.Round(s.Limit) == float64(b.limit()) { // NaN too
 		return
 	}
 	b.set(math.Log(s.Limit))
@@ -209,7 +210,11 @@ func (b *Belief) Update(w *Window) Decision {
 		return b.decide("work has ended that was inside while the process stood still: what was measured is dropped")
 	}
 	b.measure(w)
+	counted := b.yield
 	d := b.update(w)
+	if d.Extend { // what has ended in the window comes again
+		b.yield.good, b.yield.bad = counted.good, counted.bad
+	}
 	b.next = d.Next
 	return d
 }
@@ -217,12 +222,15 @@ func (b *Belief) Update(w *Window) Decision {
 // straddles reports whether work has ended in the window that was admitted before the process stood still. How
 // long it took is about the process. By a clock that has gone back, it began in the future.
 func (b *Belief) straddles(w *Window) bool {
-	return b.woke != 0 && slices.ContainsFunc(w.Samples, func(s Sample) bool { return s.Start < b.woke || s.Start > b.now })
+	return b.woke != 0 && slices.ContainsFunc(w.Samples, func(s Sample) bool { return s.Start < b.woke || s.Start > b.now+clockLead })
 }
 
 // suspended is how much later than planned a window may end, besides three times its length.
 // What was measured while the process stood still is about the process.
 const suspended = 500 * time.Millisecond
+
+// clockLead is how long after the end of its window work may have begun: a gate looks at its clock before it closes a window.
+const clockLead = 50 * time.Millisecond
 
 func (b *Belief) update(w *Window) Decision {
 	saturated := w.Saturation() >= kneeSaturated
@@ -279,12 +287,13 @@ func (b *Belief) measure(w *Window) {
 	if b.mode != tracking {
 		return
 	}
+	now, last := &b.arms[0], &b.arms[1]
 	for _, s := range w.Samples {
-		for i := range b.arms {
-			if a := &b.arms[i]; s.Start >= a.from && (i == 0 || s.Start < b.arms[i-1].from) {
-				a.add(s, b.clip())
-				break
-			}
+		switch {
+		case s.Start >= now.from:
+			now.add(s, b.clip())
+		case s.Start >= last.from && s.Start < b.ended:
+			last.add(s, b.clip())
 		}
 	}
 }
@@ -434,8 +443,8 @@ func (b *Belief) pass() {
 }
 
 // around lets the laws lean towards the limit. Whoever set it had a reason: it is too low in one of
-// twenty cases. That it is too high is less of a surprise, because flat laws look alike. Where
-// stretches are long it would take long to come back, so the belief is narrower there.
+// twenty cases, or of ten where stretches are long. That it is too high is less of a surprise, because flat laws
+// look alike. Where stretches are long it would take long to come back, so that belief is narrower there.
 func (b *Belief) around() {
 	below := 0.5 + 0.5*b.hurry()
 	b.laws.lean(b.at, func(distance float64) float64 {
@@ -449,6 +458,7 @@ func (b *Belief) around() {
 // restart drops all stretches.
 func (b *Belief) restart() {
 	b.arms = [2]stretch{{from: b.now}, {from: b.now}}
+	b.ended = b.now
 	b.full = 0
 }
 
@@ -486,6 +496,7 @@ func (b *Belief) compare() Decision {
 	b.full++
 	b.choose(true, math.Inf(-1), math.Inf(1))
 	b.arms[1] = b.arms[0]
+	b.ended = b.now
 	b.arms[0] = stretch{from: b.now}
 	g := b.laws.gist()
 	return b.decide(g.inWords())

@@ -9,9 +9,9 @@ import (
 // nothing if it does not cut. When good answers come again after none, a climb begins.
 func (b *Belief) cut(w *Window) string {
 	y := &b.yield
-	y.good += w.OK
 	spoiled := b.spoiled(w)
-	y.bad += w.Dropped() + spoiled
+	y.good += credible(w.OK)
+	y.bad += credible(w.Overload) + credible(w.Abandoned) + spoiled
 	total := y.good + y.bad
 	if total < cutCount {
 		return ""
@@ -78,8 +78,11 @@ func (b *Belief) spoiled(w *Window) int64 {
 			}
 		}
 	}
-	return w.Failed * slow / max(1, failed)
+	return credible(w.Failed) * slow / max(1, failed)
 }
+
+// credible is a count within bounds. Beyond them somebody has counted wrongly, and sums would overflow.
+func credible(n int64) int64 { return min(max(n, 0), mostInside) }
 
 // rest is how long what was inside at a cut goes on ending.
 func (b *Belief) rest(w *Window) time.Duration {

@@ -9,6 +9,166 @@ import (
 	"time"
 )
 
+// counting brings a climb to where it counts, in full use, and returns when that was.
+func counting(t *testing.T, c Controller) (now time.Duration) {
+	t.Helper()
+	for range 2 { // all slots are in use, and that has taken effect
+		now += 100 * ms
+		if d := c.Update(inUse(now, 100*ms, 20, 0)); d.Extend {
+			t.Fatalf("%+v", d)
+		}
+	}
+	return now
+}
+
+// inUse is a window in full use, in which so much was answered in time and so much was not.
+func inUse(now, elapsed time.Duration, good, bad int64) *Window {
+	n := good + bad
+	return &Window{Now: now, Elapsed: elapsed, Limit: 20, InFlight: 20, MeanInFlight: 20, Saturated: elapsed,
+		OK: good, Abandoned: bad, Timed: n, LatencySum: time.Duration(n) * 20 * ms, Latencies: []time.Duration{20 * ms}}
+}
+
+// A window that is extended has all that ended in it before. Two clients that leave are no eight.
+func TestExtendedWindowsCountOnce(t *testing.T) {
+	knee, err := NewKnee(KneeConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []learner{knee, newBelief(t, BeliefConfig{})} {
+		begun := counting(t, c)
+		for i := range 8 {
+			elapsed := time.Duration(i+1) * 100 * ms
+			if d := c.Update(inUse(begun+elapsed, elapsed, 0, 2)); d.Limit != 20 || !d.Extend {
+				t.Errorf("%s, window %d: %+v", c.Name(), i, d)
+			}
+		}
+		if d := c.Update(inUse(begun+900*ms, 900*ms, 0, 8)); d.Limit >= 20 || d.Extend {
+			t.Errorf("%s, eight of eight: %+v", c.Name(), d)
+		}
+	}
+}
+
+// What was admitted while slots were free is part of no stretch, although it ends in one.
+func TestBeliefDropsWhatWasAdmittedInAPause(t *testing.T) {
+	b := newBelief(t, BeliefConfig{})
+	b.Restore(State{Limit: 30})
+	now := time.Duration(0)
+	window := func(saturated bool, admitted time.Duration) {
+		now += 100 * ms
+		w := inUse(now, 100*ms, 20, 0)
+		if !saturated {
+			w.Saturated, w.MeanInFlight = 0, 8
+		}
+		for range 20 {
+			w.Samples = append(w.Samples, Sample{Start: admitted, Latency: 20 * ms, Concurrency: w.MeanInFlight, Good: true})
+		}
+		b.Update(w)
+	}
+	for range 6 {
+		window(true, now+50*ms)
+	}
+	n := b.arms[1].n
+	if n < minArm || b.full == 0 {
+		t.Fatalf("no stretch has ended: %+v", b.arms)
+	}
+	paused := now + 50*ms
+	window(false, paused)
+	window(true, paused)
+	if got := b.arms[1].n; got != n {
+		t.Errorf("%v jobs of the last stretch, %v before the pause", got, n)
+	}
+}
+
+// While nearly all failed with few inside, nothing was learned of how fast work is alone.
+func TestBeliefTakesAnOutageForNoOrigin(t *testing.T) {
+	const places = 30
+	g := worldOf(newBelief(t, BeliefConfig{}), places)
+	before := g.run(20 * time.Second)
+	g.demand, g.fails = 4, func(g *world) bool { return true }
+	g.run(10 * time.Minute)
+	g.fails = nil
+	g.run(200 * ms) // a few succeed, and all come back
+	g.demand = 0
+	highest := int64(0)
+	g.decided = func(d Decision) { highest = max(highest, d.Limit) }
+	if after := g.run(20 * time.Second); after < before/1.5 || highest > 2*places {
+		t.Errorf("%.1f slots after an outage, at most %d; before it %.1f", after, highest, before)
+	}
+}
+
+// A limit set by hand holds, also if it is the one with which everything began.
+func TestBeliefRestoresTheFirstLimit(t *testing.T) {
+	for _, after := range []time.Duration{200 * ms, 20 * time.Second} {
+		g := worldOf(newBelief(t, BeliefConfig{}), 200)
+		g.run(after)
+		if g.d.Limit <= 20 {
+			t.Fatalf("after %v: %+v", after, g.d)
+		}
+		g.k.Restore(State{Limit: 20})
+		if d := g.k.Start(); d.Limit != 20 {
+			t.Errorf("after %v: %+v, want 20", after, d)
+		}
+	}
+}
+
+// A gate looks at its clock a moment before it closes the window. What begins in between does not
+// come from a clock that has gone back.
+func TestBeliefAfterASuspensionGoesOn(t *testing.T) {
+	for lead, counts := range map[time.Duration]bool{0: true, ms: true, time.Second: false} {
+		g := worldOf(newBelief(t, BeliefConfig{}), 30)
+		g.run(5 * time.Second)
+		b := g.k.(*Belief)
+		g.now += time.Minute
+		g.window()
+		now := b.now + 100*ms
+		w := inUse(now, 100*ms, 1, 0)
+		w.Samples = []Sample{{Start: now + lead, Latency: ms, Concurrency: 20, Good: true}}
+		if d := b.Update(w); strings.Contains(d.Reason, "stood still") == counts {
+			t.Errorf("begun %v after the window: %+v", lead, d)
+		}
+	}
+}
+
+// Bounds that change in the middle of a climb hold when it goes back.
+func TestBeliefGoesBackWithinBounds(t *testing.T) {
+	b := newBelief(t, BeliefConfig{})
+	now := counting(t, b)
+	now += 100 * ms
+	b.Update(inUse(now, 100*ms, 100, 0))
+	next := newBelief(t, BeliefConfig{Max: 10})
+	if next.Succeed(b); next.mode == tracking || math.Exp(next.climb.from) < 19 {
+		t.Fatalf("no climb: %+v", next.climb)
+	}
+	for range 2 {
+		now += 100 * ms
+		w := inUse(now, 100*ms, 100, 0)
+		w.MeanInFlight = 2
+		next.Update(w)
+	}
+	if got := next.Save().Limit; got > 10.001 {
+		t.Errorf("%v slots, above the bound of 10", got)
+	}
+}
+
+// Counts that cannot be do not stick.
+func TestBeliefOutlivesImpossibleCounts(t *testing.T) {
+	for _, n := range []int64{math.MaxInt64, -1000, math.MinInt64 / 2} {
+		b := newBelief(t, BeliefConfig{})
+		b.Restore(State{Limit: 100})
+		now := time.Second
+		w := inUse(now, 100*ms, 0, 0)
+		w.OK, w.Abandoned = n, n
+		b.Update(w)
+		for range 8 {
+			now += 500 * ms
+			b.Update(late(now, b.limit(), 20*ms))
+		}
+		if got := b.limit(); got > 20 {
+			t.Errorf("%d slots after a count of %d, where nothing is of use", got, n)
+		}
+	}
+}
+
 // While the process stands still nothing is learned, whichever way its clock jumps.
 func TestBeliefOutlivesASuspension(t *testing.T) {
 	for _, jump := range []time.Duration{time.Minute, -time.Minute, 100 * time.Hour} {

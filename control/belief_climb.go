@@ -90,7 +90,8 @@ func (b *Belief) judge(w *Window, rate, lnN float64, saturated bool) (d Decision
 	c := &b.climb
 	apart := lnN - c.lnN
 	if apart < 0.1 { // the demand has gone: nothing learned
-		b.at, c.rate = c.from, 0
+		b.set(c.from) // the bounds may be others by now
+		c.rate = 0
 		if c.vain++; c.vain > mostVain {
 			b.land(math.Inf(-1), b.at)
 		}
@@ -144,13 +145,13 @@ func (b *Belief) land(bottom, top float64) {
 
 // seeOrigin gathers how fast work is while slots are free.
 func (b *Belief) seeOrigin(w *Window) {
-	if w.Dropped() > w.OK || w.MeanInFlight > originUsed*float64(w.Limit) {
+	if w.Dropped()+w.Failed > w.OK || w.MeanInFlight > originUsed*float64(w.Limit) {
 		return
 	}
 	if b.origin.n == 0 {
 		b.origin.from = b.now
 	}
-	b.origin.fade(min(1, originKept/(1+b.origin.n)))
+	b.origin.fade(min(1, originKept/(1+b.origin.n+b.origin.failed)))
 	for _, s := range w.Samples {
 		b.origin.add(s, b.clip())
 	}

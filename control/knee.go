@@ -134,7 +134,11 @@ func (k *Knee) Update(w *Window) Decision {
 		k.arms = append(k.arms, arm{from: w.Now - w.Elapsed, at: k.at})
 	}
 	k.measure(w)
+	counted := k.yield
 	d := k.update(w)
+	if d.Extend { // what has ended in the window comes again
+		k.yield.good, k.yield.bad = counted.good, counted.bad
+	}
 	k.set(math.Exp(k.at))
 	return d
 }

@@ -56,8 +56,8 @@ func (s shape) lnSpeed(lnZ float64) float64 {
 	return min(0, -lnZ)
 }
 
-// The grid of laws. A step of 0.15 in ln K is half of what two limits that are compared
-// lie apart. 64 sizes reach from 1 to 12,700, which is more than the default Max.
+// The grid of laws. A step of 0.15 in ln K is less than a swing to one side. 64 sizes reach from
+// 1 to 12,700, which is more than the default Max.
 const (
 	sizes    = 64
 	sizeStep = 0.15

@@ -177,6 +177,9 @@ func TestLaws(t *testing.T) {
 			t.Errorf("shape %d: best at %v", s, at)
 		}
 	}
+	if top := ladder[len(ladder)-1].limit; top < 10_000 || top > 14_000 {
+		t.Errorf("limits up to %d are weighed; the default bound is 10,000, and the reference says 14,000", top)
+	}
 	sum := 0.0
 	for _, u := range usual {
 		sum += u

@@ -9,7 +9,8 @@ type rung struct {
 	at    at
 }
 
-// ladder are the limits that are weighed: whole numbers, from ten on a tenth apart.
+// ladder are the limits that are weighed: whole numbers, from ten on at most a tenth apart. The last is 13,957: a larger
+// limit is reached by a climb or by hand only, and left with the first decision after it.
 var ladder = rungs()
 
 func rungs() (ladder []rung) {
@@ -34,7 +35,7 @@ func nearest(ln float64) int {
 }
 
 // reach is how many rungs down are weighed at a time, a factor of three. reachUp is the same
-// up, less than a factor of two: a limit far too high does more harm.
+// up, from ten on less than a factor of two: a limit far too high does more harm.
 const (
 	reach   = 12
 	reachUp = 6
