@@ -82,11 +82,11 @@ func opensRead(word []byte) bool {
 }
 
 // changes reports whether no statement with this word surely is a read: SELECT … FOR UPDATE takes locks,
-// SELECT … INTO makes a table, EXPLAIN ANALYZE runs what it explains.
+// SELECT … INTO makes a table, EXPLAIN ANALYZE runs what it explains, and s.NEXTVAL counts on in some databases.
 func changes(word []byte) bool {
 	switch string(word) {
 	case "insert", "update", "delete", "merge", "replace", "into", "for", "lock", "call", "do", "copy",
-		"truncate", "create", "drop", "alter", "grant", "execute", "analyze", "analyse":
+		"truncate", "create", "drop", "alter", "grant", "execute", "analyze", "analyse", "nextval":
 		return true
 	}
 	return false

@@ -68,6 +68,7 @@ func TestOnlyReads(t *testing.T) {
 		"SELECT a FROM t FOR SHARE",
 		"SELECT a INTO u FROM t",
 		"SELECT nextval('s')",
+		"SELECT s.nextval FROM dual",
 		"SELECT f (1)",
 		"SELECT f/**/(1)",
 		"SELECT s.count(*)",
