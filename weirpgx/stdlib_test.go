@@ -234,6 +234,28 @@ func TestBudgetOnServer(t *testing.T) {
 	}
 }
 
+// With budgets a transaction goes back to a savepoint after a failure, and may have more time than PostgreSQL can count.
+func TestBudgetOfSavepoint(t *testing.T) {
+	db := openSQL(t, 2, limit.Config{Name: "db"}, weirsql.WithBudget(1, weirsql.LocalTimeout))
+	ctx, cancel := context.WithTimeout(t.Context(), 100*24*time.Hour)
+	defer cancel()
+	err := db.InTx(ctx, nil, func(ctx context.Context, tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, "savepoint s"); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, "select 1 / 0"); err == nil {
+			t.Error("one over nothing")
+		}
+		if _, err := tx.ExecContext(ctx, "rollback to s"); err != nil {
+			return err
+		}
+		return tx.QueryRowContext(ctx, "select 1").Scan(new(int))
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // Under a storm of time-outs no more statements are at work than there are slots.
 func TestCancelStormOfSQL(t *testing.T) {
 	const slots, clients, each = 8, 24, 2

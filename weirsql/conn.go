@@ -87,8 +87,9 @@ type dbConn struct {
 	inner driver.Conn
 	guard *guard
 
-	use *use // who uses it until database/sql gives it back; nil if it is idle, or for one call only
-	tx  *tx  // the transaction that is open
+	use     *use // who uses it until database/sql gives it back; nil if it is idle, or for one call only
+	tx      *tx  // the transaction that is open
+	invalid bool // to be closed: see tx.Rollback
 }
 
 // The kinds of wrapped connections: what a driver may leave out.
@@ -178,17 +179,22 @@ func (c *dbConn) base() *dbConn { return c }
 // or of the method of [DB] that has asked the gate. Anybody else comes from below the pool, so
 // it is asked here, and the connection has the permit until it is given back. mine says so.
 func (c *dbConn) enter(ctx context.Context, method, query string) (u *use, mine bool, err error) {
+	if c.invalid { // and a Conn goes on with it
+		return nil, false, driver.ErrBadConn
+	}
 	if c.use != nil {
+		c.use.asked = true
 		return c.use, false, nil
 	}
 	if u := useIn(ctx, c.guard); u != nil {
+		u.asked = true
 		return u, false, nil
 	}
 	u, err = c.guard.admit(ctx, call{method: method, query: query}, weir.NoWait)
 	if err != nil {
 		return nil, false, err
 	}
-	c.use = u
+	c.use, u.asked = u, true
 	return u, true, nil
 }
 
@@ -196,8 +202,11 @@ func (c *dbConn) enter(ctx context.Context, method, query string) (u *use, mine 
 // an earlier one, behind a savepoint. Above the pool the methods of [DB] take the sample: database/sql may try
 // again.
 func (c *dbConn) answer(ctx context.Context, u *use, err error) {
+	if err == driver.ErrSkip {
+		return
+	}
+	u.left = err != nil && ctx.Err() != nil
 	switch {
-	case err == driver.ErrSkip:
 	case c.tx != nil:
 		if err == nil || poolgate.AfterFailure(err) {
 			return
@@ -237,6 +246,9 @@ func (c *dbConn) unlessReturned(returned *bool, mine bool) {
 // IsValid implements [driver.Validator]. database/sql calls it when it gets the connection back.
 func (c *dbConn) IsValid() bool {
 	c.free()
+	if c.invalid {
+		return false
+	}
 	v, ok := c.inner.(driver.Validator)
 	return !ok || v.IsValid()
 }
@@ -249,6 +261,9 @@ func (c *dbConn) Close() error {
 
 // Ping implements [driver.Pinger].
 func (c *dbConn) Ping(ctx context.Context) error {
+	if c.invalid {
+		return driver.ErrBadConn
+	}
 	if p, ok := c.inner.(driver.Pinger); ok {
 		return p.Ping(ctx)
 	}

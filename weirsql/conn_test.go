@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -256,6 +257,26 @@ func play(t *testing.T, s *server, db *sql.DB) (log []string) {
 		return err
 	})
 	step("after that", exec(1))
+	ending, cancel = context.WithCancel(ctx)
+	step("context of a transaction with statements ends", func() error {
+		st, err := db.PrepareContext(ctx, "SELECT 1")
+		if err != nil {
+			return err
+		}
+		tx, err := db.BeginTx(ending, nil) // on the connection that has it
+		if err != nil {
+			return err
+		}
+		if rows, err := st.QueryContext(ctx); err == nil { // and on another
+			_ = rows.Close()
+		}
+		_, err = tx.StmtContext(ctx, st).ExecContext(ctx)
+		_, err2 := tx.PrepareContext(ctx, "SELECT 2")
+		cancel()
+		synctest.Wait()
+		return errors.Join(err, err2, st.Close())
+	})
+	step("after that", exec(1))
 	over, cancel := context.WithCancel(ctx)
 	cancel()
 	step("context that is over", func() error {
@@ -289,6 +310,37 @@ func play(t *testing.T, s *server, db *sql.DB) (log []string) {
 	s.on("", fails(nil))
 	step("close", db.Close)
 	return log
+}
+
+// Whoever rolls back when the context has just ended is told what came of the rollback, and not that the connection
+// will be closed. A Conn does nothing more with it.
+func TestRollbackAfterItsContext(t *testing.T) {
+	inBubble(t, kinds["all but valid"], 2, func(t *testing.T, db *DB, g *fakeGate, s *server) {
+		ctx, cancel := context.WithCancel(t.Context())
+		tx, err := db.BeginTx(ctx, nil)
+		check(t, err)
+		cancel()
+		if err := tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) { // database/sql may have been first
+			t.Error(err)
+		}
+		c, err := db.Conn(t.Context())
+		check(t, err)
+		ctx, cancel = context.WithCancel(t.Context())
+		_, err = c.BeginTx(ctx, nil)
+		check(t, err)
+		cancel()
+		synctest.Wait()
+		s.calls()
+		if err := c.PingContext(t.Context()); !errors.Is(err, driver.ErrBadConn) {
+			t.Errorf("a ping on it: %v", err)
+		}
+		if _, err := c.ExecContext(t.Context(), "x"); !errors.Is(err, sql.ErrConnDone) {
+			t.Errorf("a statement on it: %v", err)
+		}
+		if got := s.calls(); len(got) != 1 || !strings.HasSuffix(got[0], " close") {
+			t.Errorf("the driver was asked %q", got)
+		}
+	})
 }
 
 // A Connector asks the gate once for each use, and refuses without waiting.

@@ -72,7 +72,8 @@ func WithBudget(share float64, tell func(d time.Duration) string) Option {
 
 // WithHold keeps the permit of a call whose context has ended before its answer. It is for drivers that
 // return then although the server works on, as those of MySQL do. The permit is held for the mean time of calls, or for
-// as long again as this one took if that is more. It is never held for more than longest.
+// as long again as this one took if that is more. It is never held for more than longest. Of a transaction and a
+// [database/sql.Conn] the context of the last statement counts, too.
 func WithHold(longest time.Duration) Option {
 	return func(g *guard) {
 		if longest > 0 {
@@ -88,6 +89,15 @@ func WithHold(longest time.Duration) Option {
 // context that can still end.
 func WithFindLeaks() Option {
 	return func(g *guard) { g.leaks = true }
+}
+
+// budget is a share of the time that is left. All of it may be more than a float can tell.
+func (g *guard) budget(deadline time.Time) time.Duration {
+	left := time.Until(deadline)
+	if g.share == 1 {
+		return left
+	}
+	return time.Duration(float64(left) * g.share)
 }
 
 // admit asks the gate for one use of the database.

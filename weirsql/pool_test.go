@@ -134,6 +134,20 @@ func TestResize(t *testing.T) {
 			t.Errorf("a closed pool of %d", n)
 		}
 	})
+	learns, err := Open(&server{kind: modern}, 64, limit.Config{})
+	check(t, err)
+	defer learns.Close()
+	found := learns.Gate().(*limit.Limiter)
+	check(t, found.SetLimit(31))
+	for _, step := range []struct {
+		conns int
+		limit int64
+	}{{48, 31}, {20, 15}, {80, 15}} {
+		learns.SetMaxOpenConns(step.conns)
+		if n := found.Snapshot().Limit; n != step.limit {
+			t.Errorf("with %d connections a limit of %d, want %d", step.conns, n, step.limit)
+		}
+	}
 	small, err := Open(&server{kind: modern}, 16, limit.Config{Exempt: 8})
 	check(t, err)
 	defer small.Close()

@@ -4,10 +4,12 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"math"
 	"strconv"
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/poolgate"
 )
 
 // tx is a transaction of a driver. It has the permit with which it began; its statements do not ask.
@@ -83,7 +85,8 @@ func (t *tx) Commit() error {
 
 // Rollback implements [driver.Tx]. database/sql calls it by itself when the context has ended. It then keeps
 // the connection if that can be reset and checked. A wrapped one can always be checked. So where the driver's
-// cannot, it is called bad, and closed as it would have been.
+// cannot, it is called invalid, and closed as it would have been. An error would do that too. But then database/sql
+// keeps the statements of the transaction, and with them for ever those that they were made from.
 func (t *tx) Rollback() error {
 	ended := false
 	defer t.freeUnless(&ended)
@@ -92,9 +95,7 @@ func (t *tx) Rollback() error {
 	t.over(false, err)
 	_, resets := t.c.inner.(driver.SessionResetter)
 	_, checks := t.c.inner.(driver.Validator)
-	if resets && !checks && t.ctx.Err() != nil {
-		return driver.ErrBadConn
-	}
+	t.c.invalid = t.c.invalid || resets && !checks && t.ctx.Err() != nil
 	return err
 }
 
@@ -103,7 +104,11 @@ func (t *tx) Rollback() error {
 func (t *tx) over(committed bool, err error) {
 	u := t.c.use
 	t.c.tx = nil
-	if u == nil || u.method != methodBegin {
+	if u == nil {
+		return
+	}
+	u.left = u.left && err != nil
+	if u.method != methodBegin {
 		return // of a Conn, which has the permit for longer
 	}
 	u.answered = err == nil
@@ -130,8 +135,7 @@ func (c *dbConn) tell(ctx context.Context) error {
 	}
 	var budget time.Duration
 	if ok {
-		budget = time.Duration(float64(time.Until(deadline)) * c.guard.share)
-		if budget <= 0 {
+		if budget = c.guard.budget(deadline); budget <= 0 {
 			return nil // the context has ended
 		}
 	}
@@ -139,6 +143,9 @@ func (c *dbConn) tell(ctx context.Context) error {
 	_, err := exec(ctx, c.inner, text, nil)
 	if errors.Is(err, driver.ErrSkip) {
 		err = c.execPrepared(ctx, text)
+	}
+	if poolgate.AfterFailure(err) {
+		return nil // the statement may be the one that goes back to a savepoint
 	}
 	c.tx.told = c.tx.told || err == nil
 	return err
@@ -155,10 +162,11 @@ func (c *dbConn) execPrepared(ctx context.Context, query string) error {
 }
 
 // LocalTimeout is what tells PostgreSQL the budget of a statement in a transaction: for [WithBudget]. It
-// replaces the time-out of the session for the transaction, also a shorter one.
+// replaces the time-out of the session for the transaction, also a shorter one. More than PostgreSQL can
+// count, which is 24 days, is cut to that.
 func LocalTimeout(d time.Duration) string {
 	if d <= 0 {
 		return "SET LOCAL statement_timeout TO DEFAULT"
 	}
-	return "SET LOCAL statement_timeout TO " + strconv.FormatInt(max(1, d.Milliseconds()), 10)
+	return "SET LOCAL statement_timeout TO " + strconv.FormatInt(min(max(1, d.Milliseconds()), math.MaxInt32), 10)
 }

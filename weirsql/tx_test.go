@@ -91,6 +91,60 @@ func TestBudgetOfStatements(t *testing.T) {
 	}, WithBudget(0.25, LocalTimeout))
 }
 
+// A transaction that has failed takes no time-out. What goes back to a savepoint is sent all the same.
+func TestBudgetAfterFailure(t *testing.T) {
+	for _, name := range []string{"modern", "ancient"} {
+		inBubble(t, kinds[name], 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			tx, err := db.BeginTx(ctx, nil)
+			check(t, err)
+			s.calls()
+			first := true
+			failed := func(_ context.Context, op string, _ *core) error {
+				if first && (op == "exec" || op == "stmt exec") {
+					first = false
+					return stateError("25P02")
+				}
+				return nil
+			}
+			s.mu.Lock()
+			s.fault = failed
+			s.mu.Unlock()
+			_, err = tx.ExecContext(ctx, "ROLLBACK TO s")
+			check(t, err)
+			got := told(s)
+			slices.Sort(got) // what is carried out was prepared before
+			if want := []string{"ROLLBACK TO s", "SET LOCAL statement_timeout TO 10000"}; !slices.Equal(got, want) {
+				t.Errorf("%s: %q, want %q", name, got, want)
+			}
+			check(t, tx.Commit())
+		}, WithBudget(1, LocalTimeout))
+	}
+}
+
+// A deadline in another age is a deadline like any other.
+func TestBudgetOfFarDeadline(t *testing.T) {
+	for _, share := range []float64{1, 0.9999} {
+		inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
+			ctx, cancel := context.WithDeadline(t.Context(), time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC))
+			defer cancel()
+			s.on("exec", func(ctx context.Context, _ *core) error { return ctx.Err() })
+			_, err := db.ExecContext(ctx, "x")
+			check(t, err)
+			s.calls()
+			tx, err := db.BeginTx(ctx, nil)
+			check(t, err)
+			_, err = tx.ExecContext(ctx, "x")
+			check(t, err)
+			if got, want := told(s), []string{"SET LOCAL statement_timeout TO 2147483647", "x"}; !slices.Equal(got, want) {
+				t.Errorf("a share of %v: %q, want %q", share, got, want)
+			}
+			check(t, tx.Commit())
+		}, WithBudget(share, LocalTimeout))
+	}
+}
+
 // No budget is more than what is left, whatever the share.
 func TestBudgetIsNoMoreThanIsLeft(t *testing.T) {
 	inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
@@ -206,8 +260,88 @@ func TestHold(t *testing.T) {
 	}, WithHold(5*time.Second))
 }
 
+// The context that counts is the statement's: one with a budget, or one of its own in a transaction or on a Conn.
+func TestHoldsStatements(t *testing.T) {
+	dies := func(ctx context.Context, c *core) error { _ = blocks(ctx, c); c.dead = true; return ctx.Err() }
+	for name, use := range map[string]func(ctx context.Context, db *DB) error{
+		"exec": func(ctx context.Context, db *DB) error { _, err := db.ExecContext(ctx, "x"); return err },
+		"transaction": func(ctx context.Context, db *DB) error {
+			return db.InTx(context.Background(), nil, func(_ context.Context, tx *sql.Tx) error { _, err := tx.ExecContext(ctx, "x"); return err })
+		},
+		"conn": func(ctx context.Context, db *DB) error {
+			c, err := db.Conn(context.Background())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			_, err = c.ExecContext(ctx, "x")
+			return err
+		},
+	} {
+		inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
+			s.on("exec", dies)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			if err := use(ctx, db); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: %v", name, err)
+			}
+			if g.held() != 1 {
+				t.Errorf("%s: the permit is free while the server works on", name)
+			}
+			s.on("exec", fails(nil))
+			check(t, use(t.Context(), db)) // waits for the slot
+			synctest.Wait()
+			if g.held() != 0 {
+				t.Errorf("%s: what was answered is held", name)
+			}
+		}, WithBudget(0.5, nil), WithHold(time.Minute))
+	}
+}
+
+// Rows that are open when the budget ends are held, too. Who has left before there was a connection is not.
+func TestHoldsWhatTheServerHas(t *testing.T) {
+	inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
+		db.guard.holds.mean.Store(int64(time.Minute))
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		s.on("connect", blocks)
+		if _, err := db.ExecContext(ctx, "x"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		if g.held() != 0 {
+			t.Error("what never had a connection is held")
+		}
+		s.on("connect", fails(nil))
+		ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		rows, err := db.QueryContext(ctx, "SELECT 1")
+		check(t, err)
+		time.Sleep(6 * time.Second) // more than the budget
+		if rows.Next() || g.held() != 1 {
+			t.Error("the permit of rows is free while the server may send more")
+		}
+		time.Sleep(time.Minute)
+		ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		rows, err = db.QueryContext(ctx, "SELECT 1")
+		check(t, err)
+		check(t, rows.Close())
+		if g.held() != 0 {
+			t.Error("rows that were closed in time are held")
+		}
+		s.on("exec", blocks)
+		if _, err := db.Pool().ExecContext(ctx, "x"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		if g.held() != 1 {
+			t.Error("the permit of a statement below the pool is free while the server works on")
+		}
+		time.Sleep(time.Minute)
+	}, WithBudget(0.5, nil), WithHold(time.Hour))
+}
+
 // What has been answered is not held: an exec that is done, an idle transaction that was rolled back, a Conn
-// whose context bounded the wait.
+// whose context bounded the wait, and a connection that answers after a statement that was left.
 func TestHoldsNothingAnswered(t *testing.T) {
 	inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
 		free := func(name string) {
@@ -234,6 +368,19 @@ func TestHoldsNothingAnswered(t *testing.T) {
 		cancel()
 		check(t, c.Close())
 		free("a conn")
+		left, leave := context.WithCancel(t.Context())
+		s.on("exec", func(context.Context, *core) error { leave(); return context.Canceled })
+		tx, err := db.Begin()
+		check(t, err)
+		_, _ = tx.ExecContext(left, "x")
+		check(t, tx.Rollback())
+		free("a transaction that was rolled back")
+		c, err = db.Conn(t.Context())
+		check(t, err)
+		_, _ = c.ExecContext(left, "x")
+		check(t, c.QueryRowContext(t.Context(), "SELECT 1").Scan(new(int)))
+		check(t, c.Close())
+		free("a conn that answers again")
 	}, WithHold(time.Hour))
 }
 

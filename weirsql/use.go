@@ -16,10 +16,13 @@ type use struct {
 	guard           *guard
 	permit          weir.Permit
 	method          string
-	began           time.Time // only to hold
+	began           time.Time       // only to hold
+	limited         context.Context // with the budget of the statement; nil without
 	cancel          context.CancelFunc
 	failed          weir.Outcome // of the last statement of a transaction that was not OK
+	asked           bool         // the driver was asked for something
 	answered        bool         // the server has nothing left to do
+	left            bool         // the context of the last statement had ended before its answer
 	kept            bool         // a connection ends it
 	ended           atomic.Bool
 }
@@ -52,11 +55,14 @@ func (u *use) bounded() context.Context {
 	if u.guard.share == 0 || !ok {
 		return u
 	}
-	now := time.Now()
-	budget := time.Duration(float64(deadline.Sub(now)) * u.guard.share)
-	ctx, cancel := context.WithDeadline(u, now.Add(budget))
-	u.cancel = cancel
-	return ctx
+	u.limited, u.cancel = context.WithTimeout(u, u.guard.budget(deadline))
+	return u.limited
+}
+
+// leftBehind reports whether the server may work on for a caller that is gone.
+func (u *use) leftBehind() bool {
+	over := u.Err() != nil || u.limited != nil && u.limited.Err() != nil
+	return u.asked && (u.left || over && !u.answered)
 }
 
 // sample tells the gate what came of the work.
@@ -87,7 +93,7 @@ func (u *use) end() {
 		return
 	}
 	if u.cancel != nil {
-		u.cancel()
+		defer u.cancel() // hold looks at the context before
 	}
 	if h := u.guard.holds; h != nil && h.hold(u) {
 		return
@@ -114,10 +120,10 @@ type holds struct {
 	mean    atomic.Int64 // how long calls take, a moving mean in ns
 }
 
-// hold gives the permit back later if the context of the use has ended. It reports false if it has not.
+// hold gives the permit back later if the server may work on. It reports false if it does not.
 func (h *holds) hold(u *use) bool {
 	took := max(0, time.Since(u.began))
-	if u.answered || u.Err() == nil {
+	if !u.leftBehind() {
 		old := h.mean.Load()
 		if old == 0 {
 			old = int64(took)

@@ -228,6 +228,28 @@ func TestMariaDBHold(t *testing.T) {
 			t.Errorf("the server worked on %d statements at once; the limit is 2", *most)
 		}
 	})
+	t.Run("of a transaction", func(t *testing.T) { // with a context of its own, which the transaction outlives
+		const mark = "/* tx */"
+		db := m.open(t, 1, nil, weirsql.WithHold(time.Minute))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			ended <- db.InTx(t.Context(), nil, func(_ context.Context, tx *sql.Tx) error {
+				_, err := tx.ExecContext(ctx, "DO "+mark+" SLEEP(600)")
+				return err
+			})
+		}()
+		var ids []int
+		until(t, "the server works on it", func() bool { ids = m.working(t, mark); return len(ids) > 0 })
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("it ended with %v", err)
+		}
+		if n := inFlight(db); n != 1 || len(m.working(t, mark)) != 1 {
+			t.Errorf("%d permits are held while the server works on", n)
+		}
+		m.exec(t, fmt.Sprintf("KILL %d", ids[0]))
+	})
 	t.Run("longest", func(t *testing.T) {
 		const longest = 50 * time.Millisecond
 		db := m.open(t, 1, nil, weirsql.WithHold(longest))
