@@ -10,8 +10,9 @@
 //	}
 //	defer db.Close()
 //
-// A [Pool] has the methods of a pgxpool.Pool and returns pgx's own types. So code that sqlc has
-// generated, and whatever else wants pgx's usual methods, takes it as it is.
+// A [Pool] has those methods of a pgxpool.Pool that start work, and returns pgx's own types. So code that sqlc has
+// generated, and whatever else wants pgx's usual methods, takes it as it is. Only Acquire returns a [Conn], which
+// has all of a pgxpool.Conn. [Pool.InConn] stands for AcquireFunc, and [Pool.Unguarded] has the rest.
 //
 // # What a slot is held for
 //
@@ -48,7 +49,7 @@
 //
 // # Reads and writes
 //
-// Exec, CopyFrom and transactions that are not read only are marked as writes ([weir.Work.Write]).
+// Exec, CopyFrom, Acquire and transactions that are not read only are marked as writes ([weir.Work.Write]).
 // Queries, and what is in a batch, are judged by their text, as [weirsql.IsWrite] does: in doubt they
 // are writes, too. [WithWork] can correct that, and say who asks. One gate for both is the default.
 // Use pools for each (keyed.ReadWrite) only with control.ProbePair or with fixed sizes: two default

@@ -32,8 +32,8 @@ type Option func(*Pool)
 
 // WithWork lets fn say more about a piece of work before the gate is asked: who asks, how important
 // it is, what it costs, whether it writes or is exempt. Op is query, exec, batch, copy, begin, acquire or ping,
-// and Write is set as the package's documentation says. sql is the statement; it is empty for a
-// transaction, a connection, a batch and a copy.
+// and Write is set as the package's documentation says. A ping is Exempt. sql is the statement; it is empty for a
+// transaction, a connection, a batch, a copy and a ping.
 func WithWork(fn func(ctx context.Context, sql string, w *weir.Work)) Option {
 	return func(p *Pool) { p.work = fn }
 }
@@ -136,14 +136,13 @@ func (u *use) abandonUnless(handedOver *bool) {
 // admit asks the gate. Nothing is held while it waits. The caller owes the use an
 // end, also if it panics.
 func (p *Pool) admit(ctx context.Context, op, sql string, write bool) (*use, error) {
-	w := weir.Work{Op: op, Write: write}
+	return p.ask(ctx, sql, weir.Work{Op: op, Write: write})
+}
+
+func (p *Pool) ask(ctx context.Context, sql string, w weir.Work) (*use, error) {
 	if p.work != nil {
 		p.work(ctx, sql, &w)
 	}
-	return p.ask(ctx, w)
-}
-
-func (p *Pool) ask(ctx context.Context, w weir.Work) (*use, error) {
 	var permit weir.Permit
 	if p.gate != nil {
 		var err error
@@ -252,7 +251,7 @@ func (p *Pool) CopyFrom(ctx context.Context, table pgx.Identifier, columns []str
 
 // Ping is pgxpool.Pool.Ping as exempt work, for health checks: it waits behind nobody.
 func (p *Pool) Ping(ctx context.Context) error {
-	u, err := p.ask(ctx, weir.Work{Op: "ping", Exempt: true})
+	u, err := p.ask(ctx, "", weir.Work{Op: "ping", Exempt: true})
 	if err != nil {
 		return err
 	}

@@ -367,6 +367,17 @@ func TestEveryEndFreesItsSlot(t *testing.T) {
 			_, err := p.CopyFrom(ctx, pgx.Identifier{"ends"}, []string{"id"}, pgx.CopyFromFunc(func() ([]any, error) { return nil, io.EOF }))
 			return err
 		}, true, weir.NoSample},
+		{"copy, context ends", func(t *testing.T, ctx context.Context) error {
+			ctx, cancel := context.WithCancel(ctx)
+			n := 0
+			_, err := p.CopyFrom(ctx, pgx.Identifier{"ends"}, []string{"id"}, pgx.CopyFromFunc(func() ([]any, error) {
+				if n++; n == 10_000 { // some are on their way
+					cancel()
+				}
+				return []any{1000 + n}, nil
+			}))
+			return err
+		}, true, weir.Abandoned},
 		{"commit", func(t *testing.T, ctx context.Context) error {
 			tx := begin(t, ctx)
 			_, err := tx.Exec(ctx, "select 1")
@@ -1026,7 +1037,7 @@ func TestCancelStorm(t *testing.T) {
 	for range clients {
 		storm.Go(func() {
 			for i := 0; i < each || most.Load() == 0 && t.Context().Err() == nil; i++ {
-				u, err := p.ask(t.Context(), weir.Work{}) // the wait is not part of the time-out
+				u, err := p.ask(t.Context(), "", weir.Work{}) // the wait is not part of the time-out
 				if err != nil {
 					t.Error(err)
 					return

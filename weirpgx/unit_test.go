@@ -238,7 +238,7 @@ func TestWork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := New(pool, gate, WithWork(func(_ context.Context, sql string, w *weir.Work) { w.Tenant = sql }))
+	p := New(pool, gate, WithWork(func(_ context.Context, sql string, w *weir.Work) { w.Tenant, w.User = sql, "u" }))
 	defer p.Close()
 	ctx := t.Context()
 	_, _ = p.Query(ctx, "select 1")
@@ -271,6 +271,7 @@ func TestWork(t *testing.T) {
 		t.Fatalf("%v", asked)
 	}
 	for i, w := range asked {
+		want[i].User = "u" // all of it goes through WithWork
 		if w != want[i] {
 			t.Errorf("%d: %+v, want %+v", i, w, want[i])
 		}
