@@ -128,8 +128,12 @@ func commands(t *testing.T, database, controller string) {
 			t.Errorf("%s %v: %d %s, want %d %s", tt.name, tt.args, status, answer, tt.status, tt.answer)
 		}
 	}
+	if failed := n.execution.(weir.Snapshotter).Snapshot().Outcomes[weir.Failed]; failed != 0 {
+		t.Errorf("%d mistakes of callers count as failures of the database", failed)
+	}
 	oneTicket(t, n)
 	resize(t, n, database)
+	stopped(t, n, database)
 	exempt(t, n)
 }
 
@@ -196,6 +200,35 @@ func resize(t *testing.T, n *node, url string) {
 	}
 	if status := <-blocked; status != 200 {
 		t.Errorf("the update that held its ticket all the time: %d", status)
+	}
+}
+
+// stopped holds that a statement which the database stops by itself is answered as one that it has no time for.
+func stopped(t *testing.T, n *node, url string) {
+	t.Helper()
+	locker, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer locker.Close(t.Context())
+	if _, err := locker.Exec(t.Context(), "begin; update accounts set balance = 0 where id = 8"); err != nil {
+		t.Fatal(err)
+	}
+	blocked := make(chan int)
+	go func() { status, _ := post(t, n, "update", "id", "8"); blocked <- status }()
+	again := time.NewTicker(time.Millisecond)
+	defer again.Stop()
+	for begun, stops := time.Now(), 0; stops == 0; <-again.C {
+		if time.Since(begun) > time.Minute {
+			t.Fatal("the update does not wait for the lock")
+		}
+		err := locker.QueryRow(t.Context(), "select count(*) from pg_stat_activity where case when wait_event_type = 'Lock' then pg_cancel_backend(pid) end").Scan(&stops)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if status := <-blocked; status != 503 {
+		t.Errorf("a statement that the database has stopped: %d", status)
 	}
 }
 

@@ -193,7 +193,9 @@ func (n *node) do(ctx context.Context, q querier, name string, args url.Values) 
 	defer execution.Done(weir.NoSample)
 	ctx = weir.WithPermit(ctx, n.execution, execution)
 	answer, err := c.run(ctx, n, q, args)
-	execution.Done(weirsql.Classify(ctx, err))
+	if !errors.As(err, new(mistake)) { // which says nothing of the database
+		execution.Done(weirsql.Classify(ctx, err))
+	}
 	return answer, err
 }
 
@@ -226,6 +228,8 @@ func (n *node) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "maxTimeMS is over", http.StatusGatewayTimeout)
 	case errors.Is(err, pgx.ErrNoRows):
 		http.Error(w, "there is no such account", http.StatusNotFound)
+	case weirsql.Classify(ctx, err) == weir.Overload: // such as a statement that a late cancel has stopped
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 	case err != nil:
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 	default:
