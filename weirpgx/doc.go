@@ -44,7 +44,7 @@
 // end, with what its caller does in between: the connection is in use all that time. Acquire gives
 // no sample, because how long somebody keeps a connection says nothing about the database.
 //
-// The outcome is what [weirsql.Classify] says of the error. A transaction that is rolled back counts
+// The outcome is what [weirsql.Classify] says of the error, or the function of [WithClassify]. A transaction that is rolled back counts
 // by its last statement that failed; without one it is as good as any other.
 //
 // # Reads and writes
@@ -75,6 +75,8 @@
 // had hardly any processor time. For a pool that is made elsewhere, [CancelRequests] does all this but the rollback,
 // which [New] does.
 //
+// A statement may also have less time than its context: see [WithBudget].
+//
 // # The size of the pool
 //
 // pgx's default of 4 connections, or one for each processor, is a guess that no limiter can pass. Set
@@ -82,6 +84,6 @@
 // Its ceiling is MaxConns less the places for exempt work: see [Open].
 //
 // Nobody should have to wait in the pool, where neither priority nor deadline counts. A Pool
-// says so once in the log when somebody finds no connection free. Where others
+// looks now and then, and says so once in the log when somebody finds no connection free. Where others
 // share the pool, [PoolWait] is a signal of it.
 package weirpgx

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -24,7 +25,11 @@ type Pool struct {
 	work func(ctx context.Context, sql string, w *weir.Work)
 	log  *slog.Logger
 
-	warned atomic.Bool // that somebody had to wait in the pool
+	classify func(context.Context, error) weir.Outcome
+	budget   poolgate.Budget // of each statement
+
+	calls  atomic.Uint64 // to look at the pool now and then
+	warned atomic.Bool   // that somebody had to wait in the pool
 }
 
 // Option changes what [New] and [Open] do by default.
@@ -36,6 +41,30 @@ type Option func(*Pool)
 // transaction, a connection, a batch, a copy and a ping.
 func WithWork(fn func(ctx context.Context, sql string, w *weir.Work)) Option {
 	return func(p *Pool) { p.work = fn }
+}
+
+// WithClassify replaces [weirsql.Classify]. nil leaves it. ctx is the caller's own context. err is nil for what
+// succeeded; of a transaction that was committed fn is not asked.
+func WithClassify(fn func(ctx context.Context, err error) weir.Outcome) Option {
+	return func(p *Pool) {
+		if fn != nil {
+			p.classify = fn
+		}
+	}
+}
+
+// WithBudget gives each statement a share of the time that is left until its context's deadline: from 0 to
+// 1, at most what is left. Default 0: no budgets. A statement without a deadline has no budget. A batch and a copy are
+// one statement.
+//
+// Outside of transactions it is a deadline of the context, and includes reading the rows. In a transaction
+// the database is told before each statement, with the text that tell returns, such as
+// [weirsql.LocalTimeout]. That is one more round trip. An empty text leaves what was told before. PostgreSQL counts the time of each statement of a batch anew. tell is
+// called with 0 for a statement without a deadline after one with a deadline. With a nil tell, statements in transactions have
+// no budget. Begin, Commit, Rollback, Ping and the statements of a [Conn] have none either. What goes past Exec, Query,
+// QueryRow, SendBatch and CopyFrom of a transaction, such as its large objects, keeps the time-out that was told last.
+func WithBudget(share float64, tell func(d time.Duration) string) Option {
+	return func(p *Pool) { p.budget = poolgate.NewBudget(share, tell) }
 }
 
 // WithLogger sets where a Pool says, once, that somebody had to wait for a connection. Default
@@ -52,7 +81,7 @@ func WithLogger(log *slog.Logger) Option {
 // should not admit more than the pool has connections. A nil gate admits everything. The pool's configuration should have gone
 // through [CancelRequests].
 func New(pool *pgxpool.Pool, gate weir.Gate, opts ...Option) *Pool {
-	p := &Pool{pool: pool, gate: gate, log: slog.Default()}
+	p := &Pool{pool: pool, gate: gate, log: slog.Default(), classify: weirsql.Classify}
 	for _, o := range opts {
 		o(p)
 	}
@@ -113,18 +142,35 @@ func (p *Pool) Unguarded() *pgxpool.Pool { return p.pool }
 
 // use is one piece of work. It holds a permit until its connection is back.
 type use struct {
+	pool   *Pool
 	permit weir.Permit
-	ctx    context.Context
+	ctx    context.Context    // the caller's
+	cancel context.CancelFunc // of the budget; nil without
+}
+
+// bounded returns the context for a statement outside of a transaction. Its time-out ends with the use.
+func (u *use) bounded() context.Context {
+	ctx, cancel := u.pool.budget.Bound(u.ctx)
+	u.cancel = cancel
+	return ctx
 }
 
 // sample tells the gate that the first row is there.
 func (u *use) sample() { u.permit.Sample(weir.OK) }
 
 // end gives the permit back. The first end counts.
-func (u *use) end(err error) { u.permit.Done(weirsql.Classify(u.ctx, err)) }
+func (u *use) end(err error) {
+	defer u.abandon() // a classifier may panic
+	u.permit.Done(u.pool.classify(u.ctx, err))
+}
 
 // abandon gives the permit back without a word about the database.
-func (u *use) abandon() { u.permit.Done(weir.NoSample) }
+func (u *use) abandon() {
+	if u.cancel != nil {
+		u.cancel()
+	}
+	u.permit.Done(weir.NoSample)
+}
 
 // abandonUnless is for calls that hand the permit over and may panic before.
 func (u *use) abandonUnless(handedOver *bool) {
@@ -150,16 +196,19 @@ func (p *Pool) ask(ctx context.Context, sql string, w weir.Work) (*use, error) {
 			return nil, err
 		}
 	}
-	u, watched := &use{permit, ctx}, false
+	u, watched := &use{pool: p, permit: permit, ctx: ctx}, false
 	defer u.abandonUnless(&watched) // a logger may panic
 	p.watch(w.Op)
 	watched = true
 	return u, nil
 }
 
+// watchEvery is how many pieces of work pass between two looks at the pool, which takes a lock that all share.
+const watchEvery = 16
+
 // watch says once that the pool has no connection for work that was admitted.
 func (p *Pool) watch(op string) {
-	if p.warned.Load() {
+	if p.calls.Add(1)%watchEvery != 0 || p.warned.Load() {
 		return
 	}
 	if s := p.pool.Stat(); s.AcquiredConns() >= s.MaxConns() && p.warned.CompareAndSwap(false, true) {
@@ -175,7 +224,7 @@ func (p *Pool) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.Co
 		return tag, err
 	}
 	defer u.abandon()
-	tag, err = p.pool.Exec(ctx, sql, args...)
+	tag, err = p.pool.Exec(u.bounded(), sql, args...)
 	u.end(err)
 	return tag, err
 }
@@ -189,7 +238,7 @@ func (p *Pool) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, er
 	}
 	handedOver := false
 	defer u.abandonUnless(&handedOver)
-	inner, err := p.pool.Query(ctx, sql, args...)
+	inner, err := p.pool.Query(u.bounded(), sql, args...)
 	handedOver = true
 	if err != nil {
 		u.end(err)
@@ -207,7 +256,7 @@ func (p *Pool) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	}
 	handedOver := false
 	defer u.abandonUnless(&handedOver)
-	inner := p.pool.QueryRow(ctx, sql, args...)
+	inner := p.pool.QueryRow(u.bounded(), sql, args...)
 	handedOver = true
 	return &row{inner, u}
 }
@@ -225,7 +274,7 @@ func (p *Pool) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	}
 	handedOver := false
 	defer u.abandonUnless(&handedOver)
-	inner := p.pool.SendBatch(ctx, b)
+	inner := p.pool.SendBatch(u.bounded(), b)
 	handedOver = true
 	r := &batchResults{BatchResults: inner, account: u}
 	if began, ok := inner.Tx().(*pgxpool.Tx); ok { // without a connection it is another that has ended
@@ -242,7 +291,7 @@ func (p *Pool) CopyFrom(ctx context.Context, table pgx.Identifier, columns []str
 		return 0, err
 	}
 	defer u.abandon()
-	n, err = p.pool.CopyFrom(ctx, table, columns, src)
+	n, err = p.pool.CopyFrom(u.bounded(), table, columns, src)
 	if src.Err() == nil { // else the caller broke off, which the server calls cancelled
 		u.end(err)
 	}

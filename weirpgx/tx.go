@@ -13,7 +13,6 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/internal/poolgate"
-	"github.com/weir-go/weir/weirsql"
 )
 
 // tx is a transaction, or a savepoint in one.
@@ -25,11 +24,36 @@ type tx struct {
 
 // fate is what became of a transaction's statements. Rollback by itself does not tell.
 type fate struct {
+	pool   *Pool
 	mu     sync.Mutex
 	failed weir.Outcome // of the last statement that did not end OK; NoSample: there is none
+	told   bool         // the database has had a time-out from us; going back to a savepoint brings it back
 }
 
-func newTx(inner pgx.Tx, u *use) *tx { return &tx{inner, u, &fate{}} }
+func newTx(inner pgx.Tx, u *use) *tx { return &tx{inner, u, &fate{pool: u.pool}} }
+
+// tell says to the database how long the next statement may take.
+func (t *tx) tell(ctx context.Context) error {
+	t.fate.mu.Lock()
+	told := t.fate.told
+	t.fate.mu.Unlock()
+	text := t.fate.pool.budget.Text(ctx, told)
+	if text == "" {
+		return nil
+	}
+	_, err := t.Tx.Exec(ctx, text)
+	switch {
+	case poolgate.AfterFailure(err):
+		return nil // the statement may be the one that goes back to a savepoint
+	case err != nil:
+		statement{t.fate, ctx}.end(err)
+		return err
+	}
+	t.fate.mu.Lock()
+	t.fate.told = true
+	t.fate.mu.Unlock()
+	return nil
+}
 
 // statement is one of a transaction. It frees nothing, but the transaction remembers how it ended.
 type statement struct {
@@ -44,7 +68,7 @@ func (s statement) end(err error) {
 	if err == nil || poolgate.AfterFailure(err) {
 		return
 	}
-	if o := weirsql.Classify(s.ctx, err); o != weir.OK {
+	if o := s.fate.pool.classify(s.ctx, err); o != weir.OK {
 		s.fate.mu.Lock()
 		defer s.fate.mu.Unlock()
 		s.fate.failed = o
@@ -61,8 +85,11 @@ func (t *tx) end(ctx context.Context, err error, committed bool) {
 	t.fate.mu.Lock()
 	o := t.fate.failed
 	t.fate.mu.Unlock()
-	if o == weir.NoSample || committed {
-		o = weirsql.Classify(ctx, err)
+	switch {
+	case committed:
+		o = weir.OK
+	case o == weir.NoSample:
+		o = t.fate.pool.classify(ctx, err)
 	}
 	t.use.permit.Done(o)
 }
@@ -140,6 +167,9 @@ func (t *tx) Begin(ctx context.Context) (pgx.Tx, error) {
 
 // Exec implements [pgx.Tx].
 func (t *tx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	if err := t.tell(ctx); err != nil {
+		return pgconn.CommandTag{}, err
+	}
 	tag, err := t.Tx.Exec(ctx, sql, args...)
 	statement{t.fate, ctx}.end(err)
 	return tag, err
@@ -147,6 +177,9 @@ func (t *tx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandT
 
 // Query implements [pgx.Tx].
 func (t *tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if err := t.tell(ctx); err != nil {
+		return failedRows{err}, err
+	}
 	inner, err := t.Tx.Query(ctx, sql, args...)
 	if err != nil {
 		statement{t.fate, ctx}.end(err)
@@ -157,16 +190,25 @@ func (t *tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, erro
 
 // QueryRow implements [pgx.Tx].
 func (t *tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	if err := t.tell(ctx); err != nil {
+		return failedRow{err}
+	}
 	return &row{t.Tx.QueryRow(ctx, sql, args...), statement{t.fate, ctx}}
 }
 
 // SendBatch implements [pgx.Tx].
 func (t *tx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	if err := t.tell(ctx); err != nil {
+		return pgx.FailedBatchResults(b, err)
+	}
 	return &batchResults{BatchResults: t.Tx.SendBatch(ctx, b), account: statement{t.fate, ctx}}
 }
 
 // CopyFrom implements [pgx.Tx].
 func (t *tx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, src pgx.CopyFromSource) (int64, error) {
+	if err := t.tell(ctx); err != nil {
+		return 0, err
+	}
 	n, err := t.Tx.CopyFrom(ctx, table, columns, src)
 	if src.Err() == nil { // else the caller broke off, which the server calls cancelled
 		statement{t.fate, ctx}.end(err)

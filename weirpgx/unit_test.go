@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,6 +18,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/signal"
+	"github.com/weir-go/weir/weirsql"
 )
 
 // What generated code and libraries want of a pool of pgx.
@@ -278,6 +281,30 @@ func TestWork(t *testing.T) {
 	}
 }
 
+// The priority and the exemption of a scope reach every call.
+func TestScope(t *testing.T) {
+	var got weir.Work
+	gate := weir.Must(limit.New(limit.Config{Limit: 4, Exempt: 4, Hooks: weir.Hooks{
+		Admitted: func(_ string, w weir.Work, _ time.Duration) { got = w }}}))
+	defer gate.Close()
+	pool, err := pgxpool.NewWithConfig(t.Context(), nowhere(t, "64"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := New(pool, gate)
+	defer p.Close()
+	for name, way := range ways {
+		_ = way(weir.WithPriority(t.Context(), weir.Background), p)
+		if got.Priority != weir.Background || got.Exempt != (name == "ping") {
+			t.Errorf("%s: priority %v, exempt %v", name, got.Priority, got.Exempt)
+		}
+		_ = way(weir.WithExempt(t.Context()), p)
+		if got.Priority != weir.Normal || !got.Exempt {
+			t.Errorf("%s in an exempt scope: priority %v, exempt %v", name, got.Priority, got.Exempt)
+		}
+	}
+}
+
 type gateFunc func(weir.Work) error
 
 func (g gateFunc) Admit(_ context.Context, w weir.Work) (weir.Permit, error) {
@@ -343,7 +370,7 @@ func TestCommitSays(t *testing.T) {
 		if tt.ends == "before" {
 			cancel()
 		}
-		err := newTx(tt.tx, &use{ctx: ctx}).Commit(ctx)
+		err := newTx(tt.tx, &use{pool: New(nil, nil), ctx: ctx}).Commit(ctx)
 		cancel()
 		switch {
 		case tt.want != "" && (err == nil || err.Error() != "weirpgx: "+tt.want || !errors.Is(err, context.Canceled)):
@@ -379,6 +406,169 @@ func TestRowsThatCannotBeRead(t *testing.T) {
 		var e ends
 		if err := read(&rows{Rows: broken{}, account: &e}); err != errBroken || e.last != errBroken {
 			t.Errorf("%s: %v, and the use ended with %v", name, err, e.last)
+		}
+	}
+}
+
+// script is a transaction of pgx that notes what it is sent. The next Exec fails with fault.
+type script struct {
+	pgx.Tx
+	sent  []string
+	fault error
+}
+
+func (s *script) Exec(_ context.Context, sql string, _ ...any) (tag pgconn.CommandTag, err error) {
+	s.sent = append(s.sent, sql)
+	err, s.fault = s.fault, nil
+	return tag, err
+}
+
+func (s *script) Query(_ context.Context, sql string, _ ...any) (pgx.Rows, error) {
+	s.sent = append(s.sent, sql)
+	return failedRows{}, nil
+}
+
+func (s *script) QueryRow(_ context.Context, sql string, _ ...any) pgx.Row {
+	s.sent = append(s.sent, sql)
+	return failedRow{}
+}
+
+func (s *script) SendBatch(context.Context, *pgx.Batch) pgx.BatchResults {
+	s.sent = append(s.sent, "batch")
+	return noResults{}
+}
+
+// noResults are those of a batch without statements.
+type noResults struct{ pgx.BatchResults }
+
+func (noResults) Close() error { return nil }
+
+func (s *script) CopyFrom(context.Context, pgx.Identifier, []string, pgx.CopyFromSource) (int64, error) {
+	s.sent = append(s.sent, "copy")
+	return 0, nil
+}
+
+// inTx are the ways of a transaction to send something. Each returns the error of its end.
+var inTx = map[string]func(context.Context, pgx.Tx) error{
+	"exec":  func(ctx context.Context, t pgx.Tx) error { _, err := t.Exec(ctx, "exec"); return err },
+	"query": func(ctx context.Context, t pgx.Tx) error { _, err := t.Query(ctx, "query"); return err },
+	"row":   func(ctx context.Context, t pgx.Tx) error { return t.QueryRow(ctx, "row").Scan() },
+	"batch": func(ctx context.Context, t pgx.Tx) error { return t.SendBatch(ctx, &pgx.Batch{}).Close() },
+	"copy": func(ctx context.Context, t pgx.Tx) error {
+		_, err := t.CopyFrom(ctx, pgx.Identifier{"t"}, nil, pgx.CopyFromRows(nil))
+		return err
+	},
+}
+
+// In a transaction the database hears before each statement how long that may take. After a failure it takes no time-out,
+// and the statement is sent all the same. Another text that it does not take is the error of the statement, which counts.
+func TestBudgetInTransaction(t *testing.T) {
+	failed, no := &pgconn.PgError{Code: "25P02"}, &pgconn.PgError{Code: "40001"}
+	for name, send := range inTx {
+		synctest.Test(t, func(t *testing.T) {
+			s := &script{}
+			p := New(nil, nil, WithBudget(0.5, weirsql.LocalTimeout))
+			tx := newTx(s, &use{pool: p, ctx: t.Context()})
+			try := func(left time.Duration, fault, want error, sent ...string) {
+				t.Helper()
+				ctx := t.Context()
+				if left != 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, left)
+					defer cancel()
+				}
+				s.sent, s.fault = nil, fault
+				if err := send(ctx, tx); !errors.Is(err, want) {
+					t.Errorf("%s, %v left: %v, want %v", name, left, err, want)
+				}
+				if !slices.Equal(s.sent, sent) {
+					t.Errorf("%s, %v left: sent %q, want %q", name, left, s.sent, sent)
+				}
+			}
+			const half, none = "SET LOCAL statement_timeout TO 500", "SET LOCAL statement_timeout TO DEFAULT"
+			try(0, nil, nil, name)
+			try(time.Second, failed, nil, half, name)
+			if tx.fate.failed != weir.NoSample {
+				t.Errorf("%s: the transaction counts as %v", name, tx.fate.failed)
+			}
+			try(0, nil, nil, name) // nothing was taken
+			try(time.Second, nil, nil, half, name)
+			try(0, nil, nil, none, name)
+			try(time.Second, no, no, half)
+			if tx.fate.failed != weir.Failed {
+				t.Errorf("%s: the transaction counts as %v", name, tx.fate.failed)
+			}
+		})
+	}
+}
+
+// The context of a statement with a budget is over with the statement, and its timer with it.
+func TestBudgetEndsWithItsStatement(t *testing.T) {
+	p := New(nil, nil, WithBudget(0.5, nil))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	for name, end := range map[string]func(*use){
+		"an end":  func(u *use) { u.end(nil) },
+		"a panic": (*use).abandon,
+	} {
+		u := &use{pool: p, ctx: ctx}
+		bounded := u.bounded()
+		if bounded.Err() != nil {
+			t.Errorf("%s: %v at first", name, bounded.Err())
+		}
+		end(u)
+		if bounded.Err() == nil {
+			t.Errorf("%s: the context goes on", name)
+		}
+	}
+}
+
+// A classifier of one's own decides, also in a transaction, and leaves no slot behind when it panics.
+func TestClassifier(t *testing.T) {
+	var got weir.Outcome
+	gate := weir.Must(limit.New(limit.Config{Limit: 1, Hooks: weir.Hooks{Done: func(_ string, o weir.Outcome, _ time.Duration) { got = o }}}))
+	defer gate.Close()
+	panics := false
+	p := New(nil, gate, WithClassify(nil), WithClassify(func(_ context.Context, err error) weir.Outcome {
+		if panics {
+			panic("classifier")
+		}
+		if err != nil {
+			return weir.Overload
+		}
+		return weir.OK
+	}))
+	admitted := func() *use {
+		permit, err := gate.Admit(t.Context(), weir.Work{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &use{pool: p, permit: permit, ctx: t.Context()}
+	}
+	for name, end := range map[string]func(*use){
+		"a statement": func(u *use) { u.end(errBroken) },
+		"rows":        func(u *use) { _ = (&rows{Rows: broken{}, account: u}).Scan() },
+		"a statement of a transaction": func(u *use) {
+			tx := newTx(commits{}, u)
+			defer func() { _ = tx.Rollback(t.Context()) }()
+			statement{tx.fate, t.Context()}.end(errBroken)
+		},
+	} {
+		for panics = range map[bool]bool{false: true, true: true} {
+			func() {
+				defer func() {
+					if r := recover(); (r != nil) != panics {
+						t.Errorf("%s: it panicked with %v", name, r)
+					}
+				}()
+				end(admitted())
+			}()
+			if n := gate.Snapshot().InFlight; n != 0 {
+				t.Fatalf("%s: %d slots are left", name, n)
+			}
+			if !panics && got != weir.Overload {
+				t.Errorf("%s: the outcome is %v", name, got)
+			}
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/poolgate"
 )
 
 // guard is a gate and how to ask it. It never changes once built.
@@ -16,10 +17,9 @@ type guard struct {
 	work     func(context.Context, string, *weir.Work)
 	classify func(context.Context, error) weir.Outcome
 	logger   *slog.Logger
-	share    float64                    // of the time left, for each statement; 0: no budgets
-	tell     func(time.Duration) string // tells the database in a transaction
-	holds    *holds                     // nil: nothing is held when a context ends
-	leaks    bool                       // uses that are dropped are to be found
+	budget   poolgate.Budget // of each statement
+	holds    *holds          // nil: nothing is held when a context ends
+	leaks    bool            // uses that are dropped are to be found
 }
 
 // Option adjusts [New], [Open] and [Connector].
@@ -60,14 +60,10 @@ func WithLogger(l *slog.Logger) Option {
 //
 // Outside of transactions it is a deadline of the context, and includes reading the rows. In a transaction
 // the database is told before each statement, with the text that tell returns, such as
-// [LocalTimeout]. That is one more round trip. tell is called with 0 for a statement without a deadline
-// after one with a deadline. With a nil tell, statements in transactions have no budget.
+// [LocalTimeout]. That is one more round trip. An empty text leaves what was told before. tell is called with 0 for a
+// statement without a deadline after one with a deadline. With a nil tell, statements in transactions have no budget.
 func WithBudget(share float64, tell func(d time.Duration) string) Option {
-	return func(g *guard) {
-		if share > 0 {
-			g.share, g.tell = min(share, 1), tell
-		}
-	}
+	return func(g *guard) { g.budget = poolgate.NewBudget(share, tell) }
 }
 
 // WithHold keeps the permit of a call whose context has ended before its answer. It is for drivers that
@@ -89,15 +85,6 @@ func WithHold(longest time.Duration) Option {
 // context that can still end.
 func WithFindLeaks() Option {
 	return func(g *guard) { g.leaks = true }
-}
-
-// budget is a share of the time that is left. All of it may be more than a float can tell.
-func (g *guard) budget(deadline time.Time) time.Duration {
-	left := time.Until(deadline)
-	if g.share == 1 {
-		return left
-	}
-	return time.Duration(float64(left) * g.share)
 }
 
 // admit asks the gate for one use of the database.

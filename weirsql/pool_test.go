@@ -318,6 +318,47 @@ func TestPoolWait(t *testing.T) {
 	}
 }
 
+// The priority and the exemption of a scope reach every way to the database, above the pool and below it.
+func TestScope(t *testing.T) {
+	var got weir.Work
+	gate := weir.Must(limit.New(limit.Config{Limit: 4, Exempt: 4, Hooks: weir.Hooks{
+		Admitted: func(_ string, w weir.Work, _ time.Duration) { got = w }}}))
+	defer gate.Close()
+	db := New(&server{kind: modern}, gate)
+	defer db.Close()
+	below := sql.OpenDB(Connector(&server{kind: modern}, gate))
+	defer below.Close()
+	exec := func(db interface {
+		ExecContext(context.Context, string, ...any) (sql.Result, error)
+	}) func(context.Context) error {
+		return func(ctx context.Context) error { _, err := db.ExecContext(ctx, "x"); return err }
+	}
+	for name, way := range map[string]func(context.Context) error{
+		"exec":           exec(db),
+		"below the pool": exec(below),
+		"row":            func(ctx context.Context) error { return db.QueryRowContext(ctx, "SELECT 1").Scan(new(int)) },
+		"transaction": func(ctx context.Context) error {
+			return db.InTx(ctx, nil, func(context.Context, *sql.Tx) error { return nil })
+		},
+		"statement": func(ctx context.Context) error {
+			st, err := db.Stmt(ctx, "x")
+			check(t, err)
+			defer st.Close()
+			_, err = st.ExecContext(ctx)
+			return err
+		},
+	} {
+		check(t, way(weir.WithPriority(t.Context(), weir.Background)))
+		if got.Priority != weir.Background || got.Exempt {
+			t.Errorf("%s: priority %v, exempt %v", name, got.Priority, got.Exempt)
+		}
+		check(t, way(weir.WithExempt(t.Context())))
+		if got.Priority != weir.Normal || !got.Exempt {
+			t.Errorf("%s in an exempt scope: priority %v, exempt %v", name, got.Priority, got.Exempt)
+		}
+	}
+}
+
 // Rows that nobody closes are found, named by who asked for them, and their permit is free again.
 func TestLeaks(t *testing.T) {
 	for name, drop := range map[string]func(t *testing.T, db *DB){

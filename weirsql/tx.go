@@ -17,7 +17,7 @@ type tx struct {
 	driver.Tx
 	c    *dbConn
 	ctx  context.Context // that of its beginning
-	told bool            // the database has a time-out from us
+	told bool            // the database has had a time-out from us; going back to a savepoint brings it back
 }
 
 // Begin implements [driver.Conn].
@@ -126,20 +126,13 @@ func (t *tx) over(committed bool, err error) {
 
 // tell says to the database how long the next statement of a transaction may take.
 func (c *dbConn) tell(ctx context.Context) error {
-	if c.tx == nil || c.guard.tell == nil {
+	if c.tx == nil {
 		return nil
 	}
-	deadline, ok := ctx.Deadline()
-	if !ok && !c.tx.told {
+	text := c.guard.budget.Text(ctx, c.tx.told)
+	if text == "" {
 		return nil
 	}
-	var budget time.Duration
-	if ok {
-		if budget = c.guard.budget(deadline); budget <= 0 {
-			return nil // the context has ended
-		}
-	}
-	text := c.guard.tell(budget)
 	_, err := exec(ctx, c.inner, text, nil)
 	if errors.Is(err, driver.ErrSkip) {
 		err = c.execPrepared(ctx, text)

@@ -51,12 +51,11 @@ func useIn(ctx context.Context, g *guard) *use {
 
 // bounded returns the context for a statement outside of a transaction. Its time-out ends with the use.
 func (u *use) bounded() context.Context {
-	deadline, ok := u.Deadline()
-	if u.guard.share == 0 || !ok {
-		return u
+	ctx, cancel := u.guard.budget.Bound(u)
+	if cancel != nil {
+		u.limited, u.cancel = ctx, cancel
 	}
-	u.limited, u.cancel = context.WithTimeout(u, u.guard.budget(deadline))
-	return u.limited
+	return ctx
 }
 
 // leftBehind reports whether the server may work on for a caller that is gone.

@@ -1,0 +1,61 @@
+package poolgate
+
+import (
+	"context"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestBudget(t *testing.T) {
+	said := func(d time.Duration) string { return d.String() }
+	const none = time.Duration(0)
+	age := time.Duration(math.MaxInt64)
+	for _, tt := range []struct {
+		name    string
+		share   float64
+		tell    func(time.Duration) string
+		left    time.Duration // until the deadline; none: there is none
+		told    bool
+		bounded time.Duration // until that of the bounded context; none: it is the caller's own
+		text    string
+	}{
+		{"half of it", 0.5, said, 10 * time.Second, false, 5 * time.Second, "5s"},
+		{"all of it", 1, said, 10 * time.Second, false, 10 * time.Second, "10s"},
+		{"never more than is left", 7, said, 10 * time.Second, true, 10 * time.Second, "10s"},
+		{"all of an age", 1, said, age, false, age, age.String()},
+		{"no deadline", 0.5, said, none, false, none, ""},
+		{"no deadline any more", 0.5, said, none, true, none, "0s"},
+		{"too late", 0.5, said, -time.Second, true, -time.Second, ""},
+		{"nothing to say", 0.5, nil, 10 * time.Second, true, 5 * time.Second, ""},
+		{"no budget", 0, said, 10 * time.Second, true, none, ""},
+		{"no such share", math.NaN(), said, 10 * time.Second, true, none, ""},
+		{"a share below none", -1, said, 10 * time.Second, true, none, ""},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx := t.Context()
+			if tt.left != none {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithDeadline(ctx, time.Now().Add(tt.left))
+				defer cancel()
+			}
+			b := NewBudget(tt.share, tt.tell)
+			if got := b.Text(ctx, tt.told); got != tt.text {
+				t.Errorf("%s: it says %q, want %q", tt.name, got, tt.text)
+			}
+			bounded, cancel := b.Bound(ctx)
+			if tt.bounded == none {
+				if bounded != ctx || cancel != nil {
+					t.Errorf("%s: the context is another one", tt.name)
+				}
+				return
+			}
+			defer cancel()
+			deadline, _ := bounded.Deadline()
+			if got := time.Until(deadline); got != tt.bounded {
+				t.Errorf("%s: %v for the statement, want %v", tt.name, got, tt.bounded)
+			}
+		})
+	}
+}
