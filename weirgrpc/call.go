@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/attempt"
 	"github.com/weir-go/weir/internal/carried"
 	"github.com/weir-go/weir/policy"
 )
@@ -206,6 +207,13 @@ func (h *header) Values(name policy.HeaderName) []string {
 		}
 	}
 	return h.md[name.Lower]
+}
+
+// attempt returns which attempt the call's metadata say that it is.
+func (c *Call) attempt() int {
+	return attempt.Of(func(h attempt.Header) []string {
+		return (*header)(c).Values(policy.HeaderName{Canonical: h.Name, Lower: h.Lower})
+	})
 }
 
 // received returns the metadata in ctx as they are, which nobody may change; nil if there are none. What

@@ -15,6 +15,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/internal/yield"
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/throttle"
 	"github.com/weir-go/weir/weirhttp"
 )
 
@@ -26,6 +27,8 @@ type Guard struct {
 	work       func(context.Context, string, *weir.Work)
 	selectGate func(context.Context, string) (weir.Gate, weir.Work)
 	reject     func(context.Context, string, *weir.Rejection) error
+	attempts   *throttle.Attempts // nil: not counted
+	trusted    func(context.Context) bool
 	messages   weir.Gate
 	statuses   Statuses
 	streams    *weirhttp.Streams
@@ -129,6 +132,9 @@ func (g *Guard) choose(c *Call, w *weir.Work) (gate weir.Gate) {
 		gate, w.Op = g.gate, c.method
 	}
 	if g.policy == nil {
+		if g.attempts != nil {
+			w.Attempt = max(w.Attempt, c.attempt())
+		}
 		if at, ok := ctx.Deadline(); ok && (w.Deadline.IsZero() || at.Before(w.Deadline)) {
 			w.Deadline = at
 		}
@@ -148,13 +154,16 @@ func (g *Guard) described(ctx context.Context, method string, w weir.Work) weir.
 	return w
 }
 
-// refused answers a call that a gate has refused, with the word of a policy's route if retries are
-// common there.
+// refused answers a call that a gate has refused. While retries are common, what the guard or the policy's route
+// counts says so.
 func (c *Call) refused(ctx context.Context, w *weir.Work, err error) error {
 	rej := rejectionOf(err)
-	if c.policy != nil {
+	switch g := c.guard; {
+	case c.policy != nil:
 		v := c.view()
 		rej = c.route.Told(w, c.policy.TrustedView(&v), rej)
+	case g.attempts != nil:
+		rej = g.attempts.Told(w, g.trusted != nil && g.trusted(ctx), rej)
 	}
 	return c.guard.refuse(ctx, c.method, rej)
 }
@@ -293,6 +302,21 @@ func WithMessages(messages weir.Gate) Option {
 // is set already. Refusals of the tap come here too.
 func WithRejection(fn func(ctx context.Context, method string, rej *weir.Rejection) error) Option {
 	return func(g *Guard) { g.reject = fn }
+}
+
+// WithAttempts tells clients not to come back while retries are common among what is refused for
+// overload: see [throttle.Attempts]. Which attempt a call is comes from its metadata, and is the Attempt
+// of its work; [weirhttp.WithAttempts] has the names. trusted says whether the peer's word for it is believed. With a tap
+// it must not block. What a stranger says counts only against itself. So with a nil trusted no retries are ever common,
+// and only a client's own third attempt is told so.
+//
+// Share a between guards. nil stands for one of this option's own. With [WithPolicy] each route counts
+// for itself, and this has no effect.
+func WithAttempts(a *throttle.Attempts, trusted func(ctx context.Context) bool) Option {
+	if a == nil {
+		a = throttle.NewAttempts(nil)
+	}
+	return func(g *Guard) { g.attempts, g.trusted = a, trusted }
 }
 
 // WithOverloadCode sets [Statuses].Overload: the code of refusals because the service cannot carry

@@ -542,19 +542,31 @@ func TestRetriesThatAreCommon(t *testing.T) {
 	if _, err := p.Gate("api").Admit(t.Context(), weir.Work{}); err != nil { // it is full from now on
 		t.Fatal(err)
 	}
-	guard := weirgrpc.New(nil, weirgrpc.WithPolicy(func() *policy.Policy { return p }))
-	client := serve(t, &service{unary: answer}, guard.ServerOptions()...)
-	var pushback []string
-	for range 12 {
-		var trailer metadata.MD
-		_, err := client.UnaryCall(with(within(t), "grpc-previous-rpc-attempts", "1"), new(testgrpc.SimpleRequest), grpc.Trailer(&trailer))
-		if err == nil {
-			t.Fatal("admitted")
+	believes := func(yes bool) func(context.Context) bool { return func(context.Context) bool { return yes } }
+	for _, tt := range []struct {
+		name  string
+		guard *weirgrpc.Guard
+		final bool // after a dozen retries
+	}{
+		{"a policy", weirgrpc.New(nil, weirgrpc.WithPolicy(func() *policy.Policy { return p })), true},
+		{"trusted peers", weirgrpc.New(p.Gate("api"), weirgrpc.WithAttempts(nil, believes(true))), true},
+		{"strangers", weirgrpc.New(p.Gate("api"), weirgrpc.WithAttempts(nil, believes(false))), false},
+		{"nobody is trusted", weirgrpc.New(p.Gate("api"), weirgrpc.WithAttempts(nil, nil)), false},
+		{"not counted", weirgrpc.New(p.Gate("api")), false},
+	} {
+		client := serve(t, &service{unary: answer}, tt.guard.ServerOptions()...)
+		var pushback []string
+		for range 12 {
+			var trailer metadata.MD
+			_, err := client.UnaryCall(with(within(t), "grpc-previous-rpc-attempts", "1"), new(testgrpc.SimpleRequest), grpc.Trailer(&trailer))
+			if err == nil {
+				t.Fatal("admitted")
+			}
+			pushback = append(pushback, trailer.Get(weirgrpc.PushbackHeader)...)
 		}
-		pushback = append(pushback, trailer.Get(weirgrpc.PushbackHeader)...)
-	}
-	if n := len(pushback); n < 3 || pushback[n-1] != "-1" || pushback[0] == "-1" {
-		t.Errorf("pushback %q, want -1 from the tenth retry on", pushback)
+		if n := len(pushback); n < 3 || pushback[n-1] == "-1" != tt.final || pushback[0] == "-1" {
+			t.Errorf("%s: pushback %q, want -1 from the tenth retry on: %v", tt.name, pushback, tt.final)
+		}
 	}
 }
 
@@ -573,10 +585,11 @@ func TestAttemptNumbers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	guard := weirgrpc.New(nil, weirgrpc.WithPolicy(func() *policy.Policy { return p }))
-	client := serve(t, &service{unary: func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+	unary := func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
 		return new(testgrpc.SimpleResponse), nil
-	}}, guard.ServerOptions()...)
+	}
+	byPolicy := serve(t, &service{unary: unary}, weirgrpc.New(nil, weirgrpc.WithPolicy(func() *policy.Policy { return p })).ServerOptions()...)
+	byOption := serve(t, &service{unary: unary}, weirgrpc.New(p.Gate("api"), weirgrpc.WithAttempts(nil, nil)).ServerOptions()...)
 	for _, tt := range []struct {
 		pairs []string
 		want  int64
@@ -590,9 +603,11 @@ func TestAttemptNumbers(t *testing.T) {
 		{[]string{"x-weir-attempt", ""}, 0},
 		{[]string{"grpc-previous-rpc-attempts", "3", "x-weir-attempt", "1"}, 3},
 	} {
-		attempt.Store(-1)
-		if _, err := client.UnaryCall(with(within(t), tt.pairs...), new(testgrpc.SimpleRequest)); err != nil || attempt.Load() != tt.want {
-			t.Errorf("%q: attempt %d, %v; want %d", tt.pairs, attempt.Load(), err, tt.want)
+		for _, client := range []testgrpc.TestServiceClient{byPolicy, byOption} {
+			attempt.Store(-1)
+			if _, err := client.UnaryCall(with(within(t), tt.pairs...), new(testgrpc.SimpleRequest)); err != nil || attempt.Load() != tt.want {
+				t.Errorf("%q: attempt %d, %v; want %d", tt.pairs, attempt.Load(), err, tt.want)
+			}
 		}
 	}
 }

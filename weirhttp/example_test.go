@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"strings"
 	"time"
 
@@ -172,21 +171,15 @@ func ExampleWithRejection() {
 	// Output: refused: api limit
 }
 
-// Clients are told not to come back while retries are common among what is refused. A policy's routes do the
-// same by policy.Route.Told.
-func ExampleWithRejection_retries() {
+// Clients are told not to come back while retries are common among what is refused.
+func ExampleWithAttempts() {
 	full := weir.Must(limit.New(limit.Config{Name: "api", Limit: 1, Queue: limit.Queue{Len: -1}}))
 	defer full.Close()
 	p, _ := full.TryAdmit(weir.Work{})
 	defer p.Done(weir.NoSample)
 
-	attempts := throttle.NewAttempts(nil)
-	guard := weirhttp.Middleware(full, weirhttp.WithRejection(
-		func(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
-			n, _ := strconv.Atoi(r.Header.Get(weirhttp.AttemptHeader)) // no number is the first attempt
-			const trusted = true                                       // in this example all clients are
-			weirhttp.WriteRejection(w, r, attempts.Told(&weir.Work{Attempt: n}, trusted, rej))
-		}))
+	all := func(*http.Request) bool { return true } // in this example all clients are trusted
+	guard := weirhttp.Middleware(full, weirhttp.WithAttempts(nil, all))
 	h := guard(http.NotFoundHandler())
 	for i := range 12 {
 		r := httptest.NewRequest("GET", "/", nil)

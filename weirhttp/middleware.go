@@ -68,7 +68,9 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/attempt"
 	"github.com/weir-go/weir/internal/yield"
+	"github.com/weir-go/weir/throttle"
 )
 
 // Middleware returns a wrapper for handlers. It admits each request through g before the handler
@@ -114,6 +116,8 @@ type middleware struct {
 	work         func(*http.Request, *weir.Work)
 	selectGate   func(*http.Request) (weir.Gate, weir.Work)
 	reject       func(http.ResponseWriter, *http.Request, *weir.Rejection)
+	attempts     *throttle.Attempts // nil: not counted
+	trusted      func(*http.Request) bool
 	streams      *Streams
 	streamsSet   bool
 	bodies       *bodyBuffers
@@ -160,6 +164,9 @@ func (m *middleware) choose(r *http.Request) (weir.Gate, weir.Work) {
 	if m.selectGate != nil {
 		gate, work = m.selectGate(r)
 	}
+	if m.attempts != nil {
+		work.Attempt = max(work.Attempt, attempt.Of(func(h attempt.Header) []string { return r.Header[h.Name] }))
+	}
 	if m.work != nil {
 		work = m.described(r, work)
 	}
@@ -176,7 +183,7 @@ func (m *middleware) described(r *http.Request, work weir.Work) weir.Work {
 func (m *middleware) admit(w http.ResponseWriter, r *http.Request, gate weir.Gate, work weir.Work) *Request {
 	p, err := gate.Admit(r.Context(), work)
 	if err != nil {
-		m.refuse(w, r, err)
+		m.refuse(w, r, &work, err)
 		return nil
 	}
 	q := newRequest(r.Context(), gate, &work, p, m.streams)
@@ -190,11 +197,14 @@ func (m *middleware) admit(w http.ResponseWriter, r *http.Request, gate weir.Gat
 	return q
 }
 
-func (m *middleware) refuse(w http.ResponseWriter, r *http.Request, err error) {
+func (m *middleware) refuse(w http.ResponseWriter, r *http.Request, work *weir.Work, err error) {
 	m.yielder.Refused()
 	rej := weir.AsRejection(err)
 	if rej == nil {
 		rej = foreign(err)
+	}
+	if m.attempts != nil {
+		rej = m.attempts.Told(work, m.trusted != nil && m.trusted(r), rej)
 	}
 	if m.reject != nil {
 		m.reject(w, r, rej)
@@ -230,7 +240,7 @@ func foreign(err error) *weir.Rejection {
 type Guard struct{ m middleware }
 
 // NewGuard returns a guard with the options of a [Middleware]. [WithSelect] and
-// [WithWork] have no effect on it.
+// [WithWork] have no effect on it. With [WithAttempts] the number of the attempt is that of the work.
 func NewGuard(opts ...Option) *Guard { return &Guard{newMiddleware(nil, opts)} }
 
 // Serve admits r through gate and then calls next, as [Middleware] does, with one
@@ -321,6 +331,21 @@ func WithWriteTimeout(d time.Duration) Option {
 // request's body.
 func WithRejection(fn func(http.ResponseWriter, *http.Request, *weir.Rejection)) Option {
 	return func(m *middleware) { m.reject = fn }
+}
+
+// WithAttempts tells clients not to come back while retries are common among what is refused for
+// overload, as a policy does: see [throttle.Attempts]. Which attempt a request is comes from its
+// headers x-weir-attempt, grpc-previous-rpc-attempts and x-envoy-attempt-count, and is the
+// Attempt of its work. trusted says whether the peer's word for it is believed, such as that of a
+// proxy. What a stranger says counts only against itself. So with a nil trusted no retries are ever
+// common, and only a client's own third attempt is told so.
+//
+// Share a between the middlewares of a route. nil stands for one of this option's own.
+func WithAttempts(a *throttle.Attempts, trusted func(*http.Request) bool) Option {
+	if a == nil {
+		a = throttle.NewAttempts(nil)
+	}
+	return func(m *middleware) { m.attempts, m.trusted = a, trusted }
 }
 
 // WithYield says whether an admitted request lets others go first before its handler starts.

@@ -430,6 +430,60 @@ func TestRefusalKeepsAnHTTP2Connection(t *testing.T) {
 	}
 }
 
+// While retries are common among what is refused, nobody is told to come back. What strangers say makes none common, and
+// counts against themselves.
+func TestAttempts(t *testing.T) {
+	for _, trusted := range []bool{true, false} {
+		g := newFakeGate(0)
+		g.refuse = &weir.Rejection{Gate: "api", Reason: weir.ReasonQueueFull, Retryable: true}
+		believed := WithAttempts(nil, func(r *http.Request) bool { return r.Header.Get("X-Peer") == "proxy" })
+		h := Middleware(g, believed)(http.NotFoundHandler())
+		guard := NewGuard(believed) // counts with it
+		ask := func(attempt string) (comeBack bool) {
+			r := httptest.NewRequest("GET", "/", nil)
+			r.Header.Set(AttemptHeader, attempt)
+			if trusted {
+				r.Header.Set("X-Peer", "proxy")
+			}
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			return w.Header().Get("Retry-After") != ""
+		}
+		if !ask("0") || !ask("1") {
+			t.Errorf("trusted %v: told not to come back at first", trusted)
+		}
+		if got := ask("2"); got != trusted {
+			t.Errorf("trusted %v: the third attempt of one is told to come back: %v", trusted, got)
+		}
+		for range 10 {
+			ask("1")
+		}
+		if got := ask("0"); got == trusted {
+			t.Errorf("trusted %v: after a dozen retries told to come back: %v", trusted, got)
+		}
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest("GET", "/", nil)
+		guard.Serve(w, r, g, weir.Work{}, nil)
+		if comeBack := w.Header().Get("Retry-After") != ""; comeBack == trusted {
+			t.Errorf("trusted %v: a guard that counts with the middleware tells to come back: %v", trusted, comeBack)
+		}
+		g.mu.Lock()
+		if n := g.works[2].Attempt; n != 2 {
+			t.Errorf("the gate hears of attempt %d, want 2", n)
+		}
+		g.mu.Unlock()
+	}
+	g := newFakeGate(0)
+	g.refuse = &weir.Rejection{Gate: "api", Reason: weir.ReasonQueueFull, Retryable: true}
+	r := httptest.NewRequest("GET", "/", nil)
+	r.Header.Set(AttemptHeader, "2")
+	w := httptest.NewRecorder()
+	Middleware(g, WithAttempts(nil, nil))(http.NotFoundHandler()).ServeHTTP(w, r)
+	if w.Header().Get("Retry-After") != "" {
+		t.Error("nobody is trusted, and the third attempt of one is told to come back")
+	}
+}
+
 func TestGuard(t *testing.T) {
 	g := newFakeGate(1)
 	guard := NewGuard(WithBufferedBody(10), WithStreams(nil))

@@ -55,7 +55,8 @@ type Transport struct {
 	// Work fills in what is known of a request, such as its priority. nil means nothing. Op is the
 	// method. Priority, exemption and deadline are those of the context's scope (see
 	// [weir.WithPriority]). In the handler of a request that is the request's own. The priority can be
-	// lowered here, and not raised above that of the request.
+	// lowered here, and not raised above that of the request. An earlier deadline ends the request, and
+	// its body, as that of the context does. A connection that was switched to another protocol goes on.
 	Work func(r *http.Request, w *weir.Work)
 	// Safe reports whether a request may be done twice. nil means by its method (GET, HEAD, OPTIONS,
 	// TRACE, PUT and DELETE), or because it has an Idempotency-Key.
@@ -74,8 +75,27 @@ type Transport struct {
 
 // RoundTrip implements [http.RoundTripper].
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	ctx := r.Context()
 	work, deadline := t.workOf(r)
+	if at, ok := r.Context().Deadline(); deadline.IsZero() || ok && !deadline.Before(at) {
+		return t.call(r.Context(), r, work, deadline)
+	}
+	ctx, cancel := context.WithDeadline(r.Context(), deadline)
+	handedOver := false
+	defer func() {
+		if !handedOver {
+			cancel()
+		}
+	}()
+	resp, err := t.call(ctx, r, work, deadline)
+	if err == nil {
+		handedOver = true
+		afterBody(resp, cancel)
+	}
+	return resp, err
+}
+
+// call makes the attempts of a request.
+func (t *Transport) call(ctx context.Context, r *http.Request, work weir.Work, deadline time.Time) (*http.Response, error) {
 	call := t.caller().Start(t.target(r), deadline, t.safe(r))
 	defer call.End()
 	for {
@@ -87,7 +107,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			}
 			return nil, err
 		}
-		resp, answer, err := t.attempt(r, &call, &work, deadline, p)
+		resp, answer, err := t.attempt(ctx, r, &call, &work, deadline, p)
 		if ctx.Err() != nil || !replayable(r) {
 			return resp, err
 		}
@@ -178,7 +198,7 @@ func replayable(r *http.Request) bool {
 
 // attempt sends a request once. It gives the permit back at the end of the response's body, and at
 // once if there is none.
-func (t *Transport) attempt(r *http.Request, call *throttle.Call, work *weir.Work, deadline time.Time, p weir.Permit) (*http.Response, throttle.Answer, error) {
+func (t *Transport) attempt(ctx context.Context, r *http.Request, call *throttle.Call, work *weir.Work, deadline time.Time, p weir.Permit) (*http.Response, throttle.Answer, error) {
 	kept := false
 	defer func() {
 		if !kept {
@@ -191,14 +211,18 @@ func (t *Transport) attempt(r *http.Request, call *throttle.Call, work *weir.Wor
 		return nil, throttle.Answer{}, err
 	}
 	var address string
+	sent := ctx
 	if t.Refused != nil {
-		out = out.WithContext(httptrace.WithClientTrace(out.Context(), &httptrace.ClientTrace{
+		sent = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 			GotConn: func(c httptrace.GotConnInfo) { address = c.Conn.RemoteAddr().String() },
-		}))
+		})
+	}
+	if sent != r.Context() {
+		out = out.WithContext(sent)
 	}
 	call.Sent()
 	resp, err := complete(t.base().RoundTrip(out))
-	answer := answerTo(r.Context(), resp, err)
+	answer := answerTo(ctx, resp, err)
 	p.Sample(answer.Outcome)
 	if t.Refused != nil && answer.Unstarted {
 		t.Refused(r, address)
@@ -401,24 +425,44 @@ func holdUntilRead(resp *http.Response, p weir.Permit) {
 	}
 }
 
+// afterBody calls cancel when the body has been read to its end or is closed.
+func afterBody(resp *http.Response, cancel context.CancelFunc) {
+	switch body := resp.Body.(type) {
+	case *heldBody:
+		body.cancel = cancel
+	case *heldConn:
+		body.cancel = cancel
+	default: // there is none
+		cancel()
+	}
+}
+
 // heldBody is a body with a permit.
 type heldBody struct {
 	io.ReadCloser
 	permit weir.Permit
+	cancel context.CancelFunc // ends the context of the call; nil without one of its own
+}
+
+func (b *heldBody) release() {
+	b.permit.Done(weir.NoSample)
+	if b.cancel != nil {
+		b.cancel()
+	}
 }
 
 // Read implements [io.Reader].
 func (b *heldBody) Read(to []byte) (int, error) {
 	n, err := b.ReadCloser.Read(to)
 	if err != nil {
-		b.permit.Done(weir.NoSample)
+		b.release()
 	}
 	return n, err
 }
 
 // Close implements [io.Closer].
 func (b *heldBody) Close() error {
-	defer b.permit.Done(weir.NoSample)
+	defer b.release()
 	return b.ReadCloser.Close()
 }
 

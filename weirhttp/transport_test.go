@@ -608,6 +608,64 @@ func TestTransportKeepsTheDeadline(t *testing.T) {
 	})
 }
 
+// An earlier deadline of the work ends the request on its way, and its body too. The context is over with the body.
+func TestTransportEndsAtItsDeadline(t *testing.T) {
+	bodies := map[string]func(*http.Request) io.ReadCloser{
+		"empty": func(*http.Request) io.ReadCloser { return http.NoBody },
+		"body":  func(r *http.Request) io.ReadCloser { return &endless{ctx: r.Context()} },
+		"connection": func(r *http.Request) io.ReadCloser {
+			return struct {
+				io.ReadCloser
+				io.Writer
+			}{&endless{ctx: r.Context()}, io.Discard}
+		},
+	}
+	for name, body := range bodies {
+		for _, end := range []string{"no answer", "closed", "deadline"} {
+			synctest.Test(t, func(t *testing.T) {
+				s := &sender{answer: func(_ int, r *http.Request) (*http.Response, error) {
+					if end == "no answer" {
+						<-r.Context().Done()
+						return nil, r.Context().Err()
+					}
+					return &http.Response{StatusCode: 200, Body: body(r)}, nil
+				}}
+				tr := transportOf(t, s, throttle.CallerConfig{})
+				tr.Work = func(_ *http.Request, w *weir.Work) { w.Deadline = time.Now().Add(time.Second) }
+				began := time.Now()
+				resp, err := tr.RoundTrip(request(t, "GET", ""))
+				switch {
+				case end == "no answer":
+					if !errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("%s, %s: %v", name, end, err)
+					}
+				case err != nil:
+					t.Fatalf("%s, %s: %v", name, end, err)
+				case end == "deadline" && name != "empty":
+					if _, err := io.ReadAll(resp.Body); !errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("%s, %s: the body ended with %v", name, end, err)
+					}
+				default:
+					_ = resp.Body.Close()
+				}
+				want := time.Second
+				if end == "closed" || end == "deadline" && name == "empty" {
+					want = 0
+				}
+				if took := time.Since(began); took != want || s.sent[0].Context().Err() == nil {
+					t.Errorf("%s, %s: it took %v, want %v, and the context ended with %v", name, end, took, want, s.sent[0].Context().Err())
+				}
+			})
+		}
+	}
+}
+
+// endless is a body that ends with its context.
+type endless struct{ ctx context.Context }
+
+func (e *endless) Read([]byte) (int, error) { <-e.ctx.Done(); return 0, e.ctx.Err() }
+func (e *endless) Close() error             { return nil }
+
 // In a handler, calls have the priority that came in, never a higher one, and its deadline.
 func TestTransportInAHandler(t *testing.T) {
 	for _, tt := range []struct {

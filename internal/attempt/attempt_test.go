@@ -1,0 +1,49 @@
+package attempt_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/weir-go/weir/internal/attempt"
+)
+
+func Example() {
+	h := http.Header{"X-Envoy-Attempt-Count": {"3"}} // the first of Envoy is 1
+	fmt.Println(attempt.Of(func(name attempt.Header) []string { return h[name.Name] }))
+	// Output: 2
+}
+
+func TestOf(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		h    http.Header
+		want int
+	}{
+		{"nothing", http.Header{}, 0},
+		{"weir's own", http.Header{"X-Weir-Attempt": {"2"}}, 2},
+		{"joined", http.Header{"X-Weir-Attempt": {"1, 3 ,2"}}, 3},
+		{"no number beside one", http.Header{"X-Weir-Attempt": {"NaN,1"}}, 1},
+		{"with a sign", http.Header{"X-Weir-Attempt": {"+1", "-1"}}, 0},
+		{"a fraction", http.Header{"X-Weir-Attempt": {"1.5"}}, 0},
+		{"2^63", http.Header{"X-Weir-Attempt": {"9223372036854775808"}}, attempt.Max},
+		{"more than can be counted", http.Header{"X-Weir-Attempt": {"99999999999999999999"}}, attempt.Max},
+		{"digits and then none", http.Header{"X-Weir-Attempt": {"99999999999999999999x"}}, 0},
+		{"nothing between commas", http.Header{"X-Weir-Attempt": {",,", ""}}, 0},
+		{"none of Envoy", http.Header{"X-Envoy-Attempt-Count": {"0"}}, 0},
+		{"the largest of all", http.Header{"X-Weir-Attempt": {"1"}, "Grpc-Previous-Rpc-Attempts": {"2"}, "X-Envoy-Attempt-Count": {"5"}}, 4},
+	} {
+		if got := attempt.Of(func(name attempt.Header) []string { return tt.h[name.Name] }); got != tt.want {
+			t.Errorf("%s: %d, want %d", tt.name, got, tt.want)
+		}
+	}
+}
+
+// A stranger's header costs no memory, however long it is.
+func TestAllocatesNothing(t *testing.T) {
+	lines := []string{strings.Repeat(",x", 1000), strings.Repeat("9", 1000), strings.Repeat("x", 1000)}
+	if n := testing.AllocsPerRun(10, func() { attempt.Headers[0].In(lines) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
