@@ -21,16 +21,17 @@ type Attempts struct {
 	window window
 }
 
-// Retries are common above this share of the refusals of the last 30 s, if there are as many as that.
-// Clients with a budget stay below it: retries of a tenth of the requests are an eleventh of all.
+// Retries are common if they are more than commonShare of the refusals in commonWindow, and at least
+// commonAtLeast. Clients with a budget stay below that share: retries of a tenth of the requests are an
+// eleventh of all.
 const (
 	commonShare   = 0.1
 	commonAtLeast = 10
 	commonWindow  = 30 * time.Second
 )
 
-// lastAttempt is the number from which the retry of a stranger is its last, however many others do the
-// same.
+// lastAttempt is the number of a stranger's attempt from which on none may follow, whether or not
+// retries are common.
 const lastAttempt = 2
 
 // What Attempts counts.

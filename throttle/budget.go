@@ -6,8 +6,8 @@ import (
 )
 
 // Budget bounds the retries of all calls to one target: so many for each request, and so many a
-// minute however few requests there are. What is not used is not saved up for a fault. [Caller] has one for each target. It is safe for
-// concurrent use.
+// minute however few requests there are. What is not used is not saved up for a fault. [Caller] has
+// one for each target. It is safe for concurrent use.
 type Budget struct {
 	now func() time.Duration
 
@@ -109,9 +109,9 @@ func (b *budgetCore) refund(now time.Duration, c Charge) {
 }
 
 // left counts retries against requests, not against attempts: retries earn no further ones. The ratio
-// holds for the window and for each bin of it. Otherwise the budget that half a minute of health has
-// saved would be spent in the first seconds of a fault: of attempts at 1.3 times the requests for ten
-// seconds. A bin with few requests may have one retry, and the floor is for any moment.
+// holds for the window and for each bin of it. Otherwise the first seconds of a fault would spend what
+// half a minute of health has saved. Attempts would be 1.3 times the requests for ten seconds. A bin
+// with few requests may have one retry. The floor may be spent at any moment, also in one bin.
 func (b *budgetCore) left(now time.Duration) int {
 	b.window.advance(now)
 	const rounding = 1e-9 // a tenth of 10 is 1

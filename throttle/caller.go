@@ -101,8 +101,8 @@ func (c *Caller) Do(ctx context.Context, name string, w weir.Work, safe bool, fn
 	}
 }
 
-// do is [weir.Do] for an attempt, but for what the gates are told: a quota of the target's is no overload, and a
-// target that cannot be reached is.
+// do is [weir.Do] for one attempt. Only the outcome that the gates hear differs: a quota of the target
+// is no overload, and a target that cannot be reached is one.
 func (c *Call) do(ctx context.Context, w weir.Work, fn func(context.Context) error) (Answer, error) {
 	p, err := c.Gate().Admit(ctx, w)
 	if err != nil {

@@ -42,8 +42,8 @@ type BudgetConfig struct {
 	// at most 1, default 0.1. With it attempts are at most 1.1 times the requests.
 	Ratio float64 `default:"0.1" min:"0.000001" max:"1"`
 	// Floor is how many retries a minute there may be however few requests there are. Default 10,
-	// at most a million; -1 means none. A window has one at least. Without it a client with five requests a minute
-	// could never retry.
+	// at most a million; -1 means none. A window has at least one of them. Without a floor, a client
+	// with five requests a minute could never retry.
 	Floor int `default:"10" min:"0" max:"1000000" minus1:"none"`
 	// Window is how far back requests and retries count. From 1 s to 1 h, default 30 s.
 	Window time.Duration `default:"30s" min:"1s" max:"1h"`

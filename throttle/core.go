@@ -72,8 +72,9 @@ func (w *window) count(class int) (requests, accepts float64) {
 	return accepts + float64(w.sums[kinds*class+refused]), accepts
 }
 
-// share is the probability that work of a class is refused here. The whole window says it. Its newest
-// tenth does if that says less, and the server has lately accepted half of Padding in a row.
+// share is the probability that work of a class is refused here. As a rule the whole window decides.
+// Its newest tenth decides if its share is smaller, and the server has lately accepted half of Padding
+// in a row.
 //
 // After an outage the whole window is full of the throttle's own refusals. By the window, what is sent
 // grows by the factor e every half window; by the tenth it does so ten times as fast. A server that

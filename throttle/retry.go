@@ -34,7 +34,7 @@ type Answer struct {
 	After time.Duration
 }
 
-// Stop says why a call is not tried again. The zero value is that it is.
+// Stop says why a call is not tried again. The zero value, [Again], says that it is tried again.
 type Stop string
 
 // Why a call is not tried again.
@@ -50,13 +50,14 @@ const (
 	StopRefused Stop = "refused"  // a gate of this process refused
 )
 
-// Next decides after an attempt, by its number from 0. safe says that the work may be done twice.
-// left is the time until the caller's deadline, negative if there is none. random is from 0 up to 1.
+// Next decides what follows an attempt. attempt is its number, 0 for the first. safe says that the
+// work may be done twice. left is the time until the caller's deadline, negative if there is none.
+// random is from 0 up to 1.
 // It returns how long to wait before the next attempt, or why there is none.
 //
-// The wait has full jitter: it is even between 0 and the back-off. A time that the server names comes
-// on top, so the clients it names the same time to do not come back at once. A wait that does not
-// fit the deadline ends the call now.
+// The wait has full jitter: it is even between 0 and the back-off. If the server named a time, that is
+// added. So clients that were told the same time do not come back at once. A wait that does not fit
+// the deadline ends the call now.
 func (r *Retry) Next(attempt int, a Answer, safe bool, left time.Duration, random float64) (time.Duration, Stop) {
 	r = r.whole()
 	again := a.Outcome == weir.Overload || a.Quota || a.Outcome == weir.Failed && a.Transient
@@ -102,7 +103,7 @@ func (r *Retry) backoff(attempt int) time.Duration {
 }
 
 // AnswerOf returns what an error says of the attempt that it ended. A [*weir.Rejection] says all of
-// it. Of a connection that was never made, the work has not begun.
+// it. If no connection was made, the work has not begun.
 func AnswerOf(err error) Answer {
 	if r := weir.AsRejection(err); r != nil {
 		return AnswerOfRejection(r)

@@ -6,17 +6,17 @@ import (
 	"github.com/weir-go/weir/internal/room"
 )
 
-// Drain estimates how fast slots come back while somebody needs them. An honest
-// Retry-After is made of that rate, and by it the gate refuses work that would
-// wait in vain. It looks only at intervals with waiters or refusals, because an
-// idle gate's releases say nothing about its capacity.
+// Drain estimates how fast slots come back while somebody needs them. The gate
+// computes Retry-After from that rate, and refuses work that would wait in vain.
+// Drain looks only at intervals with waiters or refusals, because an idle gate's
+// releases say nothing about its capacity.
 type Drain struct {
 	since  time.Duration // start of the interval being counted
 	count  int64         // released in it
-	busy   bool          // somebody was in want during it
+	busy   bool          // somebody lacked a slot during it
 	Rate   float64       // released per second, smoothed; 0 while unknown
-	Wanted time.Duration // when somebody was last in want
-	Known  time.Duration // when rate was last measured
+	Wanted time.Duration // when somebody last lacked a slot
+	Known  time.Duration // when Rate was last measured
 }
 
 // drainInterval is how long an interval lasts at least, drainMin how many
@@ -29,8 +29,9 @@ const (
 // Reset begins an interval.
 func (d *Drain) Reset(now time.Duration) { d.since, d.count, d.busy = now, 0, false }
 
-// Want notes that somebody was refused or queued, or would have been. An interval in which nobody was, for
-// longer than a rate holds, begins anew: it says how little was asked for. A queue would be told minutes for it.
+// Want notes that somebody lacked a slot: was refused or queued, or would have been. If nobody did
+// for longer than stale, the interval begins anew. The releases of such a time show how little was
+// asked for, and a queue would be told to wait for minutes.
 func (d *Drain) Want(now time.Duration) {
 	if !d.busy && now-d.since > stale {
 		d.Reset(now)
@@ -67,8 +68,8 @@ func (d *Drain) measure(now time.Duration) {
 	d.Reset(now)
 }
 
-// A rate that is not measured again holds for stale, and for the time that a few
-// intervals take at that rate.
+// stale is how long a rate holds that is not measured again. To that comes the time
+// that the releases of four intervals take at that rate.
 const stale = time.Second
 
 // Current returns the rate. It is 0 if the rate is not known or too old to
@@ -105,9 +106,10 @@ func Wait(ahead, rate float64, limit int64, median time.Duration) time.Duration 
 	return max(minWait, time.Duration(seconds*float64(time.Second)))
 }
 
-// ComeBack is what work of a class is told that is refused now. It is when those who wait
-// have had their turn, times how many come for each one that is served. Nobody can tell for
-// how long so many will come: as long again as they have, is assumed, or [UnknownWait].
+// ComeBack returns the wait that is told to work of a class which is refused now. It is the
+// time until those who wait have had their turn, times how many come for each one that is
+// served. Nobody can tell for how long so many will come. So at most as long is added as they
+// have come so far, or [UnknownWait] if that is more.
 func ComeBack(r *room.Room, now time.Duration, class int, rate float64, limit int64, median time.Duration) time.Duration {
 	turn := Wait(r.AheadOf(class), rate, limit, median)
 	times, lasted := r.Crowd(now, class)

@@ -141,7 +141,7 @@ func (e *Exempt) Sample(t slot.Ticket, outcome uint8) {
 // SetCost implements [slot.Holder]; exempt work has no cost.
 func (e *Exempt) SetCost(slot.Ticket, string, int64) {}
 
-// Close has what comes refused.
+// Close refuses all work that comes from now on.
 func (e *Exempt) Close() {
 	e.mu.Lock()
 	e.closed = true

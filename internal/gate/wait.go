@@ -25,7 +25,7 @@ type Line struct {
 // has.
 //
 // The first in line is never refused by an estimate: somebody should be there when a
-// slot comes back. Nobody is while the rate is unknown.
+// slot comes back. While the rate is unknown, no estimate refuses anybody.
 func (l *Line) Enqueue(f *Front, now time.Duration, w *Waiter, until Bounds) (displaced *room.Waiter, inVain *weir.Rejection, ok bool) {
 	// 1. The room counts the newcomer, whatever becomes of it.
 	l.Room.SetPace(l.Pace)
@@ -69,8 +69,8 @@ func (l *Line) late(now time.Duration, w *Waiter, until Bounds, ahead int64) (wa
 	return wait, !until.allow(now, wait, l.Median)
 }
 
-// vain is the refusal of work that would wait in vain, for so long. The gate adds
-// when to come back, and the signal.
+// vain is the refusal of work that would wait in vain. wait is how long it would wait.
+// The gate adds when to come back, and the signal.
 func (f *Front) vain(now, wait time.Duration, until Bounds, service time.Duration) *weir.Rejection {
 	if wait > until.Patience-now {
 		return &weir.Rejection{Gate: f.name, Reason: weir.ReasonQueueTimeout, Retryable: true,
@@ -137,8 +137,8 @@ func (p *Waiter) Describe(parts *Parts, w *weir.Work, cost, units int64, deadlin
 
 // expireBy sets when w leaves the room. It leaves when it has waited as long as it
 // may, or when less than the median service time is left before its deadline. Work
-// that would probably be done too late is not worth a slot. Where less is left
-// from the start it may try until the deadline itself.
+// that would probably be done too late is not worth a slot. If less than the
+// median is left when it comes, it may wait until the deadline itself.
 func (w *Waiter) expireBy(now time.Duration, until Bounds, median time.Duration) {
 	w.Expires, w.ExpiresWith = until.Patience, weir.ReasonQueueTimeout
 	last := until.Deadline

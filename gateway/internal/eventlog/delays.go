@@ -33,7 +33,7 @@ type delay struct {
 }
 
 const (
-	// endAfter is how long nobody may be delayed by a bucket, behind its last wait, until that has ended.
+	// endAfter is how long a bucket must delay nobody, after its last wait is over, to count as ended.
 	endAfter = 10 * time.Second
 	// mostDelays bounds the buckets with lines of their own at a time, and mostDelayLines those that get them in a summaryEvery.
 	mostDelays     = 1000
@@ -56,7 +56,7 @@ func (d *Delay) attrs() []any {
 func (l *Log) Delayed(d Delay) { l.delays.add(d, time.Now()) }
 
 func (l *delays) add(d Delay, now time.Time) {
-	d.Client, d.User = strings.Clone(Clip(d.Client)), strings.Clone(Clip(d.User)) // of a long one, no more is kept
+	d.Client, d.User = strings.Clone(Clip(d.Client)), strings.Clone(Clip(d.User)) // keeps no more of a long name
 	of := bucket{d.Cluster, d.Quota, d.Bucket}
 	l.mu.Lock()
 	b := l.buckets[of]
@@ -102,6 +102,6 @@ func (l *delays) tick(now time.Time) {
 			"for", b.until.Sub(b.since).Round(time.Second).String())...)
 	}
 	if unnamed > 0 {
-		l.log.Warn("quotas delay more clients than have lines of their own", "delays_since_the_last_line", unnamed)
+		l.log.Warn("too many buckets began to delay for a line each; the delays of the rest are counted", "delays_since_the_last_line", unnamed)
 	}
 }

@@ -24,8 +24,8 @@ import (
 
 // Log turns events into few log lines. Refusals get at most one line for each gate, rule
 // and reason in ten seconds, with their number; the first is logged at once. Failures of an
-// upstream are told in the same way, for each target and kind of failure. The number of lines is bounded by the configuration, whatever clients do. It is safe for concurrent
-// use.
+// upstream are told in the same way, for each target and kind of failure. The configuration bounds
+// the number of lines, whatever clients do. It is safe for concurrent use.
 type Log struct {
 	log *slog.Logger
 	// limits has a lock of its own, and a file of its own.
@@ -117,7 +117,8 @@ func (l *Log) Run(ctx context.Context) {
 	}
 }
 
-// Flush writes all that has not been written yet.
+// Flush writes the lines about limits and the sums that have not been written yet. Quotas that still
+// delay get no last line.
 func (l *Log) Flush() {
 	l.limits.flush()
 	l.sumUp()
@@ -301,7 +302,7 @@ func (l *Log) Faulty(gate, problem string) {
 // SignalTrouble is a signal.Hooks.Trouble, which is called once for each kind of trouble.
 func (l *Log) SignalTrouble(name string, err error) {
 	if errors.Is(err, errors.ErrUnsupported) {
-		l.log.Warn("this machine does not have a signal; gates ignore it", "signal", name, "error", err)
+		l.log.Warn("a signal is not available on this machine; gates ignore it", "signal", name, "error", err)
 		return
 	}
 	l.log.Warn("a signal failed; its last value is used for a while, then ignored or replaced as its settings say", "signal", name, "error", err)

@@ -46,9 +46,9 @@ func (l *Log) LimitChanged(gate string, from, to int64, reason string) {
 	l.limits.changed(gate, from, to, reason)
 }
 
-// BeforeReload logs how limits have moved by themselves, so that it is not taken for a
-// change by the reload. If the reload fails, call failed: steps too small for a line then
-// count on.
+// BeforeReload logs how limits have moved by themselves, so that nobody takes that for a
+// change by the reload. If the reload fails, call failed: then steps that were too small for
+// a line still count towards the next one.
 func (l *Log) BeforeReload() (failed func()) {
 	n := &l.limits
 	n.flush()
@@ -73,8 +73,8 @@ func (n *limitChanges) countOn(before map[string]limitChange) {
 	}
 }
 
-// AfterReload logs what a reload has changed since BeforeReload: every change of a fixed
-// limit, and of the others those worth a line.
+// AfterReload logs what a reload has changed since BeforeReload. A fixed limit gets a line for
+// every change, any other limit only if it has doubled or halved.
 func (l *Log) AfterReload() {
 	l.limits.write(time.Now(), func(gate string, c *limitChange) bool {
 		if c.logged == c.now {
@@ -112,7 +112,7 @@ func (n *limitChanges) tick(now time.Time) {
 	})
 }
 
-// flush writes all lines worth it, due or not.
+// flush writes a line for each limit that has doubled or halved, without waiting for limitEvery.
 func (n *limitChanges) flush() {
 	n.write(time.Now(), func(_ string, c *limitChange) bool { return c.isNews() })
 }
