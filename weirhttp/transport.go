@@ -211,14 +211,13 @@ func (t *Transport) attempt(ctx context.Context, r *http.Request, call *throttle
 		return nil, throttle.Answer{}, err
 	}
 	var address string
-	sent := ctx
-	if t.Refused != nil {
-		sent = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+	switch {
+	case t.Refused != nil:
+		out = out.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 			GotConn: func(c httptrace.GotConnInfo) { address = c.Conn.RemoteAddr().String() },
-		})
-	}
-	if sent != r.Context() {
-		out = out.WithContext(sent)
+		}))
+	case ctx.Done() != r.Context().Done(): // contexts themselves may be of a type that cannot be compared
+		out = out.WithContext(ctx)
 	}
 	call.Sent()
 	resp, err := complete(t.base().RoundTrip(out))

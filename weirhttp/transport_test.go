@@ -660,6 +660,21 @@ func TestTransportEndsAtItsDeadline(t *testing.T) {
 	}
 }
 
+// A context may be of a type that cannot be compared.
+func TestTransportComparesNoContexts(t *testing.T) {
+	type labelled struct {
+		context.Context
+		labels map[string]string
+	}
+	tr := transportOf(t, &sender{answer: func(_ int, r *http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
+	}}, throttle.CallerConfig{})
+	r := request(t, "GET", "")
+	if _, err := tr.RoundTrip(r.WithContext(labelled{r.Context(), map[string]string{}})); err != nil {
+		t.Error(err)
+	}
+}
+
 // endless is a body that ends with its context.
 type endless struct{ ctx context.Context }
 
