@@ -464,9 +464,10 @@ const maxNested = 64
 // nest nothing should not pay for it.
 var nesting atomic.Bool
 
-// nest is a permit as a context carries it. It links to the one around it, for
+// nest is the context that carries a permit. It links to the one around it, for
 // work that holds permits of several gates.
 type nest struct {
+	context.Context
 	gate   Gate
 	permit Permit
 	outer  *nest
@@ -494,7 +495,7 @@ func WithPermit(ctx context.Context, g Gate, p Permit) context.Context {
 	if !nesting.Load() {
 		nesting.Store(true)
 	}
-	n := &nest{gate: g, permit: p}
+	n := &nest{Context: ctx, gate: g, permit: p}
 	n.outer, _ = ctx.Value(carried.Permit{}).(*nest)
 	if n.root = ridesOn(p); n.root == nil {
 		n.root = n
@@ -502,7 +503,15 @@ func WithPermit(ctx context.Context, g Gate, p Permit) context.Context {
 			n.root = twin.root
 		}
 	}
-	return context.WithValue(ctx, carried.Permit{}, n)
+	return n
+}
+
+// Value implements [context.Context].
+func (n *nest) Value(key any) any {
+	if key == (carried.Permit{}) {
+		return n
+	}
+	return n.Context.Value(key)
 }
 
 // with returns the nest that carries p already, nil if none does.

@@ -28,6 +28,16 @@ func mustCaller(t testing.TB, cfg CallerConfig) *Caller {
 
 var errOverload = &weir.Rejection{Gate: "far", Reason: weir.ReasonQueueFull, Retryable: true}
 
+// A call that succeeds costs one allocation: the context that carries its permit.
+func TestDoAllocatesOnce(t *testing.T) {
+	c := mustCaller(t, CallerConfig{})
+	ok := func(context.Context) error { return nil }
+	n := testing.AllocsPerRun(100, func() { _ = c.Do(t.Context(), "a", weir.Work{}, false, ok) })
+	if n > 1 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
 // A call has three attempts at most, and the budget of its target is charged for two.
 func TestDoTriesThrice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
