@@ -59,9 +59,9 @@ func WithClassify(fn func(ctx context.Context, err error) weir.Outcome) Option {
 //
 // Outside of transactions it is a deadline of the context, and includes reading the rows. In a transaction
 // the database is told before each statement, with the text that tell returns, such as
-// [weirsql.LocalTimeout]. That is one more round trip. An empty text leaves what was told before. PostgreSQL counts the time of each statement of a batch anew. tell is
-// called with 0 for a statement without a deadline after one with a deadline. With a nil tell, statements in transactions have
-// no budget. Begin, Commit, Rollback, Ping and the statements of a [Conn] have none either. What goes past Exec, Query,
+// [weirsql.LocalTimeout]. That is one more round trip. An empty text leaves what was told before. PostgreSQL counts the
+// time of each statement of a batch anew. tell is called with 0 for a statement without a deadline after one with a
+// deadline. With a nil tell, statements in transactions have no budget. Begin, Commit, Rollback, Ping and the statements of a [Conn] have none either. What goes past Exec, Query,
 // QueryRow, SendBatch and CopyFrom of a transaction, such as its large objects, keeps the time-out that was told last.
 func WithBudget(share float64, tell func(d time.Duration) string) Option {
 	return func(p *Pool) { p.budget = poolgate.NewBudget(share, tell) }

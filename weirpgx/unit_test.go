@@ -573,6 +573,22 @@ func TestClassifier(t *testing.T) {
 	}
 }
 
+// What was committed is good, and no classifier is asked: the context may have ended a moment later.
+func TestCommittedIsGood(t *testing.T) {
+	got := weir.NoSample
+	gate := weir.Must(limit.New(limit.Config{Limit: 1, Hooks: weir.Hooks{Done: func(_ string, o weir.Outcome, _ time.Duration) { got = o }}}))
+	defer gate.Close()
+	p := New(nil, gate, WithClassify(func(context.Context, error) weir.Outcome { return weir.Overload }))
+	permit, err := gate.Admit(t.Context(), weir.Work{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx := newTx(commits{during: func() {}}, &use{pool: p, permit: permit, ctx: t.Context()})
+	if err := tx.Commit(t.Context()); err != nil || got != weir.OK {
+		t.Errorf("%v, counted as %v", err, got)
+	}
+}
+
 // wire is a connection that notes its deadlines.
 type wire struct {
 	net.Conn

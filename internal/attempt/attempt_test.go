@@ -23,6 +23,8 @@ func TestOf(t *testing.T) {
 	}{
 		{"nothing", http.Header{}, 0},
 		{"weir's own", http.Header{"X-Weir-Attempt": {"2"}}, 2},
+		{"two lines", http.Header{"X-Weir-Attempt": {"0", "2"}}, 2},
+		{"the first of Envoy", http.Header{"X-Envoy-Attempt-Count": {"1"}}, 0},
 		{"joined", http.Header{"X-Weir-Attempt": {"1, 3 ,2"}}, 3},
 		{"no number beside one", http.Header{"X-Weir-Attempt": {"NaN,1"}}, 1},
 		{"with a sign", http.Header{"X-Weir-Attempt": {"+1", "-1"}}, 0},
