@@ -621,22 +621,29 @@ func TestTransportEndsAtItsDeadline(t *testing.T) {
 		},
 	}
 	for name, body := range bodies {
-		for _, end := range []string{"no answer", "closed", "deadline"} {
+		for _, end := range []string{"no answer", "failure", "closed", "deadline"} {
 			synctest.Test(t, func(t *testing.T) {
 				s := &sender{answer: func(_ int, r *http.Request) (*http.Response, error) {
-					if end == "no answer" {
+					switch end {
+					case "no answer":
 						<-r.Context().Done()
 						return nil, r.Context().Err()
+					case "failure":
+						return nil, io.ErrUnexpectedEOF
 					}
 					return &http.Response{StatusCode: 200, Body: body(r)}, nil
 				}}
 				tr := transportOf(t, s, throttle.CallerConfig{})
 				tr.Work = func(_ *http.Request, w *weir.Work) { w.Deadline = time.Now().Add(time.Second) }
 				began := time.Now()
-				resp, err := tr.RoundTrip(request(t, "GET", ""))
+				resp, err := tr.RoundTrip(request(t, "POST", "")) // which is not tried again
 				switch {
 				case end == "no answer":
 					if !errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("%s, %s: %v", name, end, err)
+					}
+				case end == "failure":
+					if !errors.Is(err, io.ErrUnexpectedEOF) {
 						t.Errorf("%s, %s: %v", name, end, err)
 					}
 				case err != nil:
@@ -649,7 +656,7 @@ func TestTransportEndsAtItsDeadline(t *testing.T) {
 					_ = resp.Body.Close()
 				}
 				want := time.Second
-				if end == "closed" || end == "deadline" && name == "empty" {
+				if end == "closed" || end == "failure" || end == "deadline" && name == "empty" {
 					want = 0
 				}
 				if took := time.Since(began); took != want || s.sent[0].Context().Err() == nil {

@@ -23,6 +23,7 @@ func TestOf(t *testing.T) {
 	}{
 		{"nothing", http.Header{}, 0},
 		{"weir's own", http.Header{"X-Weir-Attempt": {"2"}}, 2},
+		{"three digits", http.Header{"X-Weir-Attempt": {"123"}}, 123},
 		{"two lines", http.Header{"X-Weir-Attempt": {"0", "2"}}, 2},
 		{"the first of Envoy", http.Header{"X-Envoy-Attempt-Count": {"1"}}, 0},
 		{"joined", http.Header{"X-Weir-Attempt": {"1, 3 ,2"}}, 3},
