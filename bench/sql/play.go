@@ -113,12 +113,21 @@ func (g *gates) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 	return g.read.Admit(ctx, w)
 }
 
+// size is the limit of what work has gone through. A workload that only reads, or only writes, leaves the other
+// limiter where it began, and that one lets nothing into the database.
 func (g *gates) size() float64 {
-	n := g.read.Snapshot().Limit
-	if g.write != nil {
-		n += g.write.Snapshot().Limit
+	read := g.read.Snapshot()
+	if g.write == nil {
+		return float64(read.Limit)
 	}
-	return float64(n)
+	switch write := g.write.Snapshot(); {
+	case write.Admitted == 0:
+		return float64(read.Limit)
+	case read.Admitted == 0:
+		return float64(write.Limit)
+	default:
+		return float64(read.Limit + write.Limit)
+	}
 }
 
 func (g *gates) close() {

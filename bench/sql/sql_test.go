@@ -13,7 +13,9 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/bench/internal/rig"
+	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/internal/postgres"
+	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/weirpgx"
 )
 
@@ -92,6 +94,29 @@ func TestChoose(t *testing.T) {
 	for _, want := range []string{`"0" is no size from 1 to 200`, `"201"`, `"x"`, `no "none"`, `no "default from 5"`} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not say %s", err, want)
+		}
+	}
+}
+
+// Of two limiters those count that work has gone through.
+func TestSizeOfAPair(t *testing.T) {
+	pair := func() (control.Controller, control.Controller, error) { return control.Fixed(8), control.Fixed(4), nil }
+	g, err := (&subject{controllers: pair}).open(limit.Queue{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.close()
+	for _, tt := range []struct {
+		write bool
+		want  float64
+	}{{true, 4}, {false, 12}} {
+		p, err := g.Admit(t.Context(), weir.Work{Write: tt.write})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Done(weir.OK)
+		if got := g.size(); got != tt.want {
+			t.Errorf("after work with Write %v the size is %v, want %v", tt.write, got, tt.want)
 		}
 	}
 }
