@@ -165,29 +165,17 @@ func resize(t *testing.T, n *node, url string) {
 		t.Fatal(err)
 	}
 	blocked := make(chan int)
-	go func() { status, _ := post(t, n, "update", "id", "7"); blocked <- status }()
-	again := time.NewTicker(time.Millisecond)
-	defer again.Stop()
-	for begun := time.Now(); n.ingress.Snapshot().InFlight != 1; <-again.C {
-		if time.Since(begun) > time.Minute {
-			t.Fatal("the update has not begun")
-		}
-	}
-	status, answer := post(t, n, "find", "id", "3", "maxTimeMS", "20")
-	var refusal struct {
-		Gate   string `json:"gate"`
-		Reason string `json:"reason"`
-	}
-	if err := json.Unmarshal([]byte(answer), &refusal); err != nil || status != 503 || refusal.Gate != "ingress" || refusal.Reason != "deadline" {
-		t.Errorf("beyond the ingress tickets: %d %s (%v)", status, answer, err)
-	}
+	block := func() { status, _ := post(t, n, "update", "id", "7"); blocked <- status }
+	go block()
+	inUse(t, n, 1)
+	full(t, n)
 	if status, answer := post(t, n, "setParameter", "ingressTickets", "2"); status != 200 || answer != `{"ingressTickets":2,"was":1}` {
 		t.Errorf("setParameter: %d %s", status, answer)
 	}
 	if status, answer := post(t, n, "find", "id", "3"); status != 200 {
 		t.Errorf("with a second ticket: %d %s", status, answer)
 	}
-	status, answer = post(t, n, "serverStatus")
+	status, answer := post(t, n, "serverStatus")
 	var s struct {
 		Ingress weir.Snapshot `json:"ingress"`
 		Active  int64         `json:"active_backends"`
@@ -195,11 +183,51 @@ func resize(t *testing.T, n *node, url string) {
 	if err := json.Unmarshal([]byte(answer), &s); err != nil || status != 200 || s.Ingress.Limit != 2 || s.Ingress.InFlight != 1 || s.Active < 1 {
 		t.Errorf("serverStatus: %d %s (%v)", status, answer, err)
 	}
+	go block()
+	inUse(t, n, 2)
+	if status, answer := post(t, n, "setParameter", "ingressTickets", "1"); status != 200 || answer != `{"ingressTickets":1,"was":2}` {
+		t.Errorf("setParameter below what is in use: %d %s", status, answer)
+	}
+	full(t, n)
+	if s := n.ingress.Snapshot(); s.Limit != 1 || s.InFlight != 2 {
+		t.Errorf("with one ticket less than is in use: %d of %d are, and nothing is taken back", s.InFlight, s.Limit)
+	}
 	if _, err := locker.Exec(t.Context(), "rollback"); err != nil {
 		t.Error(err)
 	}
-	if status := <-blocked; status != 200 {
-		t.Errorf("the update that held its ticket all the time: %d", status)
+	for range 2 {
+		if status := <-blocked; status != 200 {
+			t.Errorf("an update that held its ticket all the time: %d", status)
+		}
+	}
+	if status, answer := post(t, n, "find", "id", "3"); status != 200 {
+		t.Errorf("when the tickets are back: %d %s", status, answer)
+	}
+	inUse(t, n, 0)
+}
+
+// inUse waits until so many ingress tickets are in use.
+func inUse(t *testing.T, n *node, want int64) {
+	t.Helper()
+	again := time.NewTicker(time.Millisecond)
+	defer again.Stop()
+	for begun := time.Now(); n.ingress.Snapshot().InFlight != want; <-again.C {
+		if time.Since(begun) > time.Minute {
+			t.Fatalf("%d ingress tickets are in use, want %d", n.ingress.Snapshot().InFlight, want)
+		}
+	}
+}
+
+// full holds that no ingress ticket is free, and that whoever comes is told so.
+func full(t *testing.T, n *node) {
+	t.Helper()
+	status, answer := post(t, n, "find", "id", "3", "maxTimeMS", "20")
+	var refusal struct {
+		Gate   string `json:"gate"`
+		Reason string `json:"reason"`
+	}
+	if err := json.Unmarshal([]byte(answer), &refusal); err != nil || status != 503 || refusal.Gate != "ingress" || refusal.Reason != "deadline" {
+		t.Errorf("beyond the ingress tickets: %d %s (%v)", status, answer, err)
 	}
 }
 
