@@ -2,6 +2,8 @@ package weirhttp
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"io"
@@ -310,7 +312,7 @@ func answerTo(ctx context.Context, resp *http.Response, err error) throttle.Answ
 		case context.DeadlineExceeded:
 			a.Outcome = weir.Overload
 		default:
-			a.Transient = true // a connection that broke
+			a.Transient = !untrusted(err) // a connection that broke
 		}
 		return a
 	}
@@ -329,6 +331,20 @@ func answerTo(ctx context.Context, resp *http.Response, err error) throttle.Answ
 		a = asRefused(resp, a)
 	}
 	return a
+}
+
+// untrusted reports whether TLS has failed for a reason that the next connection meets again: the server's certificate is not
+// one to trust, or it does not speak TLS there.
+func untrusted(err error) bool {
+	var (
+		certificate *tls.CertificateVerificationError
+		authority   x509.UnknownAuthorityError // these as a VerifyConnection of the user's returns them
+		hostname    x509.HostnameError
+		invalid     x509.CertificateInvalidError
+		record      tls.RecordHeaderError
+	)
+	return errors.As(err, &certificate) || errors.As(err, &authority) || errors.As(err, &hostname) || errors.As(err, &invalid) ||
+		errors.As(err, &record) || errors.Is(err, http.ErrSchemeMismatch)
 }
 
 const (

@@ -3,9 +3,13 @@ package weirhttp
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -898,6 +902,70 @@ func TestTransportWithoutAServer(t *testing.T) {
 	}
 	if _, err := client.Get(url); weir.AsRejection(err) == nil {
 		t.Errorf("%v, want a refusal by the breaker after three attempts", err)
+	}
+}
+
+// A certificate that is not trusted, and a server without TLS, are the same on the next connection. One that breaks
+// in the handshake need not be.
+func TestTransportTrustsNobodyLater(t *testing.T) {
+	quiet := log.New(io.Discard, "", 0) // the servers write of each handshake that failed
+	secure, plain := httptest.NewUnstartedServer(http.NotFoundHandler()), httptest.NewServer(http.NotFoundHandler())
+	defer plain.Close()
+	secure.Config.ErrorLog = quiet
+	secure.StartTLS()
+	defer secure.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(secure.Certificate())
+	says := func(greeting string) string { // the address of a server that says this to whoever comes
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = c.Read(make([]byte, 1)) // of the handshake
+				_, _ = io.WriteString(c, greeting)
+				_ = c.(*net.TCPConn).CloseWrite()
+				_, _ = io.Copy(io.Discard, c)
+				_ = c.Close()
+			}
+		}()
+		return "https://" + l.Addr().String()
+	}
+	for _, tt := range []struct {
+		name, url string
+		config    *tls.Config
+		dials     int32
+	}{
+		{"an authority that nobody knows", secure.URL, &tls.Config{}, 1},
+		{"another name", secure.URL, &tls.Config{RootCAs: roots, ServerName: "shop.invalid"}, 1},
+		{"expired", secure.URL, &tls.Config{RootCAs: roots, Time: func() time.Time { return time.Now().AddDate(200, 0, 0) }}, 1},
+		{"a check of the user's", secure.URL, &tls.Config{InsecureSkipVerify: true, VerifyConnection: func(s tls.ConnectionState) error {
+			_, err := s.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: x509.NewCertPool()})
+			return err
+		}}, 1},
+		{"HTTP", strings.Replace(plain.URL, "http:", "https:", 1), &tls.Config{}, 1},
+		{"SSH", says("SSH-2.0-OpenSSH_9.2\r\n"), &tls.Config{}, 1},
+		{"a connection that breaks", says(""), &tls.Config{}, 3},
+	} {
+		var dials atomic.Int32
+		base := &http.Transport{TLSClientConfig: tt.config, DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			dials.Add(1)
+			return new(net.Dialer).DialContext(ctx, network, addr)
+		}}
+		client := &http.Client{Transport: transportOf(t, base, throttle.CallerConfig{Retry: throttle.Retry{Backoff: time.Millisecond}})}
+		if resp, err := client.Get(tt.url); err == nil {
+			t.Errorf("%s: %s", tt.name, resp.Status)
+		}
+		if got := dials.Load(); got != tt.dials {
+			t.Errorf("%s: %d connections, want %d", tt.name, got, tt.dials)
+		}
+		base.CloseIdleConnections()
 	}
 }
 
