@@ -73,6 +73,11 @@ type Retry struct {
 type BreakerConfig struct {
 	// Name is the gate's name in rejections, metrics and logs.
 	Name string
+	// QuotaBackoff and MaxQuotaBackoff stand in for Backoff and MaxBackoff where the caller has used
+	// up a quota, such as after a 429. With shorter ones, a call waits less for a quota than for a server that has too much to do.
+	// From 1 ms, at most as those. Default: the same, because who has a quota mostly names the time.
+	QuotaBackoff    time.Duration `min:"1ms" max:"1m"`
+	MaxQuotaBackoff time.Duration `min:"1ms" max:"1h"`
 
 	// Window is how far back results count while the breaker is closed. From 1 s to 1 h, default
 	// 10 s.
@@ -177,3 +182,7 @@ func (c CallerConfig) complete() (CallerConfig, error) {
 		"must not be below Backoff, which is %v", c.Retry.Backoff)
 	return c, f.Err("throttle: caller " + strconv.Quote(c.Name))
 }
+	first, most := c.Retry.backoffs(true)
+	at = fault.Path{"Retry", "MaxQuotaBackoff"}
+	f.Check(f.Wrong(at) || most >= first || first == c.Retry.Backoff && most == c.Retry.MaxBackoff, at, most,
+		"must not be below QuotaBackoff, which is %v", first)

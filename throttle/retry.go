@@ -73,7 +73,7 @@ func (r *Retry) Next(attempt int, a Answer, safe bool, left time.Duration, rando
 	case a.Told && a.After > r.MaxTold:
 		return 0, StopLong
 	}
-	wait := time.Duration(random * float64(r.backoff(attempt)))
+	wait := time.Duration(random * float64(r.backoff(attempt, a.Quota)))
 	if a.Told {
 		wait += max(0, a.After)
 	}
@@ -94,10 +94,18 @@ func (r *Retry) whole() *Retry {
 }
 
 // backoff is the longest wait after an attempt.
-func (r *Retry) backoff(attempt int) time.Duration {
-	d := r.MaxBackoff
-	if shift := min(attempt, 30); r.Backoff <= r.MaxBackoff>>shift { // or it might overflow
-		d = r.Backoff << shift
+// backoffs are the longest wait after the first attempt, and after any.
+func (r *Retry) backoffs(quota bool) (first, most time.Duration) {
+	if quota {
+		return cmp.Or(r.QuotaBackoff, r.Backoff), cmp.Or(r.MaxQuotaBackoff, r.MaxBackoff)
+	}
+	return r.Backoff, r.MaxBackoff
+}
+
+func (r *Retry) backoff(attempt int, quota bool) time.Duration {
+	first, most := r.backoffs(quota)
+	if shift := min(attempt, 30); first <= most>>shift { // or it might overflow
+		return first << shift
 	}
 	return d
 }

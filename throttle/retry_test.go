@@ -26,12 +26,12 @@ func retryOf(t testing.TB, r Retry) Retry {
 func TestBackoff(t *testing.T) {
 	r := retryOf(t, Retry{Attempts: 10})
 	for i, want := range []time.Duration{100, 200, 400, 800, 1600, 3200, 6400, 10000} {
-		if got := r.backoff(i); got != want*time.Millisecond {
+		if got := r.backoff(i, false); got != want*time.Millisecond {
 			t.Errorf("after attempt %d: %v, want %v", i, got, want*time.Millisecond)
 		}
 	}
 	for _, attempt := range []int{62, 63, 64, 1000, math.MaxInt} {
-		if got := r.backoff(attempt); got != 10*time.Second {
+		if got := r.backoff(attempt, false); got != 10*time.Second {
 			t.Errorf("after attempt %d: %v", attempt, got)
 		}
 	}
@@ -39,6 +39,25 @@ func TestBackoff(t *testing.T) {
 		wait, stop := r.Next(1, Answer{Outcome: weir.Overload}, true, -1, random)
 		if want := time.Duration(random * float64(200*time.Millisecond)); wait != want || stop != Again {
 			t.Errorf("random %v: waits %v, %q; want %v", random, wait, stop, want)
+		}
+	}
+}
+
+// Textbooks wait longer for a server that has too much to do than for a quota, up to a minute and up to half of one.
+func TestBackoffOfQuotas(t *testing.T) {
+	r := retryOf(t, Retry{Attempts: 10, Backoff: 2 * time.Second, MaxBackoff: time.Minute, QuotaBackoff: time.Second, MaxQuotaBackoff: 30 * time.Second})
+	overload, quota := Answer{Outcome: weir.Overload}, Answer{Outcome: weir.OK, Quota: true}
+	for attempt, want := range [][2]time.Duration{{1, 2}, {2, 4}, {4, 8}, {8, 16}, {16, 32}, {30, 60}, {30, 60}} {
+		for i, a := range []Answer{quota, overload} {
+			if wait, stop := r.Next(attempt, a, true, -1, 1); wait != want[i]*time.Second || stop != Again {
+				t.Errorf("attempt %d, %+v: waits %v, %q; want %v", attempt, a, wait, stop, want[i]*time.Second)
+			}
+		}
+	}
+	r = retryOf(t, Retry{})
+	for attempt := range 2 {
+		if ofQuota, else_ := r.backoff(attempt, true), r.backoff(attempt, false); ofQuota != else_ {
+			t.Errorf("by default it is %v for a quota, and %v otherwise", ofQuota, else_)
 		}
 	}
 }

@@ -246,6 +246,8 @@ func TestConfigs(t *testing.T) {
 		{BreakerConfig{Rate: 1.5, Least: -1, Run: -1, Open: -1, Probes: 2000}, []string{"Rate", "Least", "Run", "Open", "Probes"}},
 		{CallerConfig{Targets: -1, Guard: 9, Retry: Retry{Attempts: 50, Backoff: time.Minute, MaxBackoff: time.Second}, Throttle: Config{K: 0.1}},
 			[]string{"Targets", "Guard", "Retry.Attempts", "Retry.MaxBackoff", "Throttle.K"}},
+		{CallerConfig{Retry: Retry{QuotaBackoff: time.Minute}}, []string{"Retry.MaxQuotaBackoff: 10s will not do; must not be below QuotaBackoff, which is 1m0s"}},
+		{CallerConfig{Retry: Retry{QuotaBackoff: -1, MaxQuotaBackoff: 2 * time.Hour}}, []string{"Retry.QuotaBackoff", "Retry.MaxQuotaBackoff"}},
 	} {
 		err := try(tt.cfg)
 		for _, want := range tt.wants {
