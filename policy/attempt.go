@@ -28,12 +28,13 @@ func (rt *Route) Told(w *weir.Work, trusted bool, r *weir.Rejection) *weir.Rejec
 }
 
 // attemptsOf returns the count of refused attempts of a route: that of the route with the same name in
-// the policy before, or a new one.
-func (c *compiler) attemptsOf(route string) *throttle.Attempts {
+// the policy before, or a new one. One with another share counts anew.
+func (c *compiler) attemptsOf(rt *Route) *throttle.Attempts {
 	if prev := c.opts.Previous; prev != nil && c.opts.Now == nil {
-		if rt := prev.byName[route]; rt != nil {
-			return rt.attempts
+		if was := prev.byName[rt.name]; was != nil && was.retryShare == rt.retryShare {
+			return was.attempts
 		}
 	}
-	return throttle.NewAttempts(c.opts.Now)
+	a, _ := throttle.NewAttempts(throttle.AttemptsConfig{Share: rt.retryShare}, c.opts.Now) // nil only with a fault that is told already
+	return a
 }

@@ -51,6 +51,10 @@ func TestTold(t *testing.T) {
 			t.Errorf("b: %+v", told)
 		}
 	}
+	spec.Routes[0].RetryShare = 1
+	if told := compile(t, spec, Options{Previous: next}).Route("a").Told(&weir.Work{Attempt: 1}, true, full); told != full {
+		t.Errorf("a, with a share that nothing is above: %+v", told)
+	}
 	var none *Route
 	if told := none.Told(&weir.Work{}, true, full); told != full {
 		t.Errorf("no route: %+v", told)

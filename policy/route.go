@@ -34,7 +34,8 @@ type Route struct {
 
 	demoteAfter int64 // admissions; 0: never
 
-	attempts *throttle.Attempts // of what is refused
+	retryShare float64            // above which retries are common; 0: the default
+	attempts   *throttle.Attempts // of what is refused
 }
 
 // none is the route of work that matches no route.
@@ -104,7 +105,7 @@ func (c *compiler) checkRoutes(p *Policy) {
 		}
 		rt := c.checkRoute(at, &c.spec.Routes[i])
 		rt.charging.ignored = p.identity.ignored
-		rt.attempts = c.attemptsOf(rt.name)
+		rt.attempts = c.attemptsOf(rt)
 		p.routes = append(p.routes, rt)
 		if at := at.At("name"); rt.name != "" && p.byName[rt.name] != nil {
 			c.Add(at, fmt.Sprintf("%q is the name of an earlier route too", rt.name), "give each route a name of its own")
@@ -119,7 +120,7 @@ func (c *compiler) checkRoutes(p *Policy) {
 
 func (c *compiler) checkRoute(at fault.Path, r *RouteSpec) *Route {
 	setting.Check(at, *r, &c.List)
-	rt := &Route{name: r.Name, upstream: r.Upstream, access: r.Access, patterns: slices.Clone(r.Match), timeout: time.Duration(r.Timeout)}
+	rt := &Route{name: r.Name, upstream: r.Upstream, access: r.Access, patterns: slices.Clone(r.Match), timeout: time.Duration(r.Timeout), retryShare: r.RetryShare}
 	if rt.name == "" && len(r.Match) > 0 {
 		rt.name = r.Match[0]
 	}

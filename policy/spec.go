@@ -265,6 +265,9 @@ type RouteSpec struct {
 	Timeout Duration `json:"timeout,omitempty" default:"0s" min:"0s"`
 	// Shortens the wait below what the gate allows. 0 means what the gate allows.
 	MaxWait Duration `json:"max_wait,omitempty" default:"0s" min:"0s" minus1:"refuse instead of waiting"`
+	// Share of retries, among what the route refuses for overload, above which clients are told not to come back. The default
+	// suits clients that retry a tenth of their requests at most. Where a proxy may retry a fifth, write 0.2. With 1 they are told so never.
+	RetryShare float64 `json:"retry_share,omitempty" default:"0.1" min:"0.000001" max:"1"`
 }
 
 // VegasSpec is what only the controller vegas has.

@@ -15,17 +15,16 @@ import (
 // It stands beside the gates, one for each route, and counts refusals only. So it costs nothing
 // while nothing is refused. It is safe for concurrent use.
 type Attempts struct {
-	now func() time.Duration
+	now   func() time.Duration
+	share float64
 
 	mu     sync.Mutex
 	window window
 }
 
-// Retries are common if they are more than commonShare of the refusals in commonWindow, and at least
-// commonAtLeast. Clients with a budget stay below that share: retries of a tenth of the requests are an
-// eleventh of all.
+// Retries are common if they are more than a share of the refusals in commonWindow, and at least
+// commonAtLeast.
 const (
-	commonShare   = 0.1
 	commonAtLeast = 10
 	commonWindow  = 30 * time.Second
 )
@@ -43,13 +42,18 @@ const (
 // errCommon is the Cause of a refusal that was made final.
 var errCommon = errors.New("overloaded, do not retry")
 
-// NewAttempts makes an Attempts. now is the clock for virtual time, nil for the real one.
-func NewAttempts(now func() time.Duration) *Attempts {
+// NewAttempts makes an Attempts. now is the clock for virtual time, nil for the real one. The error names
+// every setting out of range.
+func NewAttempts(cfg AttemptsConfig, now func() time.Duration) (*Attempts, error) {
+	cfg, err := cfg.complete()
+	if err != nil {
+		return nil, err
+	}
 	if now == nil {
 		epoch := time.Now()
 		now = func() time.Duration { return time.Since(epoch) }
 	}
-	return &Attempts{now: now, window: newWindow(commonWindow, budgetBins, 2)}
+	return &Attempts{now: now, share: cfg.Share, window: newWindow(commonWindow, budgetBins, 2)}, nil
 }
 
 // Told counts the refusal of w, and returns it as the client should hear it. That is r itself, or while
@@ -87,7 +91,7 @@ func (a *Attempts) count(attempt int, trusted bool) bool {
 		a.window.advance(now)
 	}
 	again := a.window.sums[retries]
-	return again >= commonAtLeast && float64(again) > commonShare*float64(again+a.window.sums[firsts])
+	return again >= commonAtLeast && float64(again) > a.share*float64(again+a.window.sums[firsts])
 }
 
 // overloaded reports whether a reason says that the server has too much to do.

@@ -15,7 +15,7 @@ func TestAttempts(t *testing.T) {
 	full := &weir.Rejection{Gate: "db", Reason: weir.ReasonQueueFull, Retryable: true, RetryAfter: time.Second}
 	quota := &weir.Rejection{Gate: "api", Reason: weir.ReasonQuota, Retryable: true, RetryAfter: time.Second}
 	final := &weir.Rejection{Gate: "db", Reason: weir.ReasonQueueFull}
-	a := NewAttempts(func() time.Duration { return now })
+	a := weir.Must(NewAttempts(AttemptsConfig{}, func() time.Duration { return now }))
 	refuse := func(n, attempt int, trusted bool) (told *weir.Rejection) {
 		for range n {
 			told = a.Told(&weir.Work{Attempt: attempt}, trusted, full)
@@ -62,7 +62,7 @@ func TestAttempts(t *testing.T) {
 // Numbers that nobody counts to, and a clock that jumps.
 func TestAttemptsOfBadInput(t *testing.T) {
 	var now time.Duration
-	a := NewAttempts(func() time.Duration { return now })
+	a := weir.Must(NewAttempts(AttemptsConfig{}, func() time.Duration { return now }))
 	full := &weir.Rejection{Reason: weir.ReasonLimit, Retryable: true}
 	for _, now = range []time.Duration{0, -time.Hour, math.MaxInt64, 0, math.MinInt64} {
 		for _, attempt := range []int{math.MinInt, -1, 0} {
@@ -78,9 +78,34 @@ func TestAttemptsOfBadInput(t *testing.T) {
 	}
 }
 
+// Above which share retries are common is a setting. Nothing is above all.
+func TestAttemptsShare(t *testing.T) {
+	full := &weir.Rejection{Reason: weir.ReasonLimit, Retryable: true}
+	for _, tt := range []struct {
+		share   float64
+		most    int // retries among 100 refusals that are not common
+		retries int
+	}{{0.2, 20, 100}, {1, 100, 100}} {
+		a := weir.Must(NewAttempts(AttemptsConfig{Share: tt.share}, func() time.Duration { return 0 }))
+		for range 100 - tt.most {
+			a.Told(new(weir.Work), true, full)
+		}
+		for i := range tt.retries {
+			if got := a.Told(&weir.Work{Attempt: 1}, true, full).Retryable; got != (i < tt.most) {
+				t.Errorf("share %v: retry %d is retryable: %v", tt.share, i+1, got)
+			}
+		}
+	}
+	for _, share := range []float64{-1, 1.1, math.NaN()} {
+		if a, err := NewAttempts(AttemptsConfig{Share: share}, nil); err == nil {
+			t.Errorf("share %v: %v", share, a)
+		}
+	}
+}
+
 // Few retries are no sign, even if nothing else is refused.
 func TestFewRetriesAreNotCommon(t *testing.T) {
-	a := NewAttempts(nil)
+	a := weir.Must(NewAttempts(AttemptsConfig{}, nil))
 	full := &weir.Rejection{Reason: weir.ReasonLimit, Retryable: true}
 	for i := range 10 {
 		if got := a.Told(&weir.Work{Attempt: 1}, true, full); got.Retryable != (i < 9) {

@@ -49,6 +49,15 @@ type BudgetConfig struct {
 	Window time.Duration `default:"30s" min:"1s" max:"1h"`
 }
 
+// AttemptsConfig configures [Attempts]. The zero value of a field means its default.
+type AttemptsConfig struct {
+	// Share is the part of the refusals for overload above which retries are common. Above 0,
+	// at most 1, which no retries are above. Default 0.1: clients whose budget is a tenth of the requests stay below
+	// it, because their retries are an eleventh of all attempts. For clients with larger budgets it has
+	// to be larger. A budget of a fifth, as proxies have by default, makes a sixth of retries.
+	Share float64 `default:"0.1" min:"0.000001" max:"1"`
+}
+
 // Retry says when a call is tried again. The zero value of a field means its default.
 //
 // Retry is data: it decides, and neither waits nor counts. [Caller] does that.
@@ -64,6 +73,11 @@ type Retry struct {
 	Backoff time.Duration `default:"100ms" min:"1ms" max:"1m"`
 	// MaxBackoff bounds the doubling. From 1 ms to 1 h, default 10 s.
 	MaxBackoff time.Duration `default:"10s" min:"1ms" max:"1h"`
+	// QuotaBackoff and MaxQuotaBackoff stand in for Backoff and MaxBackoff where the caller has used
+	// up a quota, such as after a 429. With shorter ones, a call waits less for a quota than for a server that has too much to do.
+	// From 1 ms, at most as those. Default: the same, because who has a quota mostly names the time.
+	QuotaBackoff    time.Duration `min:"1ms" max:"1m"`
+	MaxQuotaBackoff time.Duration `min:"1ms" max:"1h"`
 	// MaxTold is the longest time to come back that is waited for if the server names one. A
 	// longer one ends the call. From 1 ms to 1 h, default 60 s.
 	MaxTold time.Duration `default:"60s" min:"1ms" max:"1h"`
@@ -73,11 +87,6 @@ type Retry struct {
 type BreakerConfig struct {
 	// Name is the gate's name in rejections, metrics and logs.
 	Name string
-	// QuotaBackoff and MaxQuotaBackoff stand in for Backoff and MaxBackoff where the caller has used
-	// up a quota, such as after a 429. With shorter ones, a call waits less for a quota than for a server that has too much to do.
-	// From 1 ms, at most as those. Default: the same, because who has a quota mostly names the time.
-	QuotaBackoff    time.Duration `min:"1ms" max:"1m"`
-	MaxQuotaBackoff time.Duration `min:"1ms" max:"1h"`
 
 	// Window is how far back results count while the breaker is closed. From 1 s to 1 h, default
 	// 10 s.
@@ -171,6 +180,12 @@ func (c BudgetConfig) complete() (BudgetConfig, error) {
 	return c, f.Err("throttle: budget")
 }
 
+func (c AttemptsConfig) complete() (AttemptsConfig, error) {
+	var f fault.List
+	setting.Complete(&c, &f)
+	return c, f.Err("throttle: attempts")
+}
+
 // complete returns the settings of everything in a Caller with their defaults, or one error with
 // every setting out of range.
 func (c CallerConfig) complete() (CallerConfig, error) {
@@ -180,9 +195,9 @@ func (c CallerConfig) complete() (CallerConfig, error) {
 	at := fault.Path{"Retry", "MaxBackoff"}
 	f.Check(f.Wrong(at) || c.Retry.MaxBackoff >= c.Retry.Backoff, at, c.Retry.MaxBackoff,
 		"must not be below Backoff, which is %v", c.Retry.Backoff)
-	return c, f.Err("throttle: caller " + strconv.Quote(c.Name))
-}
 	first, most := c.Retry.backoffs(true)
 	at = fault.Path{"Retry", "MaxQuotaBackoff"}
 	f.Check(f.Wrong(at) || most >= first || first == c.Retry.Backoff && most == c.Retry.MaxBackoff, at, most,
 		"must not be below QuotaBackoff, which is %v", first)
+	return c, f.Err("throttle: caller " + strconv.Quote(c.Name))
+}

@@ -1,6 +1,7 @@
 package throttle
 
 import (
+	"cmp"
 	"errors"
 	"math"
 	"net"
@@ -93,7 +94,6 @@ func (r *Retry) whole() *Retry {
 	return &whole
 }
 
-// backoff is the longest wait after an attempt.
 // backoffs are the longest wait after the first attempt, and after any.
 func (r *Retry) backoffs(quota bool) (first, most time.Duration) {
 	if quota {
@@ -102,12 +102,13 @@ func (r *Retry) backoffs(quota bool) (first, most time.Duration) {
 	return r.Backoff, r.MaxBackoff
 }
 
+// backoff is the longest wait after an attempt.
 func (r *Retry) backoff(attempt int, quota bool) time.Duration {
 	first, most := r.backoffs(quota)
 	if shift := min(attempt, 30); first <= most>>shift { // or it might overflow
 		return first << shift
 	}
-	return d
+	return most
 }
 
 // AnswerOf returns what an error says of the attempt that it ended. A [*weir.Rejection] says all of

@@ -314,7 +314,7 @@ func WithRejection(fn func(ctx context.Context, method string, rej *weir.Rejecti
 // for itself, and this has no effect.
 func WithAttempts(a *throttle.Attempts, trusted func(ctx context.Context) bool) Option {
 	if a == nil {
-		a = throttle.NewAttempts(nil)
+		a, _ = throttle.NewAttempts(throttle.AttemptsConfig{}, nil) // the defaults have no fault
 	}
 	return func(g *Guard) { g.attempts, g.trusted = a, trusted }
 }

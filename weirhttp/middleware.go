@@ -343,7 +343,7 @@ func WithRejection(fn func(http.ResponseWriter, *http.Request, *weir.Rejection))
 // Share a between the middlewares of a route. nil stands for one of this option's own.
 func WithAttempts(a *throttle.Attempts, trusted func(*http.Request) bool) Option {
 	if a == nil {
-		a = throttle.NewAttempts(nil)
+		a, _ = throttle.NewAttempts(throttle.AttemptsConfig{}, nil) // the defaults have no fault
 	}
 	return func(m *middleware) { m.attempts, m.trusted = a, trusted }
 }
