@@ -5,6 +5,9 @@ import (
 	"errors"
 	"math"
 	"net"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -59,7 +62,7 @@ func after(seconds int64, nanos int32) *errdetails.RetryInfo {
 }
 
 // How often each answer is tried, what the throttle makes of it, and how long the waits are: the jitter
-// is 0.9 of 100 and of 200 ms. The rows about pushback are those of gRFC A6.
+// is 0.9 of 100 and of 200 ms.
 func TestAnswers(t *testing.T) {
 	const jitter = 270 * time.Millisecond
 	const safe, unsafe = true, false
@@ -140,6 +143,78 @@ func TestAnswers(t *testing.T) {
 			oks := guard.Outcomes[weir.OK] + guard.Outcomes[weir.Failed]
 			if requests := oks + guard.Outcomes[weir.Overload]; guard.InFlight != 0 || requests != tt.requests || oks != tt.oks {
 				t.Errorf("%s: %d in flight, %d requests of which %d were accepted; want 0, %d, %d", tt.name, guard.InFlight, requests, oks, tt.requests, tt.oks)
+			}
+		})
+	}
+}
+
+// The rules of gRFC A6 for a retry policy, by what each attempt is answered. The jitter is all of the back-off. Where a row says
+// "unlike", the rule there is another one. What commits a stream has tests of its own (TestClientRepeatsNoStream), and so has
+// what grpc-go does by itself (TestClientMakesThreeAttemptsAtMost). Nothing is hedged.
+func TestRulesOfA6(t *testing.T) {
+	const ms = time.Millisecond
+	unavailable := status.Error(codes.Unavailable, "no")
+	no := server{err: unavailable}
+	fatal := server{err: status.Error(codes.InvalidArgument, "no")}
+	pushback := func(value string) server {
+		return server{err: unavailable, trailer: metadata.MD{PushbackHeader: {value}}}
+	}
+	for _, tt := range []struct {
+		rule     string
+		answers  []server // the last one again and again
+		deadline time.Duration
+		max      int // attempts; 0: the default
+		waits    []time.Duration
+		want     codes.Code
+	}{
+		{rule: "success is returned", answers: []server{{}}, want: codes.OK},
+		{rule: "a fatal status is returned", answers: []server{fatal}, want: codes.InvalidArgument},
+		{rule: "a retryable status is tried again", answers: []server{no, {}}, waits: []time.Duration{100 * ms}, want: codes.OK},
+		{rule: "a fatal status ends the retries", answers: []server{no, fatal}, waits: []time.Duration{100 * ms}, want: codes.InvalidArgument},
+		{rule: "the most attempts have the first among them", answers: []server{no}, max: 2, waits: []time.Duration{100 * ms}, want: codes.Unavailable},
+		{rule: "the back-off doubles", answers: []server{no}, max: 5, waits: []time.Duration{100 * ms, 200 * ms, 400 * ms, 800 * ms}, want: codes.Unavailable},
+		{rule: "up to its most", answers: []server{no}, max: 6, waits: []time.Duration{100 * ms, 200 * ms, 400 * ms, 800 * ms, 1000 * ms}, want: codes.Unavailable},
+		{rule: "the deadline is that of all attempts; unlike there, nobody waits for what comes too late",
+			answers: []server{no}, deadline: 250 * ms, waits: []time.Duration{100 * ms}, want: codes.Unavailable},
+		{rule: "a pushback is waited for; unlike there, with the jitter", answers: []server{pushback("700"), {}}, waits: []time.Duration{800 * ms}, want: codes.OK},
+		{rule: "after it the back-off goes on; unlike there, it does not begin anew", answers: []server{pushback("700"), no, {}}, waits: []time.Duration{800 * ms, 200 * ms}, want: codes.OK},
+		{rule: "each pushback counts anew", answers: []server{pushback("700"), pushback("300"), {}}, waits: []time.Duration{800 * ms, 500 * ms}, want: codes.OK},
+		{rule: "a pushback of no time", answers: []server{pushback("0"), {}}, waits: []time.Duration{100 * ms}, want: codes.OK},
+		{rule: "a pushback gives no attempt beyond the most", answers: []server{no, no, pushback("0")}, waits: []time.Duration{100 * ms, 200 * ms}, want: codes.Unavailable},
+		{rule: "a negative pushback is a no", answers: []server{pushback("-1")}, want: codes.Unavailable},
+		{rule: "also later on", answers: []server{no, pushback("-1")}, waits: []time.Duration{100 * ms}, want: codes.Unavailable},
+		{rule: "one that cannot be read is a no", answers: []server{pushback("1s")}, want: codes.Unavailable},
+		{rule: "a pushback makes no fatal status retryable", answers: []server{{err: fatal.err, trailer: metadata.MD{PushbackHeader: {"0"}}}}, want: codes.InvalidArgument},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			caller := weir.Must(throttle.NewCaller(throttle.CallerConfig{
+				Guard: throttle.NoGuard, Random: func() float64 { return 1 }, Retry: throttle.Retry{Attempts: tt.max, MaxBackoff: time.Second}}))
+			c := &Client{Caller: caller, Safe: func(context.Context, string) bool { return true }}
+			ctx, cancel := context.WithCancel(t.Context())
+			if tt.deadline > 0 {
+				ctx, cancel = context.WithTimeout(t.Context(), tt.deadline)
+			}
+			defer cancel()
+			var at []time.Time
+			var told []string
+			err := c.unary(ctx, "/shop.Cart/Get", nil, nil, nil, func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, opts ...grpc.CallOption) error {
+				answer := tt.answers[min(len(at), len(tt.answers)-1)]
+				at = append(at, time.Now())
+				md, _ := metadata.FromOutgoingContext(ctx)
+				told = append(told, strings.Join(md[attemptKey], "+"))
+				return answer.invoke(ctx, method, req, reply, conn, opts...)
+			})
+			var waits []time.Duration
+			for i := range at[1:] {
+				waits = append(waits, at[i+1].Sub(at[i]))
+			}
+			if status.Code(err) != tt.want || !slices.Equal(waits, tt.waits) {
+				t.Errorf("%s: %v after waits of %v, want %v after %v", tt.rule, err, waits, tt.want, tt.waits)
+			}
+			for i, number := range told { // in place of grpc-previous-rpc-attempts, which is grpc-go's to write
+				if i == 0 && number != "" || i > 0 && number != strconv.Itoa(i) {
+					t.Errorf("%s: attempt %d says that it is %q", tt.rule, i, number)
+				}
 			}
 		})
 	}
