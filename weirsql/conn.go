@@ -24,6 +24,7 @@ import (
 //	                               always: without, the context is asked once
 //	NamedValueChecker              always: without, as with driver.ErrSkip
 //	io.Closer (connectors)         always: without, a pool that is closed leaves the connector alone
+//	all of driver.Rows             as the driver: rows are not wrapped
 
 // connector hands out connections that carry permits.
 type connector struct {
