@@ -182,9 +182,32 @@ func (s *scanner) other(c byte) token {
 		}
 		return tokenDoubt // a second statement
 	}
+	if c >= '0' && c <= '9' {
+		return s.number()
+	}
 	s.rest = s.rest[1:]
-	for len(s.rest) > 0 && c >= '0' && c <= '9' && inWord(s.rest[0]) {
-		s.rest = s.rest[1:] // a number
+	return tokenOther
+}
+
+// number skips one. Where a word follows without a space, some databases read both, such as LIMIT 1FOR UPDATE, and for
+// others it is a name.
+func (s *scanner) number() token {
+	n := 1
+	for n < len(s.rest) && inWord(s.rest[n]) {
+		n++
+	}
+	text := s.rest[:n]
+	s.rest = s.rest[n:]
+	digits := "0123456789_"
+	if len(text) > 1 && text[0] == '0' && strings.IndexByte("xXoObB", text[1]) >= 0 {
+		text, digits = text[2:], "0123456789_abcdefABCDEF"
+	}
+	text = strings.TrimLeft(text, digits)
+	if text != "" && (text[0] == 'e' || text[0] == 'E') { // a sign may follow, and is a token of its own
+		text = strings.TrimLeft(text[1:], digits)
+	}
+	if text != "" {
+		return tokenDoubt
 	}
 	return tokenOther
 }
