@@ -147,10 +147,16 @@ func AnswerOfRejection(r *weir.Rejection) Answer {
 // time of day. It reports false if there is none that can be read. A date that has passed means now.
 // Of several values, the longest holds.
 func ParseRetryAfter(values []string, now time.Time) (after time.Duration, ok bool) {
-	for _, v := range values {
-		d, read := parseRetryAfter(strings.TrimSpace(v), now)
-		if read {
-			after, ok = max(after, d), true
+	for _, line := range values {
+		most := 1 // a date has a comma of its own
+		if strings.Trim(line, "0123456789, \t") == "" {
+			most = -1 // a proxy may have joined lines
+		}
+		for _, v := range strings.SplitN(line, ",", most) {
+			d, read := parseRetryAfter(strings.TrimSpace(v), now)
+			if read {
+				after, ok = max(after, d), true
+			}
 		}
 	}
 	return after, ok

@@ -171,6 +171,9 @@ func TestParseRetryAfter(t *testing.T) {
 		{[]string{"3", "5"}, 5 * time.Second, true},
 		{[]string{"5", "3"}, 5 * time.Second, true},
 		{[]string{"soon", "5"}, 5 * time.Second, true},
+		{[]string{"3, 5,4"}, 5 * time.Second, true}, // joined by a proxy
+		{[]string{","}, 0, false},
+		{[]string{"3, soon"}, 0, false},
 		{[]string{"Mon, 23 Nov 2026 12:00:30 GMT"}, 30 * time.Second, true},
 		{[]string{"Mon, 23 Nov 2026 11:00:00 GMT"}, 0, true},
 		{[]string{"Monday, 23-Nov-26 12:00:30 GMT"}, 30 * time.Second, true},
