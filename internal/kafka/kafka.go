@@ -107,27 +107,65 @@ func StartCluster(ctx context.Context, brokers int, cfg Config) (_ Cluster, err 
 			return nil, err
 		}
 	}
+	cluster := drawn()
+	for _, s := range c {
+		if err := s.configure(c); err != nil {
+			return nil, err
+		}
+		if err := s.format(ctx, cluster); err != nil {
+			return nil, err
+		}
+	}
+	return c, c.each(func(s *Server) error { return s.launch(ctx) })
+}
+
+// drawn is an identifier that nobody else has.
+func drawn() string {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // it never fails
 	id[0] &= 0x7f           // or one in 64 would begin with a hyphen, which the tool takes for a flag
-	format := []string{"format", "-t", base64.RawURLEncoding.EncodeToString(id[:])}
-	for name, password := range cfg.Users {
-		for _, mechanism := range []string{"SCRAM-SHA-256", "SCRAM-SHA-512"} {
-			format = append(format, "--add-scram", fmt.Sprintf("%s=[name=%s,password=%s]", mechanism, name, password))
+	return base64.RawURLEncoding.EncodeToString(id[:])
+}
+
+// checkpoints are what Kafka's tool has written for brokers of this process, by their users. A Java machine for each broker
+// would cost a second, and write the same.
+var checkpoints struct {
+	sync.Mutex
+	of map[string][]byte
+}
+
+// format prepares the disk of a new broker: as the tool does it, with an identifier of the broker's own.
+func (s *Server) format(ctx context.Context, cluster string) error {
+	data := filepath.Join(s.folder, "data")
+	file := filepath.Join(data, "bootstrap.checkpoint")
+	checkpoints.Lock()
+	defer checkpoints.Unlock()
+	key := fmt.Sprint(s.cfg.Jars, s.cfg.Users)
+	text, known := checkpoints.of[key]
+	if !known {
+		args := []string{"format", "-t", cluster, "-c", s.file()}
+		for name, password := range s.cfg.Users {
+			for _, mechanism := range []string{"SCRAM-SHA-256", "SCRAM-SHA-512"} {
+				args = append(args, "--add-scram", fmt.Sprintf("%s=[name=%s,password=%s]", mechanism, name, password))
+			}
 		}
-	}
-	if err := c.each(func(s *Server) error {
-		if err := s.configure(c); err != nil {
-			return err
-		}
-		if out, err := s.Tool(ctx, "kafka.tools.StorageTool", append(slices.Clone(format), "-c", s.file())...); err != nil {
+		out, err := s.Tool(ctx, "kafka.tools.StorageTool", args...)
+		if err != nil {
 			return fmt.Errorf("%w\n%s", err, out)
 		}
-		return nil
-	}); err != nil {
-		return nil, err
+		if text, err = os.ReadFile(file); err != nil {
+			return err
+		}
+		if checkpoints.of == nil {
+			checkpoints.of = map[string][]byte{}
+		}
+		checkpoints.of[key] = text
 	}
-	return c, c.each(func(s *Server) error { return s.launch(ctx) })
+	if err := os.MkdirAll(data, 0o700); err != nil {
+		return err
+	}
+	own := fmt.Appendf(nil, "version=1\ncluster.id=%s\nnode.id=%d\ndirectory.id=%s\n", cluster, s.ID, drawn())
+	return errors.Join(os.WriteFile(filepath.Join(data, "meta.properties"), own, 0o600), os.WriteFile(file, text, 0o600))
 }
 
 // each does something with all brokers at once.
