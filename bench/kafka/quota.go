@@ -32,7 +32,6 @@ const (
 	offGoal  = 2  // percent, in any window
 	asksGoal = 50 // decisions a second for a key, of each gateway
 
-	readAgain    = stored / 4 // bytes of records in read
 	usedUpWithin = time.Minute
 	step         = time.Second / 10
 )
@@ -53,35 +52,31 @@ var (
 
 // quota measures what a principal gets that produces and fetches at full speed through two gateways before three brokers, and from the
 // brokers alone.
-func (b *bench) quota(ctx context.Context) error {
+func (b *bench) quota(ctx context.Context) (err error) {
 	table := kit.Table{{"limited by", "requests of", "", "MB/s, any " + b.window.String(), "off by", "decisions/s of a gateway", "goals"}}
-	for _, behind := range []bool{true, false} {
-		rows, err := b.limited(ctx, behind)
-		if err != nil {
+	c, err := b.startCluster(ctx)
+	defer func() { err = errors.Join(err, c.stop()) }()
+	if err != nil {
+		return err
+	}
+	for _, limit := range []func(context.Context) error{c.startGateways, c.limitAtBrokers} {
+		if err := limit(ctx); err != nil {
 			return err
 		}
-		table = append(table, rows...)
+		for _, batch := range batches {
+			rows, err := c.play(ctx, batch)
+			if err != nil {
+				return err
+			}
+			table = append(table, rows...)
+		}
 	}
 	b.print(fmt.Sprintf("What a principal with %g MB/s gets from %d brokers, after its burst", float64(b.rate)/1e6, brokers), table)
 	return nil
 }
 
-// limited measures what is got behind gateways, or from brokers that hold the principal to its rate themselves.
-func (b *bench) limited(ctx context.Context, behind bool) (table kit.Table, err error) {
-	c, err := b.startCluster(ctx, behind)
-	defer func() { err = errors.Join(err, c.stop()) }()
-	if err != nil {
-		return nil, err
-	}
-	for _, batch := range batches {
-		rows, err := c.play(ctx, batch)
-		if err != nil {
-			return nil, err
-		}
-		table = append(table, rows...)
-	}
-	return table, nil
-}
+// again is the bytes of records in read: some seconds' worth, and no more than are read elsewhere.
+func (b *bench) again() int64 { return min(stored/4, 7*int64(b.rate)) }
 
 // cluster is brokers, gateways before them or none, and a Redis for those.
 type cluster struct {
@@ -93,14 +88,19 @@ type cluster struct {
 }
 
 func (c *cluster) stop() error {
-	for _, p := range slices.Backward(c.servers) {
-		p.Stop()
-	}
+	c.stopGateways()
 	return c.brokers.Stop()
 }
 
-// startCluster starts brokers. They hold the principal to its rate themselves, if there is no gateway to do it.
-func (b *bench) startCluster(ctx context.Context, behind bool) (c *cluster, err error) {
+func (c *cluster) stopGateways() {
+	for _, p := range slices.Backward(c.servers) {
+		p.Stop()
+	}
+	c.servers, c.admins = nil, nil
+}
+
+// startCluster starts brokers, and fills the topic that is read.
+func (b *bench) startCluster(ctx context.Context) (c *cluster, err error) {
 	c = &cluster{bench: b}
 	jars, err := kafka.Find()
 	if err != nil {
@@ -120,24 +120,27 @@ func (b *bench) startCluster(ctx context.Context, behind bool) (c *cluster, err 
 	if err := makeTopics(ctx, client); err != nil {
 		return c, err
 	}
-	if _, err := produce(ctx, client, func(sent int64) bool { return sent < readAgain }); err != nil {
+	if _, err := produce(ctx, client, func(sent int64) bool { return sent < b.again() }); err != nil {
 		return c, err
 	}
-	if behind {
-		return c, c.startGateways(ctx)
-	}
-	c.ways = []string{first.addr}
-	return c, b.limitAtBrokers(ctx, client)
+	return c, nil
 }
 
-// limitAtBrokers gives the principal its rates at the brokers.
-func (b *bench) limitAtBrokers(ctx context.Context, client *kgo.Client) error {
+// limitAtBrokers gives the principal its rates at the brokers, which have no gateway before them any more.
+func (c *cluster) limitAtBrokers(ctx context.Context) error {
+	c.stopGateways()
+	c.ways = []string{c.brokers[0].Addr}
+	client, err := (&way{addr: c.ways[0]}).client()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
 	entry, user := kmsg.NewAlterClientQuotasRequestEntry(), kmsg.NewAlterClientQuotasRequestEntryEntity()
 	user.Type, user.Name = "user", kmsg.StringPtr("ANONYMOUS")
 	entry.Entity = append(entry.Entity, user)
 	for _, key := range []string{"producer_byte_rate", "consumer_byte_rate"} {
 		op := kmsg.NewAlterClientQuotasRequestEntryOp()
-		op.Key, op.Value = key, float64(b.rate)
+		op.Key, op.Value = key, float64(c.rate)
 		entry.Ops = append(entry.Ops, op)
 	}
 	alter := kmsg.NewPtrAlterClientQuotasRequest()
@@ -214,7 +217,7 @@ func (c *cluster) play(ctx context.Context, batch int32) (kit.Table, error) {
 			_, _ = produce(playing, producer, func(int64) bool { return true }) // what came of it is counted by m
 		})
 		clients.Go(func() {
-			w.readOn(playing, kgo.FetchMaxBytes(batch), kgo.FetchMaxPartitionBytes(batch), kgo.WithHooks(&m[out]))
+			w.readOn(playing, c.again(), kgo.FetchMaxBytes(batch), kgo.FetchMaxPartitionBytes(batch), kgo.WithHooks(&m[out]))
 		})
 	}
 	if err := m.awaitDelays(ctx); err != nil && (len(c.admins) > 0 || ctx.Err() != nil) { // brokers alone may allow more than this machine can move
@@ -290,16 +293,16 @@ func (c *cluster) decisions(ctx context.Context) (all [][kinds]float64, err erro
 	return all, nil
 }
 
-// readOn reads the stored topic from its beginning, again and again, until ctx ends.
-func (w *way) readOn(ctx context.Context, opts ...kgo.Opt) {
+// readOn reads the stored topic of so many bytes from its beginning, again and again, until ctx ends.
+func (w *way) readOn(ctx context.Context, bytes int64, opts ...kgo.Opt) {
 	opts = append(opts, kgo.ConsumeTopics(read), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 	for ctx.Err() == nil {
 		client, err := w.client(opts...)
 		if err != nil {
 			return // opts are at fault; nothing is counted then
 		}
-		for n := 0; n < readAgain/recordLen && ctx.Err() == nil; {
-			n += client.PollFetches(ctx).NumRecords()
+		for n := int64(0); n < bytes/recordLen && ctx.Err() == nil; {
+			n += int64(client.PollFetches(ctx).NumRecords())
 		}
 		client.Close()
 	}
