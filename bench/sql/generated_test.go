@@ -148,6 +148,7 @@ func (a *asks) expect(t *testing.T, want ...string) {
 
 // Generated code takes a DB for a sql.DB: each query asks once, a transaction once in all, and nothing is left.
 func TestGeneratedQueries(t *testing.T) {
+	t.Parallel()
 	var seen asks
 	db := openPostgres(t, 1, seen.add)
 	seen.expect(t, "exec write")
@@ -242,6 +243,7 @@ func openMapper(t *testing.T, db *weirsql.DB, cfg gorm.Config) *gorm.DB {
 
 // gorm works on a DB as on a sql.DB. Each of its writes is a transaction, so it asks for one.
 func TestMapper(t *testing.T) {
+	t.Parallel()
 	var seen asks
 	db := openPostgres(t, 1, seen.add)
 	g := openMapper(t, db, gorm.Config{})
@@ -309,6 +311,7 @@ func TestMapper(t *testing.T) {
 
 // The limits of it that the documentation names.
 func TestMapperLimits(t *testing.T) {
+	t.Parallel()
 	var seen asks
 	db := openPostgres(t, 1, seen.add)
 	g := openMapper(t, db, gorm.Config{})

@@ -187,6 +187,7 @@ func (m *maria) abandon(t *testing.T, db *weirsql.DB, n int, query string) (refu
 // The driver closes the connection when a context ends, and MariaDB works on. Without a hold the next
 // callers come on top; with one the limit is the server's, too.
 func TestMariaDBHold(t *testing.T) {
+	t.Parallel()
 	m := startMaria(t)
 	t.Run("without", func(t *testing.T) {
 		const statement = "DO /* without */ SLEEP(600)"
@@ -204,28 +205,29 @@ func TestMariaDBHold(t *testing.T) {
 	})
 	t.Run("with", func(t *testing.T) {
 		// The calls that are answered take 4 s, and those that are left 2 s. So a permit is free 2 s after
-		// its statement has ended, and the machine may be slow by as much.
-		const answered, statement, mean = "DO SLEEP(4)", "DO /* with */ SLEEP(2)", 4 * time.Second
+		// its statement has ended. A machine that is slow by more shows nothing.
+		const answered, statement, mean, spare = "DO SLEEP(4)", "DO /* with */ SLEEP(2)", 4 * time.Second, 2 * time.Second
 		db := m.open(t, 2, nil, weirsql.WithHold(time.Minute))
 		if _, err := db.ExecContext(t.Context(), answered); err != nil {
 			t.Fatal(err)
 		}
-		most, stop := m.watch(t, "/* with */")
+		stop := m.watch(t, "/* with */")
 		began := time.Now()
-		if refused := m.abandon(t, db, 6, statement); refused != 4 {
-			t.Errorf("%d of 6 were refused, not the 4 above the limit", refused)
-		}
-		if n := inFlight(db); n != 2 {
-			t.Errorf("%d permits are held, not 2", n)
+		refused, held := m.abandon(t, db, 6, statement), inFlight(db)
+		if took := time.Since(began); took >= mean {
+			t.Logf("six calls took %v: the machine is too slow to tell", took)
+		} else if refused != 4 || held != 2 {
+			t.Errorf("%d of 6 were refused, and %d permits are held; not the 4 above the limit, and 2", refused, held)
 		}
 		until(t, "a permit is free again", func() bool { return m.abandon(t, db, 1, statement) == 0 })
 		if d := time.Since(began); d < mean {
 			t.Errorf("a permit was free after %v, before %v had passed", d, mean)
 		}
 		until(t, "no permit is held", func() bool { return inFlight(db) == 0 })
-		stop()
-		if *most != 2 {
-			t.Errorf("the server worked on %d statements at once; the limit is 2", *most)
+		if most, gap := stop(); gap >= spare {
+			t.Logf("for %v nobody looked: the machine is too slow to tell", gap)
+		} else if most != 2 {
+			t.Errorf("the server worked on %d statements at once; the limit is 2", most)
 		}
 	})
 	t.Run("of a transaction", func(t *testing.T) { // with a context of its own, which the transaction outlives
@@ -258,31 +260,36 @@ func TestMariaDBHold(t *testing.T) {
 	})
 }
 
-// watch counts what the server works on, until it is stopped.
-func (m *maria) watch(t *testing.T, mark string) (most *int, stop func()) {
-	most = new(int)
+// watch counts what the server works on, until it is stopped. Then it says how much that was at most, and the longest time
+// between two looks.
+func (m *maria) watch(t *testing.T, mark string) (stop func() (most int, gap time.Duration)) {
+	var most int
+	var gap time.Duration
 	end := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		again := time.NewTicker(10 * time.Millisecond)
 		defer again.Stop()
-		for {
-			*most = max(*most, len(m.working(t, mark)))
+		for last := time.Now(); ; last = time.Now() {
+			most = max(most, len(m.working(t, mark)))
 			select {
 			case <-end:
 				return
 			case <-again.C:
 			}
+			gap = max(gap, time.Since(last))
 		}
 	})
-	return most, func() {
+	return func() (int, time.Duration) {
 		close(end)
 		wg.Wait()
+		return most, gap
 	}
 }
 
 // What a real server answers is classified as the documentation says, and no permit is left behind.
 func TestMariaDBEnds(t *testing.T) {
+	t.Parallel()
 	m := startMaria(t)
 	var mu sync.Mutex
 	var outcomes []weir.Outcome
@@ -431,6 +438,7 @@ func TestMariaDBEnds(t *testing.T) {
 
 // Of two transactions that wait for each other one fails, and that is no sign of too much.
 func TestMariaDBDeadlock(t *testing.T) {
+	t.Parallel()
 	m := startMaria(t)
 	outcomes := make(chan weir.Outcome, 2)
 	db := m.open(t, 2, func(o weir.Outcome) { outcomes <- o })
@@ -468,6 +476,7 @@ func TestMariaDBDeadlock(t *testing.T) {
 
 // A server that is full refuses connections. The gate takes that for too much, and gets its permit back.
 func TestMariaDBFull(t *testing.T) {
+	t.Parallel()
 	m := startMaria(t)
 	full := func(user, password string, want uint16) {
 		outcomes := make(chan weir.Outcome, 1)
