@@ -50,6 +50,7 @@ func (s *system) demo(args ...string) (interrupt func()) {
 
 // The demo says what to type, and what it says works. Ctrl-C ends it.
 func TestDemo(t *testing.T) {
+	t.Parallel() // it mostly waits
 	s := &system{t: t, logged: &safeBuffer{}}
 	interrupt := s.demo()
 	s.until("it prints a second", func() bool { return regexp.MustCompile(`(?m)^ +\d+ +\d+ +\d+ .*\d$`).MatchString(s.logged.String()) })
@@ -117,6 +118,7 @@ func TestPlot(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes seconds")
 	}
+	t.Parallel() // it mostly waits
 	file := filepath.Join(t.TempDir(), "new", "plot.svg")
 	var printed safeBuffer
 	if err := run(t.Context(), []string{"-plot", file, "-for", "3s", "-work", "20ms"}, &printed, &safeBuffer{}); err != nil {

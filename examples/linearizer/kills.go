@@ -96,7 +96,8 @@ func (o *options) kills(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, k.stop()) }()
-	if k.broker, err = startKafka(ctx, "group.min.session.timeout.ms=1000"); err != nil {
+	// A broker that comes back waits until the one that was killed counts as gone.
+	if k.broker, err = startKafka(ctx, "group.min.session.timeout.ms=1000", "broker.session.timeout.ms=4000"); err != nil {
 		return err
 	}
 	if err := k.startAll(ctx); err != nil {
