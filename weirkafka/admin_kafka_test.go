@@ -15,8 +15,9 @@ import (
 
 // Kafka refuses what is above the mutation quota of a client, and makes it later.
 func TestRetryQuotaIsKafkas(t *testing.T) {
+	t.Parallel() // it mostly waits
 	s, c := real(t)
-	const id, rate, partitions = "mutator", 5, 10 // a burst of 11 × rate
+	const id, rate, partitions = "mutator", 8, 10 // a burst of 11 × rate, which is less than ten topics
 	alter := kmsg.NewPtrAlterClientQuotasRequest()
 	entry, entity, op := kmsg.NewAlterClientQuotasRequestEntry(), kmsg.NewAlterClientQuotasRequestEntryEntity(), kmsg.NewAlterClientQuotasRequestEntryOp()
 	entity.Type, entity.Name = "client-id", kmsg.StringPtr(id)

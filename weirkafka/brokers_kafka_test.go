@@ -49,6 +49,7 @@ func (a *asking) again() map[kmsg.Key]map[int32]int {
 
 // Three real brokers with 1,000 partitions are asked as seldom as those of TestRequestsOfAReading.
 func TestRequestsOfAReadingOfThreeBrokers(t *testing.T) {
+	t.Parallel()
 	jars, err := kafka.Find()
 	if err != nil {
 		t.Fatal(err)
