@@ -87,10 +87,10 @@ test-unit: need-go
 
 # Without -race: the load generator shares the machine with what it loads.
 # The packages of the gateway ran with it in test-unit. The suites wait for other
-# processes most of the time, so they run side by side.
+# processes most of the time, so they run side by side, and those that take longest begin first.
 .PHONY: test-integration
 test-integration: need-go parts
-	$(GOTEST) -tags integration,$(TAGS) -count=1 -p 3 -parallel 8 ./gateway/integration/ ./weirkafka/ ./weirpgx/ ./weirredis/ ./examples/analytics/ ./examples/execution/ ./examples/linearizer/ ./bench/kafka/ ./bench/sql/
+	$(GOTEST) -tags integration,$(TAGS) -count=1 -p 3 -parallel 8 ./gateway/integration/ ./bench/kafka/ ./examples/analytics/ ./examples/linearizer/ ./weirkafka/ ./weirredis/ ./bench/sql/ ./examples/execution/ ./weirpgx/
 
 .PHONY: test-redis
 test-redis: need-go ## the tests of the store alone; make test-redis WEIR_REDIS_SERVER=/path/to/redis-server: against that one
