@@ -24,8 +24,29 @@ func TestMain(m *testing.M) {
 		exit(servePod(context.Background(), spec))
 		return
 	}
-	os.Exit(m.Run())
+	os.Exit(withFolder(m))
 }
+
+// gateway is where the gateway is built, for the first test that needs it.
+var gateway string
+
+func withFolder(m *testing.M) int {
+	folder, err := os.MkdirTemp("", "weir-analytics-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(folder)
+	gateway = filepath.Join(folder, "weir")
+	return m.Run()
+}
+
+var build = sync.OnceValue(func() error {
+	if text, err := exec.Command("../../scripts/build", gateway, "-ldflags", "-s -w").CombinedOutput(); err != nil {
+		return fmt.Errorf("scripts/build: %w\n%s", err, text)
+	}
+	return nil
+})
 
 // part returns the path of a program that make parts installs.
 func part(t *testing.T, name string) string {
@@ -62,14 +83,13 @@ func TestEnvoyConfiguration(t *testing.T) {
 // quick is the short form of the command, with the parts that make parts has installed.
 func quick(t *testing.T, out io.Writer) *options {
 	t.Helper()
-	o := &options{
-		weir: filepath.Join(t.TempDir(), "weir"), envoy: part(t, "envoy"), postgres: part(t, "postgres"),
+	if err := build(); err != nil {
+		t.Fatal(err)
+	}
+	return &options{
+		weir: gateway, envoy: part(t, "envoy"), postgres: part(t, "postgres"),
 		metrics: "127.0.0.1:0", hostAttempts: 50, quick: true, out: out, runs: setups[:6],
 	}
-	if text, err := exec.Command("../../scripts/build", o.weir, "-ldflags", "-s -w").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, text)
-	}
-	return o
 }
 
 // remember keeps the identifiers of all processes that are started, and in the end wants none to be
