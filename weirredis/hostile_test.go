@@ -172,7 +172,7 @@ func TestLies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server := startLiar(t, nil)
 			before := runtime.NumGoroutine()
-			s, err := New(Config{Addrs: []string{server.addr}, Deadline: 300 * time.Millisecond, DialTimeout: time.Second})
+			s, err := New(Config{Addrs: []string{server.addr}, Deadline: 100 * time.Millisecond, DialTimeout: time.Second})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -138,7 +138,7 @@ func TestLeaseWithoutItsNode(t *testing.T) {
 	t.Parallel()
 	const processes, tokens = 3, 20
 	nodes := startCluster(t, func(o ...string) *server { return startRedis(t, o...) },
-		"--cluster-require-full-coverage", "no", "--cluster-node-timeout", "60000")
+		"--cluster-require-full-coverage", "no")
 	w := newSharersAt(t, nodes[0].addr, processes, Lease{Tokens: tokens, For: time.Minute}, Config{Deadline: 200 * time.Millisecond, DialTimeout: 300 * time.Millisecond})
 	ask := func(s *Store) error {
 		_, err := s.Decide(t.Context(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Cost: 1})
@@ -404,6 +404,7 @@ func TestLeaseForgetsARefusal(t *testing.T) {
 // A lease whose time ends while the server's answer about more is on its way makes no
 // place for another beside it: the bound would count it once, and it be spent twice.
 func TestLeaseOfASlowServer(t *testing.T) {
+	t.Parallel() // it mostly waits
 	const tokens = 20
 	l := quota.Window{Rate: 100, Burst: 200}
 	server := startRedis(t)

@@ -142,12 +142,13 @@ func TestKilled(t *testing.T) {
 		l.more(t, 200, "decisions after")
 		l.end()
 		l.answersSoon(t)
-		if downs.Load() < 1 || ups.Load() != downs.Load() {
-			t.Errorf("told of %d downs and %d ups", downs.Load(), ups.Load())
+		if downs.Load() < 1 {
+			t.Error("nobody was told that it is down")
 		}
-		if st := s.Stats(); st.Down || st.InFlight != 0 {
-			t.Errorf("afterwards: %+v", st)
-		}
+		eventually(t, "it is up, as was told, and nothing is under way", func() bool { // a busy machine may have taken it down again
+			st := s.Stats()
+			return !st.Down && st.InFlight == 0 && ups.Load() == downs.Load()
+		})
 	})
 }
 
@@ -223,14 +224,15 @@ func TestStandsStillAtFirst(t *testing.T) {
 // Many processes lose the same server. Each looks for it one probe at a time, ever
 // more seldom, and nobody else sends anything.
 func TestNoStampede(t *testing.T) {
+	t.Parallel() // it mostly waits
 	const processes = 20
 	server := startRedis(t)
 	stores := make([]*Store, processes)
 	for i := range stores {
 		stores[i] = open(t, Config{Addrs: []string{server.addr}, DialTimeout: 100 * time.Millisecond})
 	}
-	server.kill(t)
 	begin := time.Now()
+	server.kill(t)
 	for _, s := range stores {
 		eventually(t, "the store is down", func() bool {
 			_, err := s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Cost: 1})
@@ -240,14 +242,15 @@ func TestNoStampede(t *testing.T) {
 	for _, s := range stores {
 		eventually(t, "several probes", func() bool { return s.Stats().Probes >= 5 })
 	}
-	var b backoff
-	most, sum := uint64(1), time.Duration(0) // as many as fit if all waits are the shortest
-	for ; sum < time.Since(begin); most++ {
-		sum += b.next(0)
-	}
 	for i, s := range stores {
-		if n := s.Stats().Probes; n > most {
-			t.Errorf("process %d has probed %d times in %v, at most %d", i, n, time.Since(begin), most)
+		n, took := s.Stats().Probes, time.Since(begin)
+		var b backoff
+		most, sum := uint64(1), time.Duration(0) // as many as fit if all waits are the shortest
+		for ; sum < took; most++ {
+			sum += b.next(0)
+		}
+		if n > most {
+			t.Errorf("process %d has probed %d times in %v, at most %d", i, n, took, most)
 		}
 	}
 	server.start(t)
@@ -368,6 +371,7 @@ func (p *slowly) pass(to, from net.Conn, late bool) {
 // that it answers late does not count. What it was sent is charged, and nothing is
 // sent again.
 func TestSlow(t *testing.T) {
+	t.Parallel() // it mostly waits
 	server := startRedis(t)
 	slow := startSlowly(t, server)
 	s := open(t, Config{Addrs: []string{slow.addr}, Deadline: 500 * time.Millisecond})

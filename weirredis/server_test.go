@@ -172,8 +172,9 @@ func part(t testing.TB, name string) string {
 }
 
 // ports are those of this package's tests. A node of a cluster talks to the others on the
-// port Bus above its own, and Redis before 7.0 has no setting for that.
-var ports = freeport.Range{First: 10_000, Size: 5_000, Bus: 10_000}
+// port Bus above its own, and Redis before 7.0 has no setting for that. No other tests have
+// ports in either range.
+var ports = freeport.Range{First: 13_500, Size: 1_000, Bus: 10_000}
 
 // freeAddr returns an address where nobody listens.
 func freeAddr(t testing.TB) string {
@@ -199,11 +200,11 @@ func eventually(t testing.TB, what string, ok func() bool) {
 // says: one that is not reached in time is no error of New.
 const patient = 20 * time.Second
 
-// open makes a store with a generous deadline: most tests are not about that.
+// open makes a store with the longest deadline there is: most tests are not about that.
 func open(t testing.TB, c Config) *Store {
 	t.Helper()
 	if c.Deadline == 0 {
-		c.Deadline = 5 * time.Second
+		c.Deadline = 10 * time.Second
 	}
 	s, err := New(c)
 	if err != nil {
@@ -304,6 +305,7 @@ func TestUser(t *testing.T) {
 // A password that is changed while the store is open is asked for by the next
 // connection, and the one that is there goes on.
 func TestPasswordChanges(t *testing.T) {
+	t.Parallel() // it mostly waits
 	server := startRedis(t)
 	server.grant(t, rights)
 	var password atomic.Value
@@ -316,7 +318,7 @@ func TestPasswordChanges(t *testing.T) {
 		_, err := s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Cost: 1})
 		return err
 	}
-	takeOne(t, s, vast)
+	eventually(t, "a decision", func() bool { return take() == nil })
 	server.ask(t, "ACL SETUSER weir resetpass >changed")
 	cut := func() {
 		for range 8 { // the client has several connections
@@ -500,7 +502,7 @@ func TestTLS(t *testing.T) {
 	if r := takeOne(t, s, quota.Per(10, time.Second)); !r.OK {
 		t.Errorf("%+v", r)
 	}
-	strict := open(t, Config{URL: "rediss://" + server.addr, DialTimeout: 5 * time.Second})
+	strict := open(t, Config{URL: "rediss://" + server.addr, DialTimeout: patient})
 	if st := strict.Stats(); !st.Down || st.Why == nil || !strings.Contains(st.Why.Error(), "certificate") {
 		t.Errorf("a certificate that nobody vouches for: %+v", st)
 	}

@@ -37,6 +37,7 @@ func TestSkewedProcesses(t *testing.T) {
 
 // The same by the server's own clock, for as long as a test may take.
 func TestSkewedProcessesForReal(t *testing.T) {
+	t.Parallel() // it mostly waits
 	addr := startRedis(t).addr
 	stores := make([]*Store, 2)
 	for i, skew := range []time.Duration{0, 500 * time.Millisecond} {

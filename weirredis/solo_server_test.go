@@ -73,7 +73,7 @@ func TestAloneStandsStill(t *testing.T) {
 		context  func() (context.Context, context.CancelFunc)
 		want     error
 	}{
-		"the deadline": {10 * time.Second, func() (context.Context, context.CancelFunc) { return context.WithCancel(t.Context()) }, errDeadline},
+		"the deadline": {300 * time.Millisecond, func() (context.Context, context.CancelFunc) { return context.WithCancel(t.Context()) }, errDeadline},
 		"the caller's": {10 * time.Second, func() (context.Context, context.CancelFunc) {
 			return context.WithTimeout(t.Context(), 100*time.Millisecond)
 		}, context.DeadlineExceeded},
@@ -85,14 +85,17 @@ func TestAloneStandsStill(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			server.ask(t, "FLUSHALL")
-			s := open(t, Config{Addrs: []string{server.addr}, Deadline: tt.deadline})
+			s := open(t, Config{Addrs: []string{server.addr}})
 			asked := soon(t, s)
 			server.signal(t, syscall.SIGSTOP)
+			long := s.cfg.Deadline
+			s.cfg.Deadline = tt.deadline
 			ctx, cancel := tt.context()
 			defer cancel()
 			begin := time.Now()
 			_, err := s.Decide(ctx, &quota.Request{Key: "k", Windows: []quota.Window{vast}, Cost: 1})
 			took := time.Since(begin)
+			s.cfg.Deadline = long
 			server.signal(t, syscall.SIGCONT)
 			var e *Error
 			if !errors.Is(err, tt.want) || !errors.As(err, &e) || e.Reason != Timeout || !e.Charged() {
