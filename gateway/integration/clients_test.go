@@ -14,6 +14,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -27,8 +28,7 @@ func TestClientsLeave(t *testing.T) {
 	const workers = 4
 	up := startGunicorn(t, workers)
 	g := startGateway(t, gatewayConfig(up.addr, workers))
-	impatient(t, g.url+"/work?ms=100", 60)
-	eventually(t, "the gate is full", func() bool { return g.gate(t, "app").InFlight == workers })
+	impatient(t, g.url+"/work?ms=100", 60, func() bool { return g.gate(t, "app").InFlight == workers })
 	g.idle(t)
 	get(t, g.url+"/work?ms=20")
 	g.idle(t)
@@ -48,30 +48,41 @@ func TestAbandonedWorkHoldsItsSlot(t *testing.T) {
 	for range 5 {
 		get(t, g.url) // the gateway has seen how long it takes
 	}
-	impatient(t, g.url, 60)
-	eventually(t, "the gate is full", func() bool { return g.gate(t, "app").InFlight == limit })
+	impatient(t, g.url, 60, func() bool { return g.gate(t, "app").InFlight == limit })
 	g.idle(t)
 	if n, most := c.most.Load(), c.bound(limit, work); n > most {
 		t.Errorf("the upstream had %d requests at a time, at most %d are right with a limit of %d", n, most, limit)
 	}
 }
 
-// impatient sends n requests at once, from clients that leave one after the
-// other within a quarter of a second.
-func impatient(t *testing.T, url string, n int) {
+// impatient has n clients ask for a URL, each anew when it has its answer. Once the gate is full they leave,
+// one after the other within a quarter of a second.
+func impatient(t *testing.T, url string, n int, full func() bool) {
 	t.Helper()
-	for i := range n {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond+time.Duration(i)*240*time.Millisecond/time.Duration(n))
-		req, err := http.NewRequestWithContext(ctx, "GET", url, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		go func() {
-			defer cancel()
-			if res, err := http.DefaultClient.Do(req); err == nil {
-				res.Body.Close()
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	leave := make([]context.CancelFunc, n)
+	for i := range leave {
+		var ctx context.Context
+		ctx, leave[i] = context.WithCancel(t.Context())
+		defer leave[i]()
+		asking.Go(func() {
+			for ctx.Err() == nil {
+				req, err := http.NewRequestWithContext(ctx, "GET", url, nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if res, err := http.DefaultClient.Do(req); err == nil {
+					res.Body.Close()
+				}
 			}
-		}()
+		})
+	}
+	eventually(t, "the gate is full", full)
+	for i := range leave {
+		leave[i]()
+		await.Work(240 * time.Millisecond / time.Duration(n))
 	}
 }
 
@@ -285,7 +296,7 @@ func TestConnectionLimits(t *testing.T) {
 	} {
 		for _, scheme := range []string{"http", "https"} {
 			t.Run(tt.rule+" "+scheme, func(t *testing.T) {
-				settings, way, refused := tt.settings, knocks{}, tt.status
+				settings, way, refused := tt.settings+"\n    read_header_timeout: 1m\n    read_timeout: 1m", knocks{}, tt.status // who is slow keeps its place
 				if scheme == "https" {
 					settings, way.conf = settings+"\n    "+cert.listener(), &tls.Config{RootCAs: cert.pool, ServerName: "127.0.0.1"}
 					if refused != 200 {

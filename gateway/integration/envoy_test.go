@@ -179,7 +179,7 @@ func TestEnvoyConfiguration(t *testing.T) {
 }
 
 // envoyWaits is how long Envoy waits for an answer where that matters.
-const envoyWaits = 5 * time.Second
+const envoyWaits = 10 * time.Second
 
 // Where weir may not ask for more time, Envoy gives up: the request fails, or is let in. The waiter
 // leaves the room.

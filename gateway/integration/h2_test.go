@@ -40,7 +40,7 @@ func TestRapidReset(t *testing.T) {
 	g := startGateway(t, attackedConfig(up.URL, limit))
 	get(t, g.url+"/calm")
 	before := g.memory(t, "VmRSS")
-	calm := attack(g.url+"/calm", 100, time.Minute)
+	calm := steadily(g.url+"/calm", 100, 16)
 
 	// Nothing is known yet of how long the upstream takes: what is abandoned
 	// keeps its slot.
@@ -56,7 +56,7 @@ func TestRapidReset(t *testing.T) {
 	g.idle(t)
 	c.longest.Store(0) // those that were stuck
 	get(t, g.url+"/attacked")
-	beside := attack(g.url+"/attacked", 100, time.Minute)
+	beside := steadily(g.url+"/attacked", 100, 16)
 	conns += resetStreams(t, g.addr, "/attacked", streams)
 	beside.stop()
 	if served, rest := split(beside.wait()); len(served) == 0 || len(rest) > len(served) {

@@ -278,7 +278,7 @@ func TestQuotasSetForTwoGateways(t *testing.T) {
 	conf := fmt.Sprintf(`upstreams: {app: {targets: [%s]}}
 identity: {user: header:X-User, trusted_proxies: [127.0.0.0/8]}
 stores:
-  shared: {redis: "redis://%s", password_file: %s}
+  shared: {redis: "redis://%s", password_file: %s, timeout: 10s}
 runtime_quotas: {store: shared}
 gates: {api: {quota: {rate: 10000/h, by: [user]}}}
 routes: [{match: [/], gates: [api], upstream: app}]
@@ -361,7 +361,7 @@ func resetShared(t *testing.T, settings string) {
 	conf := fmt.Sprintf(`upstreams: {app: {targets: [%s]}}
 identity: {user: header:X-User, trusted_proxies: [127.0.0.0/8]}
 stores:
-  shared: {redis: "redis://%s", password_file: %s, timeout: 2s%s}
+  shared: {redis: "redis://%s", password_file: %s, timeout: 10s%s}
 gates: {api: {quota: {rate: 3/h, by: [user], store: shared, on_store_error: closed}}}
 routes: [{match: [/], gates: [api], upstream: app, settle: header:X-Actual}]
 `, up.URL, addr, secret, settings)

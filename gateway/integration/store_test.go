@@ -9,13 +9,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/weir-go/weir/gateway/internal/await"
+	"github.com/weir-go/weir/internal/freeport"
 )
 
 // startRedis starts a server with a password that keeps nothing on disk, at addr.
@@ -34,7 +34,7 @@ func sharing(t *testing.T, upstream, redis string, burst int) *gateway {
 upstreams: {app: {targets: [%s]}}
 identity: {user: header:X-User}
 stores:
-  shared: {redis: "redis://%s", password_file: %s, timeout: 2s}
+  shared: {redis: "redis://%s", password_file: %s, timeout: 10s}
 gates:
   api: {quota: {rate: 1/h, burst: %d, by: [user], store: shared, on_store_error: closed}}
   slots: {limit: {limit: 50}}
@@ -113,7 +113,7 @@ func TestStoreOverTLS(t *testing.T) {
 		return startListening(t, "http", "h2c: true", fmt.Sprintf(`
 upstreams: {app: {targets: [%s]}}
 stores:
-  shared: {redis: "rediss://%s", tls: %s, timeout: 2s}
+  shared: {redis: "rediss://%s", tls: %s, timeout: 10s}
 gates:
   api: {quota: {rate: 1/h, burst: 3, store: shared, on_store_error: closed}}
 routes: [{match: [/], gates: [api], upstream: app}]
@@ -146,7 +146,7 @@ func TestStorePasswordChanges(t *testing.T) {
 	g := startListening(t, "http", "h2c: true", fmt.Sprintf(`
 upstreams: {app: {targets: [%s]}}
 stores:
-  shared: {redis: "redis://%s", password_file: %s, timeout: 2s}
+  shared: {redis: "redis://%s", password_file: %s, timeout: 10s}
 gates:
   api: {quota: {rate: 1/h, burst: 1000, store: shared, on_store_error: closed}}
 routes: [{match: [/], gates: [api], upstream: app}]
@@ -187,7 +187,7 @@ func TestStoreBehindSentinel(t *testing.T) {
 	g := startListening(t, "http", "h2c: true", fmt.Sprintf(`
 upstreams: {app: {targets: [%s]}}
 stores:
-  shared: {redis: "rediss://weir@%s", password_file: %s, tls: {ca: %s}, timeout: 2s, sentinel: {master: main, username: watch, password_file: %s}}
+  shared: {redis: "rediss://weir@%s", password_file: %s, tls: {ca: %s}, timeout: 10s, sentinel: {master: main, username: watch, password_file: %s}}
 gates:
   api: {quota: {rate: 1/h, burst: 3, store: shared, on_store_error: closed}}
 routes: [{match: [/], gates: [api], upstream: app}]
@@ -237,7 +237,7 @@ func TestStoreClusterOverTLS(t *testing.T) {
 	g := startListening(t, "http", "h2c: true", fmt.Sprintf(`
 upstreams: {app: {targets: [%s]}}
 stores:
-  shared: {redis: "rediss://%s", tls: {ca: %s}, timeout: 2s}
+  shared: {redis: "rediss://%s", tls: {ca: %s}, timeout: 10s}
 gates:
   api: {quota: {rate: 1/h, burst: 3, store: shared, on_store_error: closed}}
 routes: [{match: [/], gates: [api], upstream: app}]
@@ -249,19 +249,15 @@ routes: [{match: [/], gates: [api], upstream: app}]
 	}
 }
 
-// busAddr is a free address of a node of a cluster, which talks to the others 10,000 above.
+// busPorts are those of nodes of a cluster, which talk to the others 10,000 above.
+var busPorts = freeport.Range{First: 14_500, Size: 400, Bus: 10_000}
+
+// busAddr is a free address of a node of a cluster.
 func busAddr(t *testing.T) string {
 	t.Helper()
-	for {
-		addr := freeAddr(t)
-		host, text, _ := net.SplitHostPort(addr)
-		port, err := strconv.Atoi(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port+10_000))); err == nil {
-			l.Close()
-			return addr
-		}
+	addr, err := busPorts.Addr()
+	if err != nil {
+		t.Fatal(err)
 	}
+	return addr
 }
