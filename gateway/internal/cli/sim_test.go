@@ -4,10 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"math"
-	"os"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -143,69 +139,6 @@ func TestSimJSON(t *testing.T) {
 	if same, _, err := run(NewSimCommand(), "", asJSON, "--json", "--seed", "3,4"); err != nil || same != out {
 		t.Errorf("the same scenario as JSON gives other figures (%v):\n%s\n%s", err, same, out)
 	}
-}
-
-// The scenarios in the guides end with the lines that these show: goals, and the table
-// of classes as far as it is shown. Figures may be a fifth off: they change a little
-// with the wait room, and what the guides say of them does not.
-func TestGuideScenarios(t *testing.T) {
-	if testing.Short() {
-		t.Skip("simulates for a minute under the race detector")
-	}
-	for page, n := range map[string]int{"howto/simulate.md": 3, "howto/protect-an-analytics-service.md": 1, "explain/waiting.md": 1} {
-		t.Run(page, func(t *testing.T) { playGuide(t, "../../../docs/"+page, n) })
-	}
-}
-
-func playGuide(t *testing.T, page string, n int) {
-	guide, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	parts := strings.Split(string(guide), "```yaml\n")
-	scenarios := 0
-	for i, block := range parts[1:] {
-		if !strings.HasSuffix(parts[i], "a scenario, for weir sim -->\n") {
-			continue
-		}
-		scenarios++
-		text, after, _ := strings.Cut(block, "```")
-		name, _, _ := strings.Cut(text, "\n")
-		out, _, _ := run(NewSimCommand(), "", write(t, "guide.yaml", text))
-		var shown, missing []string
-		for _, line := range strings.Split(after, "\n") {
-			if want, indented := strings.CutPrefix(line, "    "); indented {
-				shown = append(shown, want)
-				if !slices.ContainsFunc(strings.Split(out, "\n"), func(got string) bool { return alike(got, want) }) {
-					missing = append(missing, want)
-				}
-			}
-		}
-		if len(shown) < 2 || len(missing) > 0 {
-			t.Errorf("%s: of %d lines that the guide shows these are not printed:\n%s\nbut\n%s", name, len(shown), strings.Join(missing, "\n"), out)
-		}
-	}
-	if scenarios != n {
-		t.Errorf("%d scenarios, want %d", scenarios, n)
-	}
-}
-
-// alike reports whether line begins with the words of want, and with numbers that
-// are no more than a fifth off.
-func alike(line, want string) bool {
-	words, wanted := strings.Fields(line), strings.Fields(want)
-	if len(words) < len(wanted) {
-		return false
-	}
-	for i, w := range wanted {
-		a, err := strconv.ParseFloat(strings.Trim(words[i], "()"), 64)
-		b, wrong := strconv.ParseFloat(strings.Trim(w, "()"), 64)
-		number := err == nil && wrong == nil
-		if number && math.Abs(a-b) > .2*max(a, b)+.005 || !number && words[i] != w {
-			return false
-		}
-	}
-	return true
 }
 
 func TestSimGoals(t *testing.T) {
