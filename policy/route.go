@@ -452,7 +452,9 @@ var slashes = strings.NewReplacer("%2f", "/", "%2F", "/")
 // would reach /heavy without its gate.
 var dots = strings.NewReplacer("%2e", ".", "%2E", ".")
 
-// cleanPath is path.Clean for paths of URLs, where a trailing slash matters.
+// cleanPath is path.Clean for paths of URLs, where a trailing slash matters. What ends with a dot
+// segment ends with a slash without it (RFC 3986, 5.2.4). nginx does the same. Else "/heavy/." would
+// pass the gates of "/heavy" alone, and be served as "/heavy/".
 func cleanPath(p string) string {
 	if p == "" {
 		return "/"
@@ -461,7 +463,7 @@ func cleanPath(p string) string {
 		p = "/" + p
 	}
 	clean := path.Clean(p)
-	if p[len(p)-1] != '/' || clean == "/" {
+	if clean == "/" || !strings.HasSuffix(p, "/") && !strings.HasSuffix(p, "/.") && !strings.HasSuffix(p, "/..") {
 		return clean
 	}
 	if len(p) == len(clean)+1 {

@@ -242,6 +242,35 @@ func BenchmarkMatch(b *testing.B) {
 	})
 }
 
+// What ends with a dot segment is the folder, and not a file of its name.
+func TestDotsAtTheEnd(t *testing.T) {
+	p := compile(t, Spec{Routes: []RouteSpec{{Match: []string{"/heavy"}}, {Match: []string{"/heavy/"}}}}, Options{})
+	for path, want := range map[string]string{
+		"/heavy":           "/heavy",
+		"/a/../heavy":      "/heavy",
+		"/./heavy":         "/heavy",
+		"/heavy/":          "/heavy/",
+		"/heavy//":         "/heavy/",
+		"/heavy/.":         "/heavy/",
+		"/heavy/%2e":       "/heavy/",
+		"/heavy/./.":       "/heavy/",
+		"/heavy/x/..":      "/heavy/",
+		"/heavy/x/%2E%2e":  "/heavy/",
+		"/heavy/x/y/../..": "/heavy/",
+		"/heavy/...":       "/heavy/",
+		"/heavy/.x":        "/heavy/",
+	} {
+		if rt, _ := p.Match(get(path)); rt.Name() != want {
+			t.Errorf("%s goes to the route %q, want %q", path, rt.Name(), want)
+		}
+	}
+	for path, want := range map[string]string{"/.": "/", "/..": "/", "/a/..": "/", "/a/.": "/a/", "/a.": "/a.", "/a..": "/a..", "a/..": "/", "": "/", "/a//": "/a/"} {
+		if got := cleanPath(path); got != want {
+			t.Errorf("cleanPath(%q) is %q, want %q", path, got, want)
+		}
+	}
+}
+
 func TestAmbiguous(t *testing.T) {
 	for path, want := range map[string]bool{
 		"/":                         false,
