@@ -118,6 +118,49 @@ var (
 	testName = regexp.MustCompile("`(Test[A-Z]\\w+)`")
 )
 
+// What the design names in a file is declared there, or is a word in quotes such as the key of a tag. The
+// lists that lead through the tree are no help if they lead nowhere. They are written `file.go` (`name`, `other` of `other.go`), or `name` (`file.go`).
+func TestNamesOfTheDesign(t *testing.T) {
+	text, files, named := read(t, "docs/DESIGN.md"), tree(t, ".go"), 0
+	check := func(name, file string) {
+		named++
+		name = name[strings.LastIndex(name, ".")+1:]
+		declared := regexp.MustCompile(`(?m)^(?:(?:func (?:\([^)]*\) )?|type |const |var )` + name + `\b|\t` + name + `[ ,])|"` + name + `"`)
+		at := func(path string) bool {
+			return (path == file || strings.HasSuffix(path, "/"+file)) && declared.MatchString(read(t, path))
+		}
+		if !slices.ContainsFunc(files, at) {
+			t.Errorf("docs/DESIGN.md: %s is not declared in %s; say where it is now", name, file)
+		}
+	}
+	for _, m := range fileOfNames.FindAllStringSubmatch(text, -1) {
+		for _, clause := range strings.FieldsFunc(m[2], func(r rune) bool { return strings.ContainsRune(",;:", r) }) {
+			file := m[1]
+			if other := otherFile.FindStringSubmatch(clause); other != nil {
+				file = other[1]
+			}
+			for _, name := range codeName.FindAllStringSubmatch(clause, -1) {
+				if filepath.Ext(name[1]) != ".go" {
+					check(name[1], file)
+				}
+			}
+		}
+	}
+	for _, m := range nameInFile.FindAllStringSubmatch(text, -1) {
+		check(m[1], m[2])
+	}
+	if named < 150 {
+		t.Errorf("only %d names found", named)
+	}
+}
+
+var (
+	fileOfNames = regexp.MustCompile("`([\\w/]+\\.go)`\\s\\(([^()]*`[^()]*)\\)")
+	otherFile   = regexp.MustCompile("\\bof `([\\w/]+\\.go)`")
+	codeName    = regexp.MustCompile("`((?:[a-z]+\\.)?(?:[A-Z]\\w*\\.)?\\w+)`")
+	nameInFile  = regexp.MustCompile("`((?:[a-z]+\\.)?(?:[A-Z]\\w*\\.)?\\w+)`\\s\\(`([\\w/]+\\.go)`\\)")
+)
+
 // The map has every page.
 func TestMapIsComplete(t *testing.T) {
 	text := read(t, "docs/README.md")
