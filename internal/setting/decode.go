@@ -258,18 +258,24 @@ func (d decoder) unknown(at fault.Path, m *Member, fields []Field, gone []string
 		d.fault(at.At(m.Key), m.Place, "is a constant now", "remove it")
 		return
 	case field != "":
-		instead = field
+		instead, best = field, ""
 	case len(below) > 0:
 		instead = "write it below " + strings.Join(below, " or below ")
 		if n := m.Value; len(below) == 1 && (n.Kind == Text || n.Kind == Number || n.Kind == Bool) && !n.FromEnv {
 			instead += ", as " + below[0] + ": {" + m.Key + ": " + flow(n.Text) + "}"
 		}
+		if best == m.Key || m.Value.Kind == List { // a short form, or not meant
+			best = ""
+		}
+		if best != "" { // limits of a gate with fields: its limit, or those of its quota
+			instead = "write " + best + ", or " + instead
+		}
 	case best != "":
 		instead = "write " + best
-		for _, f := range fields {
-			if f.Key == best || slices.Contains(f.Lift, best) {
-				d.Blame(at.At(f.Key))
-			}
+	}
+	for _, f := range fields {
+		if best != "" && (f.Key == best || slices.Contains(f.Lift, best)) {
+			d.Blame(at.At(f.Key))
 		}
 	}
 	d.fault(at.At(m.Key), m.Place, "there is no such field", instead)

@@ -75,7 +75,8 @@ func TestDecodeGuesses(t *testing.T) {
 	type document struct {
 		Items map[string]item `json:"items" example:"{a: {hosts: [x]}}"`
 		One   struct {
-			Name string `json:"name"`
+			Name  string `json:"name"`
+			Itens string `json:"itens"`
 		} `json:"one"`
 	}
 	for text, want := range map[string]string{
@@ -83,8 +84,10 @@ func TestDecodeGuesses(t *testing.T) {
 		`{"items": {"hosts": {"hosts": ["x"]}}}`:           "",
 		`{"items": {"a": {"hosts": "x, y:1"}}}`:            `items.a.hosts: is the text "x, y:1"; write a list: [x, "y:1"]`,
 		`{"items": {"a": {"hosts": ["x"], "make": true}}}`: `items.a.make: "true" is not known; write count`,
-		`{"name": "b c"}`: `name: there is no such field; write it below one, as one: {name: "b c"}`,
-		`{"name": ["b"]}`: "name: there is no such field; write it below one",
+		`{"name": "b c"}`:       `name: there is no such field; write it below one, as one: {name: "b c"}`,
+		`{"name": ["b"]}`:       "name: there is no such field; write it below one",
+		`{"itens": {"a": "b"}}`: "itens: there is no such field; write items, or write it below one",
+		`{"itens": ["b"]}`:      "itens: there is no such field; write it below one",
 	} {
 		err := decode(text, new(document))
 		if err == nil && want != "" || err != nil && (want == "" || !strings.Contains(err.Error(), want)) {

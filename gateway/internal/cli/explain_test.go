@@ -199,7 +199,7 @@ func TestExplainMistakes(t *testing.T) {
 	f("does not answer as a gateway does", "--admin", answeringAnything(t, "{}"))
 	f("does not answer as a gateway does", "--admin", answeringAnything(t, "hello"))
 	f("weir init", "--config=nothing.yaml")
-	f("too many arguments; write explain", "weir.yaml")
+	f("too many arguments; write explain with flags alone, as in weir explain --config weir.yaml --user alice --path /v1/items", "GET", "/v1/items")
 }
 
 func answeringAnything(t *testing.T, body string) string {

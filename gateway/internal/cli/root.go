@@ -137,6 +137,9 @@ func needs(check cobra.PositionalArgs) cobra.PositionalArgs {
 		case len(args) == 0:
 			return usage("%s needs a file; write %s", cmd.CommandPath(), instead)
 		}
+		if example, _, _ := strings.Cut(strings.TrimSpace(cmd.Example), "\n"); instead == cmd.CommandPath() && strings.Contains(example, " --") {
+			instead += " with flags alone, as in " + example
+		}
 		return usage("too many arguments; write %s", instead)
 	}
 }
