@@ -4,6 +4,7 @@ package weirredis
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -200,11 +201,13 @@ func eventually(t testing.TB, what string, ok func() bool) {
 // says: one that is not reached in time is no error of New.
 const patient = 20 * time.Second
 
-// open makes a store with the longest deadline there is: most tests are not about that.
+// open makes a store with the longest deadline there is, and time to connect: most tests are not
+// about that.
 func open(t testing.TB, c Config) *Store {
 	t.Helper()
 	if c.Deadline == 0 {
 		c.Deadline = 10 * time.Second
+		c.DialTimeout = cmp.Or(c.DialTimeout, patient)
 	}
 	s, err := New(c)
 	if err != nil {
