@@ -199,7 +199,7 @@ func attack(url string, rate int, d time.Duration) *load {
 	return send(url, vegeta.Rate{Freq: rate, Per: time.Second}, d, vegeta.Workers(64))
 }
 
-// steadily is attack by so many clients at most, for a minute: a machine that stands still has them ask late, and not all
+// steadily is attack by so many clients at most, for a minute. A machine that stands still has them ask late, and not all
 // at once.
 func steadily(url string, rate int, clients uint64) *load {
 	return send(url, vegeta.Rate{Freq: rate, Per: time.Second}, time.Minute, vegeta.Workers(clients), vegeta.MaxWorkers(clients))
