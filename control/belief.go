@@ -104,6 +104,7 @@ type Belief struct {
 	climb   climb
 	mean    float64       // service time in the last window, seconds
 	long    float64       // the same of some hundred jobs
+	pace    pace          // how fast work usually is
 	mid     float64       // the median, smoothed
 	idle    time.Duration // since when the limit has not been in full use; 0 if it is
 	begun   bool          // a window has ended
@@ -274,6 +275,9 @@ func (b *Belief) measure(w *Window) {
 			b.long = b.mean
 		}
 		b.long += (b.mean - b.long) * float64(w.Timed) / (float64(w.Timed) + meanKept)
+		if w.OK >= w.Dropped() {
+			b.pace.add(b.mean, w.Elapsed.Seconds())
+		}
 	}
 	// The window's own median, as far as it has samples: a point to cut off at that lags
 	// would cut everything off when work becomes slower.
@@ -382,6 +386,39 @@ const (
 	cutAtMean = 4
 	meanKept  = 300
 )
+
+// pace is how fast work usually is: the mean of about a minute in which most of what ended was of use.
+type pace struct {
+	ln      float64 // of the speed, in 1/s
+	seconds float64 // how long it was measured, up to paceKept
+}
+
+// paceKept is longer than it takes to find a slow-down, and shorter than people take to get used to one. In seconds.
+const paceKept = 60
+
+func (p *pace) add(mean, seconds float64) {
+	if !(mean > 0 && seconds > 0) {
+		return
+	}
+	p.seconds = min(paceKept, p.seconds+seconds)
+	p.ln += (-math.Log(mean) - p.ln) * min(1, seconds/p.seconds)
+}
+
+// slower returns how much slower than usual work of the mean given is, in ln.
+func (p *pace) slower(mean float64) float64 {
+	if p.seconds == 0 || !(mean > 0) {
+		return 0
+	}
+	return p.ln + math.Log(mean)
+}
+
+// patience returns ln of the speed below which work is presumed late.
+func (p *pace) patience() float64 {
+	if p.seconds == 0 {
+		return math.Inf(-1)
+	}
+	return p.ln - lnPatience
+}
 
 // stretch is what was admitted in a stretch of time under one limit.
 type stretch struct {

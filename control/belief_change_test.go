@@ -3,6 +3,7 @@ package control
 import (
 	"maps"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -405,6 +406,49 @@ func TestAlarmsAreAsRareWhereWindowsAreShort(t *testing.T) {
 	for _, seconds := range []float64{0, -1, math.NaN()} {
 		if got := c.add(-math.Ln2, 0.01, seconds); got != 0 {
 			t.Errorf("a window of %v s: %d", seconds, got)
+		}
+	}
+}
+
+// A cut goes as far as work is slower than usual, within bounds.
+func TestBeliefCutsAsFarAsWorkIsSlower(t *testing.T) {
+	for took, want := range map[time.Duration]float64{
+		10 * ms:   40 * math.Exp(-cutBy),
+		20 * ms:   40 * math.Exp(-cutBy),
+		40 * ms:   20,
+		50 * ms:   16,
+		200 * ms:  40 * math.Exp(-mostCutBy),
+		time.Hour: 40 * math.Exp(-mostCutBy),
+	} {
+		b := newBelief(t, BeliefConfig{})
+		b.Restore(State{Limit: 40})
+		now := time.Duration(0)
+		for range 20 { // twenty milliseconds are usual
+			now += 100 * ms
+			b.Update(inUse(now, 100*ms, 20, 0))
+		}
+		b.set(math.Log(40))
+		b.try = 0
+		if d := b.Update(late(now+100*ms, b.limit(), took)); math.Abs(float64(d.Limit)-want) > 1 {
+			t.Errorf("work of %v instead of 20 ms: a cut from 40 to %d, want %.1f", took, d.Limit, want)
+		}
+	}
+}
+
+// Of fifty workers five are left, and nobody says what is late. Throughput is the same with ten inside and with a hundred, so
+// it does not say what to do. Those who wait do.
+func TestBeliefPresumesThatClientsDoNotWaitForEver(t *testing.T) {
+	for name, demand := range map[string]int64{"found in full use": 0, "found while slots are free": 45} {
+		for seed := range uint64(4) {
+			g := worldOf(newBelief(t, BeliefConfig{}), 50)
+			g.random = rand.New(rand.NewPCG(seed, 0))
+			g.demand = demand
+			g.run(30 * time.Second)
+			g.resize(5)
+			g.demand = 0
+			if got := g.run(40 * time.Second); got > 50 {
+				t.Errorf("%s, seed %d: %.1f inside for five workers", name, seed, got)
+			}
 		}
 	}
 }

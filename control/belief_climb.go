@@ -39,7 +39,12 @@ func (b *Belief) ascend(w *Window, saturated bool) Decision {
 		}
 	} else {
 		b.laws.spread += originDoubt
+		slower := b.slowedDown(w, lnN)
 		b.count(w, lnN)
+		if slower {
+			b.land(math.Inf(-1), b.at)
+			return b.decide("the backend became slower")
+		}
 		if b.laws.above(b.at+stepUp/2) < worthClimbing {
 			b.land(math.Inf(-1), b.at)
 			g := b.laws.gist()
@@ -58,6 +63,7 @@ const (
 	surelyCount   = 40              // completions to count; what they say is believed for long
 	surelyWait    = 2 * time.Second // how long to wait for them. But a count lasts at least as long as work takes, or only the quick would be in it
 	benefit       = 0.3             // what a step gets for the doubt: laws with a soft edge bring more than they seem to
+	surelySlower  = 3               // by how many standard deviations a first count has to be below what is expected
 	countVariance = 0.01            // of a count besides chance: a step up lets in a wave of young work
 
 	// Before a hot row or a lock, more than a few inside get less done. From a hundred on that may be the same for
@@ -126,6 +132,21 @@ func (b *Belief) judge(w *Window, rate, lnN float64, saturated bool) (d Decision
 		return b.decide(inWords(e) + ": high enough"), true
 	}
 	return Decision{}, false
+}
+
+// slowedDown reports whether a first count is far below what was seen with few inside, by all laws. So it is when a backend
+// loses capacity while slots are free. Then the laws forget their level, as after any sudden change, and nothing
+// is left to climb for.
+func (b *Belief) slowedDown(w *Window, lnN float64) bool {
+	done := float64(w.OK + w.Dropped())
+	expected, apart := b.laws.speed(lnN)
+	off := math.Log(done/w.Elapsed.Seconds()) - lnN - expected
+	if off > -max(cusumStep, surelySlower*math.Sqrt(apart+b.laws.spread+1/done+countVariance)) {
+		return false
+	}
+	b.laws.wander(0, shiftOdds)
+	b.laws.spread += anyLevel
+	return true
 }
 
 // extend counts on in the next window.

@@ -59,6 +59,8 @@ type scale struct {
 	late  bool
 	worth [65]float32 // ln of the part in time, by ln of the ratio of residence times
 
+	patience float32 // ln of the speed below which work is presumed late
+
 	aheadMean, aheadVariance float64
 	pending                  float64 // variance of the observation to come
 }
@@ -95,6 +97,7 @@ func (b *Belief) newScale() (s scale) {
 func (s *scale) weighLateness(b *Belief) {
 	share := b.late.share()
 	if s.late = share > 0.005; !s.late {
+		s.patience = float32(b.pace.patience())
 		return
 	}
 	seen := locate(b.late.lnN / b.late.n)
@@ -114,10 +117,7 @@ func (s *scale) weigh(r *rung) (worth, variance float64) {
 	for k := range s.n {
 		w := s.weight[k]
 		c := r.at.lnSpeed(int(s.law[k]))
-		u := base + c
-		if s.late {
-			u += s.inTime(s.here[k] - c)
-		}
+		u := base + c + s.punctual(k, c)
 		s.most[k] = max(s.most[k], u)
 		sum += w * u
 		v := s.level[k] + c - float32(s.aheadMean)
@@ -147,12 +147,25 @@ func (s *scale) compareWith(best *rung) {
 // by is what a limit is worth by one law.
 func (s *scale) by(k int, r *rung) float32 {
 	c := r.at.lnSpeed(int(s.law[k]))
-	u := float32((1-price)*r.ln) + c
-	if s.late {
-		u += s.inTime(s.here[k] - c)
-	}
-	return u
+	return float32((1-price)*r.ln) + c + s.punctual(k, c)
 }
+
+// punctual is ln of the part in time by one law, where it has work slow down by e^lnSlower. Where nobody says what
+// is late, it is what is presumed.
+func (s *scale) punctual(k int, lnSlower float32) float32 {
+	if s.late {
+		return s.inTime(s.here[k] - lnSlower)
+	}
+	return presumedPrice * min(0, s.level[k]+lnSlower-s.patience)
+}
+
+// Whoever names no deadline has one: neither people nor programs wait for ever. It is not known, but it is some
+// multiple of what they usually wait. Where five of fifty workers are left, a hundred inside get as much done as
+// ten. Without this price nothing speaks against the hundred.
+const (
+	lnPatience    = 1.386 // ln 4. No shape takes more than four times as long at its best as alone
+	presumedPrice = 0.2   // in per cent of throughput, for each per cent that work takes longer than that
+)
 
 // gain is what it would bring in the mean to know which of two limits is worth more, this one or the
 // best: the laws by which this one is say by how much.
