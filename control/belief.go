@@ -45,7 +45,8 @@ type BeliefConfig struct {
 // A limit n is worth ln X(n) − 0.045 ln n + ln G(n). X is throughput by the law. The second
 // term leaves slots out that buy next to nothing. G is the share of answers in time. It is
 // expected to change as far as work takes longer or shorter at n. So answers that are late
-// whatever the limit pull it nowhere. The limit is the one that is worth most in the mean of all
+// whatever the limit pull it nowhere. Where nothing is late, as far as anybody says, each per cent by which work takes
+// longer than four times the usual costs 0.2 %: nobody waits for ever. The limit is the one that is worth most in the mean of all
 // that is believed.
 //
 // The next stretch may try another limit, if it tells enough for what it is expected to cost. So a
@@ -61,7 +62,8 @@ type BeliefConfig struct {
 //
 // If a slot was free for more than two fifths of a window, the window changes nothing. So an
 // idle service does not drift. The limit is cut by three tenths when more than half of
-// what finishes is late, abandoned or refused by the backend. The next cut comes a service time
+// what finishes is late, abandoned or refused by the backend, and by more where work takes longer than
+// usual. The next cut comes a service time
 // later at the earliest, because until then what ends is what the last one was for. From a cold
 // start the limit is multiplied by 1.8 as long as throughput follows. The climb ends sooner if what
 // was seen with few inside says that throughput will not follow.
