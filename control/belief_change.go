@@ -96,8 +96,8 @@ func (b *Belief) rest(w *Window) time.Duration {
 const (
 	cutDoubt = 1.5 // by how many standard deviations the useless has to be in the majority
 	// Where work takes longer than usual, as many fewer inside would make it as fast again: residence times go with
-	// what is inside, by Little's law. The cut goes so far, down to 37 % at a time.
-	mostCutBy = 1.0
+	// what is inside, by Little's law. The cut goes so far, down to 55 % at a time.
+	mostCutBy = 0.6
 	cutLate   = 0.3 // the share of late answers that is assumed at least, afterwards
 )
 

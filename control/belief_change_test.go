@@ -415,8 +415,8 @@ func TestBeliefCutsAsFarAsWorkIsSlower(t *testing.T) {
 	for took, want := range map[time.Duration]float64{
 		10 * ms:   40 * math.Exp(-cutBy),
 		20 * ms:   40 * math.Exp(-cutBy),
-		40 * ms:   20,
-		50 * ms:   16,
+		25 * ms:   40 * math.Exp(-cutBy),
+		32 * ms:   40 * 20. / 32,
 		200 * ms:  40 * math.Exp(-mostCutBy),
 		time.Hour: 40 * math.Exp(-mostCutBy),
 	} {

@@ -23,7 +23,7 @@ import (
 // chosen for them. The same number always gives the same scenario.
 
 // drawnSeed begins the random numbers of all of them.
-const drawnSeed = 20261128
+const drawnSeed = 20261129
 
 // drawnSeeds are the seeds of each one's runs.
 var drawnSeeds = []uint64{1, 2, 3}
