@@ -212,11 +212,12 @@ func (b *Belief) Update(w *Window) Decision {
 		b.restart()
 		return b.decide("work has ended that was inside while the process stood still: what was measured is dropped")
 	}
+	counted, pace := b.yield, b.pace
 	b.measure(w)
-	counted := b.yield
 	d := b.update(w)
 	if d.Extend { // what has ended in the window comes again
 		b.yield.good, b.yield.bad = counted.good, counted.bad
+		b.pace = pace
 	}
 	b.next = d.Next
 	return d
@@ -414,8 +415,8 @@ func (p *pace) slower(mean float64) float64 {
 	return p.ln + math.Log(mean)
 }
 
-// patience returns ln of the speed below which work is presumed late.
-func (p *pace) patience() float64 {
+// presumedLate returns ln of the speed below which work is presumed late.
+func (p *pace) presumedLate() float64 {
 	if p.seconds == 0 {
 		return math.Inf(-1)
 	}

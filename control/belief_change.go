@@ -51,7 +51,11 @@ func (b *Belief) cut(w *Window) string {
 	y.cuts++
 	b.lastCut = b.now
 	b.learnAll()
-	b.set(b.at - min(max(cutBy, b.pace.slower(w.Mean().Seconds())), mostCutBy))
+	by := cutBy
+	if w.Timed >= cutCount {
+		by = min(max(by, b.pace.slower(w.Mean().Seconds())), mostCutBy)
+	}
+	b.set(b.at - by)
 	if y.cuts == 1 { // one reason is one piece of evidence, however many cuts it takes
 		b.around()
 	}
@@ -96,7 +100,8 @@ func (b *Belief) rest(w *Window) time.Duration {
 const (
 	cutDoubt = 1.5 // by how many standard deviations the useless has to be in the majority
 	// Where work takes longer than usual, as many fewer inside would make it as fast again: residence times go with
-	// what is inside, by Little's law. The cut goes so far, down to 55 % at a time.
+	// what is inside, by Little's law. The cut goes so far, down to 55 % at a time. Part of the time is of what was inside before
+	// the last cut, and if work itself has become slower, fewer inside make it no faster.
 	mostCutBy = 0.6
 	cutLate   = 0.3 // the share of late answers that is assumed at least, afterwards
 )

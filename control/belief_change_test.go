@@ -417,8 +417,8 @@ func TestBeliefCutsAsFarAsWorkIsSlower(t *testing.T) {
 		20 * ms:   40 * math.Exp(-cutBy),
 		25 * ms:   40 * math.Exp(-cutBy),
 		32 * ms:   40 * 20. / 32,
-		200 * ms:  40 * math.Exp(-mostCutBy),
-		time.Hour: 40 * math.Exp(-mostCutBy),
+		200 * ms:  40 * 0.55,
+		time.Hour: 40 * 0.55,
 	} {
 		b := newBelief(t, BeliefConfig{})
 		b.Restore(State{Limit: 40})
@@ -436,21 +436,56 @@ func TestBeliefCutsAsFarAsWorkIsSlower(t *testing.T) {
 }
 
 // Of fifty workers five are left, and nobody says what is late. Throughput is the same with ten inside and with a hundred, so
-// it does not say what to do. Those who wait do.
+// it does not say what to do. Those who wait do. That a few leave for reasons of their own changes nothing.
 func TestBeliefPresumesThatClientsDoNotWaitForEver(t *testing.T) {
-	for name, demand := range map[string]int64{"found in full use": 0, "found while slots are free": 45} {
+	for name, tt := range map[string]struct {
+		demand int64
+		leave  float64 // the odds
+		within time.Duration
+	}{
+		"found in full use":          {0, 0, 20 * time.Second},
+		"found while slots are free": {45, 0, 20 * time.Second},
+		"three in a thousand leave":  {0, 0.003, 60 * time.Second},
+	} {
 		for seed := range uint64(4) {
 			g := worldOf(newBelief(t, BeliefConfig{}), 50)
 			g.random = rand.New(rand.NewPCG(seed, 0))
-			g.demand = demand
+			g.demand = tt.demand
+			g.good = func(time.Duration) bool { return g.random.Float64() >= tt.leave }
 			g.run(30 * time.Second)
 			g.resize(5)
 			g.demand = 0
 			slower := false
 			g.decided = func(d Decision) { slower = slower || d.Reason == "the backend became slower" }
-			if got := g.run(40 * time.Second); got > 50 || demand > 0 && !slower {
+			g.run(tt.within)
+			if got := g.run(20 * time.Second); got > 25 || tt.demand > 0 && !slower {
 				t.Errorf("%s, seed %d: %.1f inside for five workers; found to be slower: %v", name, seed, got, slower)
 			}
+		}
+	}
+}
+
+// Costly work ends at a low rate for what is inside. That is no slow-down, which would end a climb.
+func TestBeliefTakesCostlyWorkForNoSlowDown(t *testing.T) {
+	b := newBelief(t, BeliefConfig{Initial: 64})
+	now := time.Duration(0)
+	window := func(inside float64, saturated bool) Decision {
+		now += time.Second
+		w := &Window{Now: now, Elapsed: time.Second, Limit: b.limit(), MeanInFlight: inside, OK: 50, Timed: 50, LatencySum: time.Second, Latencies: []time.Duration{20 * ms}}
+		if saturated {
+			w.Saturated = time.Second
+		}
+		for range 50 { // fifty in a second are one at a time. Each costs as many slots as are inside
+			w.Samples = append(w.Samples, Sample{Start: now - 20*ms, Latency: 20 * ms, Concurrency: inside, Good: true})
+		}
+		return b.Update(w)
+	}
+	for range 8 {
+		window(20, false)
+	}
+	for range 6 {
+		if d := window(64, true); d.Reason == "the backend became slower" {
+			t.Fatalf("%+v", d)
 		}
 	}
 }

@@ -134,14 +134,15 @@ func (b *Belief) judge(w *Window, rate, lnN float64, saturated bool) (d Decision
 	return Decision{}, false
 }
 
-// slowedDown reports whether a first count is far below what was seen with few inside, by all laws. So it is when a backend
-// loses capacity while slots are free. Then the laws forget their level, as after any sudden change, and nothing
-// is left to climb for.
+// slowedDown reports whether a first count is far below what the laws expect after they saw few inside, and work is
+// slower than usual. So it is when a backend loses capacity while slots are free. Then the laws forget their level, as after
+// any sudden change, and nothing is left to climb for.
 func (b *Belief) slowedDown(w *Window, lnN float64) bool {
 	done := float64(w.OK + w.Dropped())
 	expected, apart := b.laws.speed(lnN)
 	off := math.Log(done/w.Elapsed.Seconds()) - lnN - expected
-	if off > -max(cusumStep, surelySlower*math.Sqrt(apart+b.laws.spread+1/done+countVariance)) {
+	if !(off < -surelySlower*math.Sqrt(apart+b.laws.spread+1/done+countVariance)) || // NaN too
+		b.pace.slower(w.Mean().Seconds()) < cusumStep { // costly work has a low rate too
 		return false
 	}
 	b.laws.wander(0, shiftOdds)

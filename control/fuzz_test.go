@@ -162,7 +162,7 @@ func believable(t *testing.T, b *Belief) {
 			t.Fatalf("law %d has the weight %v and the level %v", i, w, level)
 		}
 	}
-	for _, x := range []float64{b.at, b.noise, b.raw, b.laws.spread, b.mean, b.long, b.mid, b.loss, b.late.share(), b.change.slower, b.change.faster, b.climb.rate} {
+	for _, x := range []float64{b.at, b.noise, b.raw, b.laws.spread, b.mean, b.long, b.mid, b.pace.ln, b.pace.seconds, b.loss, b.late.share(), b.change.slower, b.change.faster, b.climb.rate} {
 		if math.IsNaN(x) || math.IsInf(x, 0) {
 			t.Fatalf("no number: %+v", *b)
 		}

@@ -59,7 +59,7 @@ type scale struct {
 	late  bool
 	worth [65]float32 // ln of the part in time, by ln of the ratio of residence times
 
-	patience float32 // ln of the speed below which work is presumed late
+	presumedLate float32 // ln of the speed below which work is presumed late
 
 	aheadMean, aheadVariance float64
 	pending                  float64 // variance of the observation to come
@@ -95,9 +95,12 @@ func (b *Belief) newScale() (s scale) {
 }
 
 func (s *scale) weighLateness(b *Belief) {
+	s.presumedLate = float32(math.Inf(-1))
+	if b.laws.spread < unknown/2 { // or levels say nothing yet
+		s.presumedLate = float32(b.pace.presumedLate())
+	}
 	share := b.late.share()
 	if s.late = share > 0.005; !s.late {
-		s.patience = float32(b.pace.patience())
 		return
 	}
 	seen := locate(b.late.lnN / b.late.n)
@@ -150,13 +153,14 @@ func (s *scale) by(k int, r *rung) float32 {
 	return float32((1-price)*r.ln) + c + s.punctual(k, c)
 }
 
-// punctual is ln of the part in time by one law, where it has work slow down by e^lnSlower. Where nobody says what
-// is late, it is what is presumed.
+// punctual is ln of the part in time by one law, where it has work slow down by e^lnSlower: of what is said to be late, and of
+// what is presumed to be.
 func (s *scale) punctual(k int, lnSlower float32) float32 {
+	worth := presumedPrice * min(0, s.level[k]+lnSlower-s.presumedLate)
 	if s.late {
-		return s.inTime(s.here[k] - lnSlower)
+		worth += s.inTime(s.here[k] - lnSlower)
 	}
-	return presumedPrice * min(0, s.level[k]+lnSlower-s.patience)
+	return worth
 }
 
 // Whoever names no deadline has one: neither people nor programs wait for ever. It is not known, but it is some
