@@ -470,13 +470,13 @@ func TestBeliefTakesCostlyWorkForNoSlowDown(t *testing.T) {
 	b := newBelief(t, BeliefConfig{Initial: 64})
 	now := time.Duration(0)
 	window := func(inside float64, saturated bool) Decision {
-		now += time.Second
-		w := &Window{Now: now, Elapsed: time.Second, Limit: b.limit(), MeanInFlight: inside, OK: 50, Timed: 50, LatencySum: time.Second, Latencies: []time.Duration{20 * ms}}
+		now += 100 * ms
+		w := &Window{Now: now, Elapsed: 100 * ms, Limit: b.limit(), MeanInFlight: inside, OK: 50, Timed: 50, LatencySum: 100 * ms, Latencies: []time.Duration{2 * ms}}
 		if saturated {
-			w.Saturated = time.Second
+			w.Saturated = w.Elapsed
 		}
-		for range 50 { // fifty in a second are one at a time. Each costs as many slots as are inside
-			w.Samples = append(w.Samples, Sample{Start: now - 20*ms, Latency: 20 * ms, Concurrency: inside, Good: true})
+		for range 50 { // fifty of 2 ms in 100 ms are one at a time. Each costs as many slots as are inside
+			w.Samples = append(w.Samples, Sample{Start: now - 2*ms, Latency: 2 * ms, Concurrency: inside, Good: true})
 		}
 		return b.Update(w)
 	}
