@@ -45,8 +45,8 @@ type BeliefConfig struct {
 // A limit n is worth ln X(n) − 0.045 ln n + ln G(n). X is throughput by the law. The second
 // term leaves slots out that buy next to nothing. G is the share of answers in time. It is
 // expected to change as far as work takes longer or shorter at n. So answers that are late
-// whatever the limit pull it nowhere. Where nothing is late, as far as anybody says, each per cent by which work takes
-// longer than four times the usual costs 0.2 %: nobody waits for ever. The limit is the one that is worth most in the mean of all
+// whatever the limit pull it nowhere. Each per cent by which work takes longer than four times the
+// usual costs 0.2 %, whatever is said to be late: nobody waits for ever. The limit is the one that is worth most in the mean of all
 // that is believed.
 //
 // The next stretch may try another limit, if it tells enough for what it is expected to cost. So a
