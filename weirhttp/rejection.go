@@ -18,23 +18,25 @@ const StatusClientClosed = 499
 
 // Status returns the HTTP status code for a refusal:
 //
-//	quota, throttled                        429 Too Many Requests
+//	quota                                   429 Too Many Requests
 //	limit, queue_full, queue_timeout,
-//	deadline, shed, store, draining         503 Service Unavailable
+//	deadline, shed, throttled, store,
+//	draining                                503 Service Unavailable
 //	too_large                               413 Content Too Large, or 400 Bad
 //	                                        Request if the cost cannot be read
 //	blocked                                 403 Forbidden
 //	canceled                                499, see [StatusClientClosed]
 //	anything else, nil                      503
 //
-// 429 means that this caller asks too much, 503 that the service cannot carry more from anybody.
+// 429 means that this caller asks too much, 503 that the service cannot carry more from anybody. A
+// handler whose own throttle spares what is behind it says the latter: who calls it is not at fault.
 // Both may be retried. 400, 413 and 403 may not: the same request is refused again.
 func Status(rej *weir.Rejection) int {
 	if rej == nil {
 		return http.StatusServiceUnavailable
 	}
 	switch rej.Reason {
-	case weir.ReasonQuota, weir.ReasonThrottled:
+	case weir.ReasonQuota:
 		return http.StatusTooManyRequests
 	case weir.ReasonTooLarge:
 		if noCost(rej) {

@@ -28,7 +28,8 @@ func TestStatusAndRetryAfter(t *testing.T) {
 	}{
 		{weir.ReasonQuota, 1500 * time.Millisecond, true, 429, "2", "2"},
 		{weir.ReasonQuota, 0, true, 429, "1", "1"},
-		{weir.ReasonThrottled, 3 * s, true, 429, "3", "3"},
+		{weir.ReasonThrottled, 3 * s, true, 503, "3", "4"},
+		{weir.ReasonThrottled, 0, false, 503, "", ""},
 		{weir.ReasonLimit, 1, true, 503, "1", "2"},
 		{weir.ReasonLimit, 0, true, 503, "1", "2"},
 		{weir.ReasonQueueFull, 10 * s, true, 503, "10", "15"},
