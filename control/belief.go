@@ -45,9 +45,9 @@ type BeliefConfig struct {
 // A limit n is worth ln X(n) − 0.045 ln n + ln G(n). X is throughput by the law. The second
 // term leaves slots out that buy next to nothing. G is the share of answers in time. It is
 // expected to change as far as work takes longer or shorter at n. So answers that are late
-// whatever the limit pull it nowhere. Each per cent by which work takes longer than four times the
-// usual costs 0.2 %, whatever is said to be late: nobody waits for ever. The limit is the one that is worth most in the mean of all
-// that is believed.
+// whatever the limit pull it nowhere. Nobody waits for ever, so each per cent by which work takes longer
+// than four times the usual costs 0.2 %. The limit is the one that is worth most in the mean of
+// all that is believed.
 //
 // The next stretch may try another limit, if it tells enough for what it is expected to cost. So a
 // limiter that is sure stays where it is. Where stretches are long, it swings a fifth up and

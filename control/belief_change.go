@@ -99,9 +99,9 @@ func (b *Belief) rest(w *Window) time.Duration {
 // The constants of a cut by belief, besides those of [Knee]'s.
 const (
 	cutDoubt = 1.5 // by how many standard deviations the useless has to be in the majority
-	// Where work takes longer than usual, as many fewer inside would make it as fast again: residence times go with
-	// what is inside, by Little's law. The cut goes so far, down to 55 % at a time. Part of the time is of what was inside before
-	// the last cut, and if work itself has become slower, fewer inside make it no faster.
+	// By Little's law, work takes as much longer as more of it is inside. So where it takes longer than usual, a cut goes as
+	// far as would make it usual again, down to 55 % at a time. Part of the time is of what was inside before
+	// the last cut. If work itself has become slower, fewer inside make it no faster.
 	mostCutBy = 0.6
 	cutLate   = 0.3 // the share of late answers that is assumed at least, afterwards
 )

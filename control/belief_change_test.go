@@ -49,6 +49,21 @@ func TestExtendedWindowsCountOnce(t *testing.T) {
 	}
 }
 
+// What is usual is a mean over time, to which a window that is extended adds nothing.
+func TestExtendedWindowsAreNoTime(t *testing.T) {
+	b := newBelief(t, BeliefConfig{})
+	begun := counting(t, b)
+	for i := range 5 {
+		elapsed := time.Duration(i+1) * 100 * ms
+		if d := b.Update(inUse(begun+elapsed, elapsed, 2, 0)); !d.Extend {
+			t.Fatalf("window %d: %+v", i, d)
+		}
+	}
+	if got := b.pace.seconds; got > begun.Seconds()+1e-9 {
+		t.Errorf("%v s count, of %v before", got, begun)
+	}
+}
+
 // What was admitted while slots were free is part of no stretch, although it ends in one.
 func TestBeliefDropsWhatWasAdmittedInAPause(t *testing.T) {
 	b := newBelief(t, BeliefConfig{})
@@ -429,8 +444,14 @@ func TestBeliefCutsAsFarAsWorkIsSlower(t *testing.T) {
 		}
 		b.set(math.Log(40))
 		b.try = 0
+		few := *b
 		if d := b.Update(late(now+100*ms, b.limit(), took)); math.Abs(float64(d.Limit)-want) > 1 {
 			t.Errorf("work of %v instead of 20 ms: a cut from 40 to %d, want %.1f", took, d.Limit, want)
+		}
+		w := late(now+100*ms, few.limit(), took)
+		w.Timed, w.LatencySum = 1, took // how long one takes says little
+		if d := few.Update(w); math.Abs(float64(d.Limit)-40*math.Exp(-cutBy)) > 1 {
+			t.Errorf("one that took %v: a cut from 40 to %d", took, d.Limit)
 		}
 	}
 }

@@ -39,12 +39,14 @@ func (b *Belief) ascend(w *Window, saturated bool) Decision {
 		}
 	} else {
 		b.laws.spread += originDoubt
-		slower := b.slowedDown(w, lnN)
-		b.count(w, lnN)
-		if slower {
+		if b.slowedDown(w, lnN) { // the laws forget their level, and nothing is left to climb for
+			b.laws.wander(0, shiftOdds)
+			b.laws.spread += anyLevel
+			b.count(w, lnN)
 			b.land(math.Inf(-1), b.at)
 			return b.decide("the backend became slower")
 		}
+		b.count(w, lnN)
 		if b.laws.above(b.at+stepUp/2) < worthClimbing {
 			b.land(math.Inf(-1), b.at)
 			g := b.laws.gist()
@@ -135,19 +137,13 @@ func (b *Belief) judge(w *Window, rate, lnN float64, saturated bool) (d Decision
 }
 
 // slowedDown reports whether a first count is far below what the laws expect after they saw few inside, and work is
-// slower than usual. So it is when a backend loses capacity while slots are free. Then the laws forget their level, as after
-// any sudden change, and nothing is left to climb for.
+// slower than usual. So it is when a backend loses capacity while slots are free.
 func (b *Belief) slowedDown(w *Window, lnN float64) bool {
 	done := float64(w.OK + w.Dropped())
 	expected, apart := b.laws.speed(lnN)
 	off := math.Log(done/w.Elapsed.Seconds()) - lnN - expected
-	if !(off < -surelySlower*math.Sqrt(apart+b.laws.spread+1/done+countVariance)) || // NaN too
-		b.pace.slower(w.Mean().Seconds()) < cusumStep { // costly work has a low rate too
-		return false
-	}
-	b.laws.wander(0, shiftOdds)
-	b.laws.spread += anyLevel
-	return true
+	return off < -surelySlower*math.Sqrt(apart+b.laws.spread+1/done+countVariance) &&
+		b.pace.slower(w.Mean().Seconds()) >= cusumStep // costly work has a low rate too
 }
 
 // extend counts on in the next window.
