@@ -13,6 +13,9 @@
 //     load left too late the figures say more about this program than about a limit. So where there are many of them the table
 //     has the word void, and where that is so for all, the open load ends after the first round.
 //
+// Where the work is pgbench's transaction, pgbench makes the tables. It also plays a turn itself, with as many clients as each
+// size: what the server can do without a pool and without this program.
+//
 // Useful is what was committed, in the open load before its deadline. Server and clients share the machine, so it should have nothing else to do.
 package main
 
@@ -43,7 +46,7 @@ func main() {
 	defer stop()
 	b := &bench{out: os.Stdout}
 	var sizes kit.Names
-	flag.StringVar(&b.postgres, "postgres", ".cache/bin/postgres", "PostgreSQL's server; initdb is beside it")
+	flag.StringVar(&b.postgres, "postgres", ".cache/bin/postgres", "PostgreSQL's server; initdb and pgbench are beside it")
 	flag.Var(&b.workloads, "workloads", "only these, with commas between: point, pgbench, serializable, heavy, locks")
 	flag.Var(&b.controllers, "controllers", `beside the sizes only these, with commas between, such as "default from 4,Probe from 128"`)
 	flag.Var(&sizes, "sizes", "the fixed sizes; default 1, 2, 4, 8, 16, 32, 64, 128, 200")
@@ -140,7 +143,11 @@ func (b *bench) measure(ctx context.Context, url string) error {
 		if !b.workloads.Has(w.name) {
 			continue
 		}
-		if err := b.sweep(ctx, pool, w); err != nil {
+		own, err := beside(b.postgres, cfg.ConnConfig)
+		if err != nil {
+			return err
+		}
+		if err := b.sweep(ctx, pool, own, w); err != nil {
 			return fmt.Errorf("%s: %w", w.name, err)
 		}
 	}
@@ -148,8 +155,8 @@ func (b *bench) measure(ctx context.Context, url string) error {
 }
 
 // sweep measures one workload and prints its table.
-func (b *bench) sweep(ctx context.Context, pool *pgxpool.Pool, w *workload) error {
-	if err := w.fill(ctx, pool); err != nil {
+func (b *bench) sweep(ctx context.Context, pool *pgxpool.Pool, own *pgbench, w *workload) error {
+	if err := w.fill(ctx, pool, own); err != nil {
 		return err
 	}
 	alone, err := b.alone(ctx, pool, w)
@@ -164,6 +171,13 @@ func (b *bench) sweep(ctx context.Context, pool *pgxpool.Pool, w *workload) erro
 				return fmt.Errorf("%s: %w", s.name, err)
 			}
 			s.closed.add(f)
+		}
+		if w.isolation == "" {
+			continue
+		}
+		pool.Reset() // pgbench has connections of its own, and the server has places for one or the other
+		if err := own.round(ctx, w, b.sizes, b.window); err != nil {
+			return err
 		}
 	}
 	best := bestFixed(all, func(s *subject) *figures { return &s.closed })
@@ -182,6 +196,9 @@ func (b *bench) sweep(ctx context.Context, pool *pgxpool.Pool, w *workload) erro
 	}
 	fmt.Fprintf(b.out, "\n## %s\n\n%s. A lone client's p95 is %v.\n\n", w.name, w.about, alone.Round(10*time.Microsecond))
 	b.print(all, best, rate, alone)
+	if w.isolation != "" {
+		fmt.Fprint(b.out, "\n", own.table(b.sizes, best).Plain(kit.Figures(4)))
+	}
 	return b.draw(w, all)
 }
 

@@ -50,14 +50,14 @@ func TestCommand(t *testing.T) {
 	})
 	t.Run("sweep", func(t *testing.T) {
 		var out bytes.Buffer
-		b := &bench{workloads: []string{"serializable"}, controllers: []string{"ProbePair from 4"}, rounds: 1, clients: 8, length: time.Second, window: time.Second, plots: t.TempDir(), out: &out}
+		b := &bench{postgres: program, workloads: []string{"serializable"}, controllers: []string{"ProbePair from 4"}, rounds: 1, clients: 8, length: time.Second, window: time.Second, plots: t.TempDir(), out: &out}
 		if err := b.choose([]string{"4"}); err != nil {
 			t.Fatal(err)
 		}
 		if err := b.measure(t.Context(), server.URL); err != nil {
 			t.Fatal(err)
 		}
-		for _, want := range []string{"## serializable", "| 4 |", "| ProbePair from 4 |", "The smallest fixed size"} {
+		for _, want := range []string{"## serializable", "| 4 |", "| ProbePair from 4 |", "The smallest fixed size", "| clients of pgbench |"} {
 			if !strings.Contains(out.String(), want) {
 				t.Errorf("the output lacks %q:\n%s", want, &out)
 			}
@@ -71,8 +71,12 @@ func TestCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
+	own, err := beside(program, pool.Config().ConnConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, w := range workloads {
-		if err := w.fill(t.Context(), pool); err != nil {
+		if err := w.fill(t.Context(), pool, own); err != nil {
 			t.Errorf("%s: %v", w.name, err)
 		}
 		for range 50 { // also the heavy ones
@@ -95,6 +99,22 @@ func TestChoose(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not say %s", err, want)
 		}
+	}
+}
+
+func TestPgbenchFigure(t *testing.T) {
+	f, err := pgbenchFigure([]byte(`transaction type: <builtin: TPC-B (sort of)>
+number of transactions actually processed: 6000
+number of failed transactions: 300 (4.762%)
+latency average = 1.9 ms
+initial connection time = 9.9 ms
+tps = 2000.5 (without initial connection time)
+`), 3*time.Second)
+	if want := (figure{useful: 2000.5, failed: 100}); err != nil || f != want {
+		t.Errorf("%+v, %v, want %+v", f, err, want)
+	}
+	if _, err := pgbenchFigure([]byte("tps = 2000.5 (without initial connection time)\n"), time.Second); err == nil || !strings.Contains(err.Error(), "PostgreSQL 15") {
+		t.Errorf("a report without failures: %v", err)
 	}
 }
 

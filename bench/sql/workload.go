@@ -15,6 +15,7 @@ import (
 type workload struct {
 	name, about string
 	tables      []string // made before it runs
+	isolation   string   // of pgbench's transaction, whose tables pgbench makes; "" for other work
 	work        func(ctx context.Context, db *weirpgx.Pool) error
 }
 
@@ -30,35 +31,25 @@ var (
 		fmt.Sprintf(`create unlogged table items as select id, id * 7 %% 1000 as v from generate_series(1, %d) id`, rows),
 		`alter table items add primary key (id)`, `vacuum analyze items`,
 	}
-	// The tables of pgbench, at scale 1.
-	bankTables = []string{
-		`drop table if exists branches, tellers, accounts, history`,
-		`create unlogged table branches as select id, 0 as balance from generate_series(1, 1) id`,
-		`create unlogged table tellers as select id, 0 as balance from generate_series(1, 10) id`,
-		`create unlogged table accounts as select id, 0 as balance, repeat(' ', 84) as filler from generate_series(1, 100000) id`,
-		`create unlogged table history (teller int, branch int, account int, delta int, at timestamp, filler char(22))`,
-		`alter table branches add primary key (id)`, `alter table tellers add primary key (id)`, `alter table accounts add primary key (id)`,
-		`vacuum analyze branches, tellers, accounts`,
-	}
 )
 
 var workloads = []*workload{
-	{"point", "Reads of one row by its key", readTables, func(ctx context.Context, db *weirpgx.Pool) error {
+	{"point", "Reads of one row by its key", readTables, "", func(ctx context.Context, db *weirpgx.Pool) error {
 		return read(ctx, db, 1)
 	}},
-	{"pgbench", "The transaction of pgbench at scale 1: all of them update one row", bankTables, func(ctx context.Context, db *weirpgx.Pool) error {
+	{"pgbench", "The transaction of pgbench at scale 1: all of them update one row", nil, "read committed", func(ctx context.Context, db *weirpgx.Pool) error {
 		return bank(ctx, db, pgx.TxOptions{})
 	}},
-	{"serializable", "The same, serializable: transactions that meet fail", bankTables, func(ctx context.Context, db *weirpgx.Pool) error {
+	{"serializable", "The same, serializable: transactions that meet fail", nil, "serializable", func(ctx context.Context, db *weirpgx.Pool) error {
 		return bank(ctx, db, pgx.TxOptions{IsoLevel: pgx.Serializable})
 	}},
-	{"heavy", "Reads of one row; 3 of 100 read a thousand", readTables, func(ctx context.Context, db *weirpgx.Pool) error {
+	{"heavy", "Reads of one row; 3 of 100 read a thousand", readTables, "", func(ctx context.Context, db *weirpgx.Pool) error {
 		if rand.IntN(100) < 3 {
 			return read(ctx, db, heavy)
 		}
 		return read(ctx, db, 1)
 	}},
-	{"locks", "Statements that wait for one of eight advisory locks, and hold it for 2 ms", nil, func(ctx context.Context, db *weirpgx.Pool) error {
+	{"locks", "Statements that wait for one of eight advisory locks, and hold it for 2 ms", nil, "", func(ctx context.Context, db *weirpgx.Pool) error {
 		var done bool
 		return db.QueryRow(ctx, `select pg_sleep(0.002) is not null from (select pg_advisory_xact_lock($1) offset 0) locked`, rand.IntN(8)).Scan(&done)
 	}},
@@ -66,8 +57,11 @@ var workloads = []*workload{
 
 // fill makes the tables, on connections that nothing else has used: a cancel of the load before may come
 // after all, and would stop a statement of these.
-func (w *workload) fill(ctx context.Context, pool *pgxpool.Pool) error {
+func (w *workload) fill(ctx context.Context, pool *pgxpool.Pool, bank *pgbench) error {
 	pool.Reset()
+	if w.isolation != "" {
+		return bank.fill(ctx)
+	}
 	for _, text := range w.tables {
 		if _, err := pool.Exec(ctx, text); err != nil {
 			return fmt.Errorf("%s: %w", text, err)
@@ -82,27 +76,24 @@ func read(ctx context.Context, db *weirpgx.Pool, n int) error {
 	return db.QueryRow(ctx, `select coalesce(sum(v), 0) from items where id >= $1 and id < $1 + $2`, 1+rand.IntN(rows-n), n).Scan(&sum)
 }
 
-// bank is the transaction of pgbench.
+// bank is the transaction of pgbench, on its tables.
 func bank(ctx context.Context, db *weirpgx.Pool, opts pgx.TxOptions) error {
 	account, teller, delta := 1+rand.IntN(100_000), 1+rand.IntN(10), rand.IntN(10_001)-5000
 	return pgx.BeginTxFunc(ctx, db, opts, func(tx pgx.Tx) error {
-		var balance int
-		for _, s := range []struct {
-			text string
-			id   int
-		}{
-			{`update accounts set balance = balance + $1 where id = $2`, account},
-			{`update tellers set balance = balance + $1 where id = $2`, teller},
-			{`update branches set balance = balance + $1 where id = $2`, 1},
-		} {
-			if _, err := tx.Exec(ctx, s.text, delta, s.id); err != nil {
-				return err
-			}
-		}
-		if err := tx.QueryRow(ctx, `select balance from accounts where id = $1`, account).Scan(&balance); err != nil {
+		if _, err := tx.Exec(ctx, `update pgbench_accounts set abalance = abalance + $1 where aid = $2`, delta, account); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, `insert into history (teller, branch, account, delta, at) values ($1, 1, $2, $3, current_timestamp)`, teller, account, delta)
+		var balance int
+		if err := tx.QueryRow(ctx, `select abalance from pgbench_accounts where aid = $1`, account).Scan(&balance); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `update pgbench_tellers set tbalance = tbalance + $1 where tid = $2`, delta, teller); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `update pgbench_branches set bbalance = bbalance + $1 where bid = 1`, delta); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `insert into pgbench_history (tid, bid, aid, delta, mtime) values ($1, 1, $2, $3, current_timestamp)`, teller, account, delta)
 		return err
 	})
 }

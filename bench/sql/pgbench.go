@@ -1,0 +1,110 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-go/weir/bench/internal/kit"
+)
+
+// pgbench is PostgreSQL's own load generator. It makes the tables of its transaction, and plays that beside
+// ours: each client has a connection, and no pool stands before them.
+type pgbench struct {
+	program string
+	server  *pgx.ConnConfig
+	closed  []figures // one for each fixed size, with as many clients
+}
+
+// beside returns the pgbench that came with a server.
+func beside(postgres string, server *pgx.ConnConfig) (*pgbench, error) {
+	program, err := filepath.EvalSymlinks(postgres)
+	if err != nil {
+		return nil, err
+	}
+	return &pgbench{program: filepath.Join(filepath.Dir(program), "pgbench"), server: server}, nil
+}
+
+// fill makes its tables at scale 1.
+func (p *pgbench) fill(ctx context.Context) error {
+	_, err := p.run(ctx, "", "--initialize", "--scale", "1", "--unlogged-tables", "--quiet")
+	return err
+}
+
+// play runs so many clients, and returns what they got done each second. Their connections are made before that time begins.
+func (p *pgbench) play(ctx context.Context, isolation string, clients int64, lasts time.Duration) (figure, error) {
+	out, err := p.run(ctx, isolation, "--no-vacuum", "--protocol", "prepared", "--client", fmt.Sprint(clients), "--jobs", fmt.Sprint(min(clients, 2)),
+		"--time", fmt.Sprint(int64(lasts/time.Second)))
+	if err != nil {
+		return figure{}, err
+	}
+	return pgbenchFigure(out, lasts)
+}
+
+// run runs pgbench, whose sessions begin all transactions with this isolation.
+func (p *pgbench) run(ctx context.Context, isolation string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, p.program, append(args, "--host", p.server.Host, "--port", fmt.Sprint(p.server.Port), "--username", p.server.User, p.server.Database)...)
+	cmd.Env = append(os.Environ(), "PGPASSWORD="+p.server.Password)
+	if isolation != "" {
+		cmd.Env = append(cmd.Env, "PGOPTIONS=-c default_transaction_isolation="+isolation)
+	}
+	var out, problems bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &problems
+	if err := cmd.Run(); err != nil {
+		return nil, errors.Join(ctx.Err(), fmt.Errorf("%s: %w\n%s", p.program, err, &problems))
+	}
+	return out.Bytes(), nil
+}
+
+var (
+	pgbenchDone   = regexp.MustCompile(`(?m)^tps = ([0-9.]+) `)
+	pgbenchFailed = regexp.MustCompile(`(?m)^number of failed transactions: ([0-9]+) `)
+)
+
+// pgbenchFigure reads what pgbench reports in the end. Transactions that met others and failed are not among those done.
+func pgbenchFigure(out []byte, lasts time.Duration) (f figure, err error) {
+	done, failed := pgbenchDone.FindSubmatch(out), pgbenchFailed.FindSubmatch(out)
+	if done == nil || failed == nil {
+		return f, fmt.Errorf("pgbench does not report what it got done and what failed; it needs to be that of PostgreSQL 15 or later:\n%s", out)
+	}
+	if f.useful, err = strconv.ParseFloat(string(done[1]), 64); err != nil {
+		return f, err
+	}
+	lost, err := strconv.ParseFloat(string(failed[1]), 64)
+	f.failed = lost / lasts.Seconds()
+	return f, err
+}
+
+// round plays one turn of each number of clients.
+func (p *pgbench) round(ctx context.Context, w *workload, sizes []int64, lasts time.Duration) error {
+	if p.closed == nil {
+		p.closed = make([]figures, len(sizes))
+	}
+	for i, n := range sizes {
+		f, err := p.play(ctx, w.isolation, n, lasts)
+		if err != nil {
+			return err
+		}
+		p.closed[i].add(f)
+	}
+	return nil
+}
+
+// table is what it got done, beside the best fixed size of the pool.
+func (p *pgbench) table(sizes []int64, best *subject) kit.Table {
+	table := kit.Table{{"clients of pgbench", "useful/s", "of the best size", "failed/s"}}
+	for i, n := range sizes {
+		f := &p.closed[i]
+		table = append(table, []string{fmt.Sprint(n), text("%.0f", f.useful), text("%.2f", kit.Over(f.useful, best.closed.useful)), text("%.0f", f.failed)})
+	}
+	return table
+}
