@@ -187,7 +187,7 @@ type tabs struct {
 
 	closed  bool
 	ended   chan struct{} // closed with it
-	settled sync.WaitGroup
+	tellers sync.WaitGroup
 }
 
 const (
@@ -215,7 +215,7 @@ func (ts *tabs) charge(q *Quota, c *bill, tokens float64) (d Decision, refused *
 		return d, nil, false
 	}
 	d, refused = t.charge(c.rule, tokens, ts.moment())
-	ts.settle(q, c.key, t)
+	ts.startTelling(q, c.key, t)
 	return d, refused, true
 }
 
@@ -230,7 +230,7 @@ func (ts *tabs) adjust(q *Quota, c *bill, tokens float64) bool {
 	}
 	if t.where != nowhere {
 		_, _ = t.charge(t.rule, -tokens, ts.moment())
-		ts.settle(q, c.key, t)
+		ts.startTelling(q, c.key, t)
 	}
 	return true
 }
@@ -272,13 +272,13 @@ func (ts *tabs) forget(key string) {
 	}
 }
 
-// settle begins to tell the store, unless that is under way. The caller holds mu.
-func (ts *tabs) settle(q *Quota, key string, t *tab) {
+// startTelling begins to tell the store, unless that is under way. The caller holds mu.
+func (ts *tabs) startTelling(q *Quota, key string, t *tab) {
 	if _, ok := t.due(0); !ok || t.telling {
 		return
 	}
 	t.telling = true
-	ts.settled.Go(func() { ts.tell(q, key, t) })
+	ts.tellers.Go(func() { ts.tell(q, key, t) })
 }
 
 // tell tells the store what it has to know of an account, until that is all.
@@ -340,5 +340,5 @@ func (ts *tabs) close() {
 		}
 	}
 	ts.mu.Unlock()
-	ts.settled.Wait()
+	ts.tellers.Wait()
 }

@@ -111,8 +111,8 @@ func (b *breaker) tick(now time.Duration) time.Duration {
 	return now
 }
 
-// settle counts what became of work of an era. failure is meant only where known is set.
-func (b *breaker) settle(now time.Duration, era uint32, failure, known bool) {
+// sample counts what became of work of an era. failure is meant only where known is set.
+func (b *breaker) sample(now time.Duration, era uint32, failure, known bool) {
 	now = b.tick(now)
 	if era != b.era {
 		return
@@ -261,7 +261,7 @@ func (b *Breaker) Done(ticket slot.Ticket, outcome uint8) {
 			b.returned(&u)
 		}
 		if ok && !sampled {
-			b.settle(&u, now, o)
+			b.sample(&u, now, o)
 		}
 	})
 	if ok && !sampled {
@@ -277,7 +277,7 @@ func (b *Breaker) Sample(ticket slot.Ticket, outcome uint8) {
 	b.change(func() {
 		if ok = ticket.MarkSampled(); ok {
 			u = b.permits.At(ticket).Use
-			b.settle(&u, now, o)
+			b.sample(&u, now, o)
 		}
 	})
 	if ok {
@@ -297,7 +297,7 @@ func (b *Breaker) Cancel(ticket slot.Ticket) {
 		b.returned(&u)
 		b.unsent(&u)
 		if u.class >= 0 && !sampled {
-			b.core.settle(now, u.era, false, false)
+			b.core.sample(now, u.era, false, false)
 		}
 	})
 }
@@ -305,14 +305,14 @@ func (b *Breaker) Cancel(ticket slot.Ticket) {
 // SetCost implements [slot.Holder]. Every piece of work counts as one request.
 func (b *Breaker) SetCost(slot.Ticket, string, int64) {}
 
-// settle counts an outcome. b.mu is locked.
-func (b *Breaker) settle(u *use, now time.Duration, o weir.Outcome) {
+// sample counts an outcome. b.mu is locked.
+func (b *Breaker) sample(u *use, now time.Duration, o weir.Outcome) {
 	b.sampled(u, o)
 	if u.class < 0 {
 		return
 	}
 	failure := o == weir.Overload || o == weir.Failed
-	b.core.settle(now, u.era, failure, failure || o == weir.OK)
+	b.core.sample(now, u.era, failure, failure || o == weir.OK)
 }
 
 // State returns the present state.

@@ -92,7 +92,7 @@ func TestBreakerSteps(t *testing.T) {
 					eras = append(eras, b.era)
 				}
 			default:
-				b.settle(s.at, eras[0], s.do == fail, s.do != unknown)
+				b.sample(s.at, eras[0], s.do == fail, s.do != unknown)
 				eras = eras[1:]
 			}
 			if b.state != s.state {
@@ -109,12 +109,12 @@ func TestBreakerForgetsEarlierWork(t *testing.T) {
 		b.admit(0)
 	}
 	before := b.era
-	b.settle(0, before, true, true)
+	b.sample(0, before, true, true)
 	if _, ok := b.admit(5 * time.Second); !ok || b.state != HalfOpen {
 		t.Fatalf("no probe: %v", b.state)
 	}
-	b.settle(5*time.Second, before, false, true)
-	b.settle(5*time.Second, before, true, true)
+	b.sample(5*time.Second, before, false, true)
+	b.sample(5*time.Second, before, true, true)
 	if b.state != HalfOpen || b.probes != 1 {
 		t.Errorf("earlier work has moved it: %v with %d probes", b.state, b.probes)
 	}
@@ -125,7 +125,7 @@ func TestBreakerForgetsEarlierWork(t *testing.T) {
 func TestBreakerProbesThatNeverReturn(t *testing.T) {
 	b := breakerOf(t, BreakerConfig{Run: 1, Probes: 1})
 	b.admit(0)
-	b.settle(0, b.era, true, true)
+	b.sample(0, b.era, true, true)
 	b.admit(5 * time.Second)
 	lost := b.era
 	if _, ok := b.admit(9 * time.Second); ok {
@@ -134,11 +134,11 @@ func TestBreakerProbesThatNeverReturn(t *testing.T) {
 	if _, ok := b.admit(10 * time.Second); !ok {
 		t.Error("the place of a lost probe is not free after 5s")
 	}
-	b.settle(11*time.Second, lost, true, true)
+	b.sample(11*time.Second, lost, true, true)
 	if b.state != HalfOpen || b.probes != 1 {
 		t.Errorf("a lost probe counts: %v, %d probes", b.state, b.probes)
 	}
-	b.settle(12*time.Second, b.era, false, true)
+	b.sample(12*time.Second, b.era, false, true)
 	if b.state != Closed {
 		t.Errorf("%v after a good probe", b.state)
 	}
@@ -149,19 +149,19 @@ func TestBreakerClockJumps(t *testing.T) {
 	const year = 365 * 24 * time.Hour
 	b := breakerOf(t, BreakerConfig{Run: 1, Probes: 1})
 	b.admit(0)
-	b.settle(0, b.era, true, true)
+	b.sample(0, b.era, true, true)
 	if _, ok := b.admit(-year); ok {
 		t.Error("open, and a step back has let work through")
 	}
 	if _, ok := b.admit(year); !ok || b.state != HalfOpen {
 		t.Errorf("%v after a year", b.state)
 	}
-	b.settle(-year, b.era, true, true)
+	b.sample(-year, b.era, true, true)
 	if retry, ok := b.admit(0); ok || retry != 5*time.Second {
 		t.Errorf("open again, and admitted %v, to come back in %v; want 5s, as after no time", ok, retry)
 	}
 	b.admit(math.MaxInt64)
-	b.settle(math.MaxInt64, b.era, false, true)
+	b.sample(math.MaxInt64, b.era, false, true)
 	if _, ok := b.admit(math.MinInt64); !ok || b.state != Closed {
 		t.Errorf("%v after a good probe", b.state)
 	}
@@ -204,7 +204,7 @@ func driveBreaker(t *testing.T, b *breaker, steps int, pick func(n int) int) {
 		case 3, 4, 5:
 			if len(under) > 0 {
 				i := pick(len(under))
-				b.settle(now, under[i], op == 4, op != 5)
+				b.sample(now, under[i], op == 4, op != 5)
 				under = append(under[:i], under[i+1:]...)
 			}
 		case 6:

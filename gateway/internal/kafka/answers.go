@@ -180,7 +180,7 @@ func (r *relay) rewrite(a *incoming, resp kmsg.Response, header []byte) error {
 	case a.makes:
 		a.wait = throttleOf(r.chargeMade(&a.request, resp), time.Now())
 	case a.mutation != nil:
-		resp = r.settle(&a.pending, resp)
+		resp = r.finishMutation(&a.pending, resp)
 		a.wait = throttleOf(a.mutation.longer(a.until), time.Now())
 	}
 	if err := r.loggedIn(a.step, resp); err != nil {

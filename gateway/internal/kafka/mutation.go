@@ -93,7 +93,7 @@ func (r *relay) mutate(g *policy.Gate, req *request, frame []byte, n int) error 
 	m.memory, r.holds.decoded = r.holds.decoded, nil
 	defer func() { // after a panic, too
 		if sent {
-			return // the answer settles it
+			return // the answer decides
 		}
 		m.memory.leave()
 		for i := range m.all {
@@ -227,10 +227,10 @@ func tellOwed(refused *weir.Rejection, windows []quota.Window) string {
 	return fmt.Sprintf("%s is used up (gate %s, rule %s): %s partitions are owed%s", of, refused.Gate, refused.Rule, owed, then)
 }
 
-// settle is told the broker's answer to what was sent on, and returns the client's. What the broker has refused in the end is given
+// finishMutation is told the broker's answer to what was sent on, and returns the client's. What the broker has refused in the end is given
 // back. A topic that it had not heard of when it was asked, and has changed all the same, is charged now: the controller knows a topic before
 // the brokers do.
-func (r *relay) settle(p *pending, resp kmsg.Response) kmsg.Response {
+func (r *relay) finishMutation(p *pending, resp kmsg.Response) kmsg.Response {
 	m, made, now := p.mutation, &r.server.made, time.Now()
 	codes, refused := m.results(resp), false
 	late := &mutation{topics: m.topics, all: make([]mutated, len(m.all))}
