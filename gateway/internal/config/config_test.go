@@ -511,6 +511,8 @@ routes:
   - {match: [/v5], gates: [forgotten, shed], upstream: app}
   - {match: [/v6], gates: [busy], upstream: third}
   - {match: [/v7], gates: [busy], upstream: app}
+  - {match: [/v8], timeout: 1ns, upstream: app}
+  - {match: [/v9], timeout: 1ms, upstream: app}
 admin: {address: ":8090"}
 `))
 	if err != nil {
@@ -518,7 +520,7 @@ admin: {address: ":8090"}
 	}
 	notes := strings.Join(config.Texts(cfg.Notes()), "\n")
 	for _, want := range []string{"no route uses the gate unused", "the gate early sheds by the load of unused", "upstream spare", "identity.priority names no header", "routes[2] (/v5) ends with the gate shed, where nothing waits", "no gate uses the signal memory", "admin.address :8090", "routes[4] only tries the gate busy, but the work of routes[3] waits there", "identity.user comes from the path", "the gate each has a limit for each name in the path",
-		"routes[0] (v1/) matches requests to the host v1 only", `routes[1] (/v2/*) is written as for another proxy, and matches only this very text; write "/v2/"`, `routes[1] (^/v3/.+$) is written as for another proxy`} {
+		"routes[0] (v1/) matches requests to the host v1 only", `routes[1] (/v2/*) is written as for another proxy, and matches only this very text; write "/v2/"`, `routes[1] (^/v3/.+$) is written as for another proxy`, "routes[5] (/v8) has a timeout of 1ns"} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("the notes lack %q:\n%s", want, notes)
 		}
@@ -534,6 +536,9 @@ admin: {address: ":8090"}
 	}
 	if strings.Contains(notes, "signal cpu") || strings.Contains(notes, "signal heap") {
 		t.Errorf("gates go by the signals cpu and heap:\n%s", notes)
+	}
+	if strings.Contains(notes, "(/v9)") {
+		t.Errorf("a timeout of 1ms may be meant:\n%s", notes)
 	}
 	if strings.Contains(notes, "passes no gate") {
 		t.Errorf("the upstream has a limit:\n%s", notes)

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/weir-go/weir/internal/fault"
 	"github.com/weir-go/weir/policy"
@@ -109,7 +110,10 @@ func (w *warner) add(warning bool, at fault.Path, format string, args ...any) {
 	w.list = append(w.list, Note{f, warning})
 }
 
-// routeNotes is about patterns, and about chains of gates that end where nothing waits, or are empty.
+// shortestUseful is the time below which an answer is hardly meant to be late: a unit was probably mistaken.
+const shortestUseful = policy.Duration(time.Millisecond)
+
+// routeNotes is about patterns, times in which no answer can come, and chains of gates that end where nothing waits, or are empty.
 func (w *warner) routeNotes() {
 	for i, rt := range w.Routes {
 		at := fault.Path{"routes"}.Index(i)
@@ -117,6 +121,9 @@ func (w *warner) routeNotes() {
 			if note := patternNote(pattern); note != "" {
 				w.warn(at.At("match").Index(k), "routes[%d] (%s) %s", i, pattern, note)
 			}
+		}
+		if rt.Timeout > 0 && rt.Timeout < shortestUseful {
+			w.warn(at.At("timeout"), "routes[%d] (%s) has a timeout of %v: hardly any answer comes so soon; if another unit was meant, write it, such as 30s", i, rt.Match[0], time.Duration(rt.Timeout))
 		}
 		if n := len(rt.Gates); n > 1 && w.Gates[rt.Gates[n-1]].Shed != nil {
 			w.warn(at.At("gates"), "routes[%d] (%s) ends with the gate %s, where nothing waits: name it first, and work can wait in the others", i, rt.Match[0], rt.Gates[n-1])
