@@ -89,7 +89,14 @@ func (b *Belief) count(w *Window, lnN float64) {
 		return
 	}
 	b.pass()
-	b.laws.observe(lnN, math.Log(done/w.Elapsed.Seconds())-lnN, 1/done+countVariance, false)
+	b.laws.observe(lnN, countedSpeed(w, lnN), 1/done+countVariance, false)
+}
+
+// countedSpeed is ln of the speed of work by what has finished. What is inside is counted by its cost, and so is
+// what has finished: of work that costs 10 a tenth as many pieces get through.
+func countedSpeed(w *Window, lnN float64) float64 {
+	done := max(w.Cost, w.OK+w.Dropped())
+	return math.Log(float64(done)/w.Elapsed.Seconds()) - lnN
 }
 
 // judge decides whether the last step was worth it. done is false if it was and
@@ -141,7 +148,7 @@ func (b *Belief) judge(w *Window, rate, lnN float64, saturated bool) (d Decision
 func (b *Belief) slowedDown(w *Window, lnN float64) bool {
 	done := float64(w.OK + w.Dropped())
 	expected, apart := b.laws.speed(lnN)
-	off := math.Log(done/w.Elapsed.Seconds()) - lnN - expected
+	off := countedSpeed(w, lnN) - expected
 	return off < -surelySlower*math.Sqrt(apart+b.laws.spread+1/done+countVariance) &&
 		b.pace.slower(w.Mean().Seconds()) >= cusumStep // costly work has a low rate too
 }

@@ -177,6 +177,8 @@ type Window struct {
 	// that Latencies had no room for.
 	LatencySum time.Duration
 	Timed      int64
+	// Cost is what all Timed outcomes cost together, in the unit of Limit. 0 means that each costs 1.
+	Cost int64
 
 	// Samples are what finished, Failed work included, in that order. If there are
 	// more than the gate's sample size, they are an even share.

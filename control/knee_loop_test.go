@@ -28,7 +28,8 @@ type world struct {
 	free       []time.Duration
 	area       float64 // in flight, integrated
 
-	demand  int64                         // in flight if the limit allows; 0 means without end
+	demand  int64                         // jobs in flight if the limit allows; 0 means without end
+	cost    int64                         // of each job; 0 means 1
 	good    func(life time.Duration) bool // nil means all
 	failing bool                          // all of it, in 1 ms
 	fails   func(*world) bool             // whether work that is admitted now will fail; nil: none
@@ -100,27 +101,34 @@ func (g *world) finish() {
 		w.Abandoned++
 	}
 	w.Timed++
+	w.Cost += g.cost
 	w.LatencySum += life
 	w.Latencies = append(w.Latencies, life)
 }
+
+// used is how much of the limit is in use.
+func (g *world) used() int64 { return int64(len(g.inside)) * max(1, g.cost) }
+
+// full reports whether no more work fits into the limit. What costs more than the limit runs alone.
+func (g *world) full() bool { return len(g.inside) > 0 && g.used()+max(1, g.cost) > g.d.Limit }
 
 // window lets time pass until the next decision.
 func (g *world) window() {
 	w, end, before := &g.w, g.now+g.d.Next, g.area
 	for g.now < end {
-		for int64(len(g.inside)) < g.d.Limit && (g.demand == 0 || int64(len(g.inside)) < g.demand) {
+		for !g.full() && (g.demand == 0 || int64(len(g.inside)) < g.demand) {
 			g.admit()
 		}
 		next := min(end, g.inside[0].end)
-		g.area += float64(len(g.inside)) * float64(next-g.now)
-		if int64(len(g.inside)) >= g.d.Limit {
+		g.area += float64(g.used()) * float64(next-g.now)
+		if g.full() {
 			w.Saturated += next - g.now
 		}
 		if g.now = next; next == g.inside[0].end {
 			g.finish()
 		}
 	}
-	w.Now, w.Elapsed, w.Limit, w.InFlight = g.now, g.now-g.start, g.d.Limit, int64(len(g.inside))
+	w.Now, w.Elapsed, w.Limit, w.InFlight = g.now, g.now-g.start, g.d.Limit, g.used()
 	w.MeanInFlight = (w.MeanInFlight*float64(w.Elapsed-g.d.Next) + g.area - before) / float64(w.Elapsed)
 	seen := *w
 	seen.Samples = nil

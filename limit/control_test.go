@@ -92,7 +92,7 @@ func TestWindowsSayWhatHappened(t *testing.T) {
 	*now = 700 * ms
 	q.Cancel() // never started: no sample
 	window(control.Window{Now: time.Second, Elapsed: time.Second, MaxInFlight: 2, Saturated: 500 * ms, Admitted: 2,
-		OK: 1, Latencies: []time.Duration{400 * ms}, LatencySum: 400 * ms, Timed: 1})
+		OK: 1, Latencies: []time.Duration{400 * ms}, LatencySum: 400 * ms, Timed: 1, Cost: 1})
 	s := l.Snapshot()
 	if s.Admitted != 1 || s.Outcomes[weir.OK] != 1 || len(s.Outcomes) != 1 || s.Rejected[weir.ReasonLimit] != 1 || s.Latency != 400*ms {
 		t.Errorf("%+v", s)
@@ -108,7 +108,7 @@ func TestWindowsSayWhatHappened(t *testing.T) {
 		p.Done(weir.OK)
 	}
 	second := control.Window{Now: 2 * time.Second, Elapsed: time.Second, MaxInFlight: 1, Admitted: 3, OK: 3,
-		Latencies: []time.Duration{10 * ms, 20 * ms, 300 * ms}, LatencySum: 330 * ms, Timed: 3}
+		Latencies: []time.Duration{10 * ms, 20 * ms, 300 * ms}, LatencySum: 330 * ms, Timed: 3, Cost: 3}
 	window(second)
 	if s := l.Snapshot(); s.Latency != 20*ms {
 		t.Errorf("expects %v of the next", s.Latency)

@@ -70,7 +70,7 @@ func (l *Limiter) sample(now time.Duration, b *berth, o weir.Outcome) {
 		l.outcomes[o]++
 	}
 	service := max(0, now-b.start)
-	if l.window.Sample(o, b.start, service, l.window.Area(now)-b.area) {
+	if l.window.Sample(o, b.start, service, b.cost, l.window.Area(now)-b.area) {
 		l.service.Add(service)
 	}
 }

@@ -31,6 +31,7 @@ type Window struct {
 	next      uint
 	sum       time.Duration
 	timed     int64
+	cost      int64 // of the timed
 
 	samples []control.Sample // one of every each that came
 	each    uint             // 0 means 1
@@ -70,7 +71,7 @@ func (w *Window) Admit(n int64) {
 // over its life. A failed answer's latency goes into the samples only, and that of
 // an outcome that is no sample nowhere. Sample reports whether the latency tells
 // how long work takes.
-func (w *Window) Sample(o weir.Outcome, start, latency time.Duration, area uint64) (timed bool) {
+func (w *Window) Sample(o weir.Outcome, start, latency time.Duration, cost int64, area uint64) (timed bool) {
 	if int(o) >= len(w.outcomes) {
 		return false
 	}
@@ -90,6 +91,7 @@ func (w *Window) Sample(o weir.Outcome, start, latency time.Duration, area uint6
 	}
 	w.sum += latency
 	w.timed++
+	w.cost += max(1, cost)
 	if len(w.latencies) < Size {
 		w.latencies = append(w.latencies, latency)
 		return true
@@ -149,7 +151,7 @@ func (w *Window) Read(now time.Duration, into *control.Window) {
 	into.OK, into.Failed = w.outcomes[weir.OK], w.outcomes[weir.Failed]
 	into.Overload, into.Abandoned = w.outcomes[weir.Overload], w.outcomes[weir.Abandoned]
 	into.Latencies = append(into.Latencies[:0], w.latencies...)
-	into.LatencySum, into.Timed = w.sum, w.timed
+	into.LatencySum, into.Timed, into.Cost = w.sum, w.timed, w.cost
 	into.Samples = append(into.Samples[:0], w.samples...)
 }
 
@@ -171,6 +173,6 @@ func (w *Window) Reset(now time.Duration, inFlight int64) {
 	w.admitted = 0
 	w.outcomes = [5]int64{}
 	w.latencies, w.next = w.latencies[:0], 0
-	w.sum, w.timed = 0, 0
+	w.sum, w.timed, w.cost = 0, 0, 0
 	w.samples, w.each, w.skip = w.samples[:0], 0, 0
 }

@@ -17,26 +17,26 @@ func read(w *Window, now time.Duration) (c control.Window) {
 
 func TestOutcomes(t *testing.T) {
 	var w Window
-	w.Sample(weir.OK, 0, 30, 0)
-	w.Sample(weir.Failed, 0, 1, 0)
-	w.Sample(weir.NoSample, 0, 1, 0)
-	w.Sample(weir.Overload, 0, 20, 0)
-	w.Sample(weir.Abandoned, 0, 10, 0)
-	w.Sample(weir.Outcome(99), 0, 1, 0)
+	w.Sample(weir.OK, 0, 30, 1, 0)
+	w.Sample(weir.Failed, 0, 1, 1, 0)
+	w.Sample(weir.NoSample, 0, 1, 1, 0)
+	w.Sample(weir.Overload, 0, 20, 4, 0)
+	w.Sample(weir.Abandoned, 0, 10, 1, 0)
+	w.Sample(weir.Outcome(99), 0, 1, 1, 0)
 	c := read(&w, 100)
 	if c.OK != 1 || c.Failed != 1 || c.Overload != 1 || c.Abandoned != 1 || c.Dropped() != 2 {
 		t.Errorf("%+v", c)
 	}
 	// A failure is no good news: its latency is none of the three.
-	if c.Timed != 3 || c.LatencySum != 60 || len(c.Latencies) != 3 || c.Latencies[0] != 10 {
-		t.Errorf("timed %d, sum %d, %v", c.Timed, c.LatencySum, c.Latencies)
+	if c.Timed != 3 || c.Cost != 6 || c.LatencySum != 60 || len(c.Latencies) != 3 || c.Latencies[0] != 10 {
+		t.Errorf("timed %d, cost %d, sum %d, %v", c.Timed, c.Cost, c.LatencySum, c.Latencies)
 	}
 }
 
 func TestKeepsTheMostRecent(t *testing.T) {
 	var w Window
 	for i := range Size + 3 {
-		w.Sample(weir.OK, 0, time.Duration(i), 0)
+		w.Sample(weir.OK, 0, time.Duration(i), 1, 0)
 	}
 	c := read(&w, 1)
 	if len(c.Latencies) != Size || c.Latencies[0] != 3 || c.Timed != Size+3 {
@@ -70,7 +70,7 @@ func TestResetStartsAnew(t *testing.T) {
 	w.Admit(7)
 	w.Admit(3)
 	for range Size + 3 {
-		w.Sample(weir.Overload, 0, 5, 0)
+		w.Sample(weir.Overload, 0, 5, 1, 0)
 	}
 	if c := read(&w, 1); c.Admitted != 2 || c.MaxInFlight != 7 || c.Overload != Size+3 {
 		t.Errorf("%+v", c)
@@ -80,7 +80,7 @@ func TestResetStartsAnew(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	for i := range Size + 1 {
-		w.Sample(weir.OK, 0, time.Duration(i), 0)
+		w.Sample(weir.OK, 0, time.Duration(i), 1, 0)
 	}
 	if c := read(&w, 10); c.Latencies[0] != 1 || c.Latencies[Size-1] != Size {
 		t.Errorf("kept %v to %v: not the most recent", c.Latencies[0], c.Latencies[Size-1])
@@ -93,7 +93,7 @@ func TestSamplesAreThinnedEvenly(t *testing.T) {
 	var w Window
 	const n = 5 * Size
 	for i := range n {
-		w.Sample(weir.OK, time.Duration(i), time.Millisecond, 1)
+		w.Sample(weir.OK, time.Duration(i), time.Millisecond, 1, 1)
 	}
 	c := read(&w, 1)
 	if len(c.Samples) < Size/2 || len(c.Samples) > Size {
@@ -109,8 +109,8 @@ func TestSamplesAreThinnedEvenly(t *testing.T) {
 		t.Errorf("the last one kept is number %d of %d", last, n)
 	}
 	w.Reset(2, 0)
-	w.Sample(weir.OK, 7, time.Millisecond, 1)
-	w.Sample(weir.OK, 8, time.Millisecond, 1)
+	w.Sample(weir.OK, 7, time.Millisecond, 1, 1)
+	w.Sample(weir.OK, 8, time.Millisecond, 1, 1)
 	if c := read(&w, 3); len(c.Samples) != 2 || c.Samples[1].Start != 8 {
 		t.Errorf("after a reset: %v", c.Samples)
 	}
@@ -135,10 +135,10 @@ func TestMeanInFlight(t *testing.T) {
 	if c := read(&w, 70); c.MeanInFlight != 2 || w.Area(70) != w.Area(60) || w.Area(0) != w.Area(60) {
 		t.Errorf("%v, area %v and %v", c.MeanInFlight, w.Area(60), w.Area(70))
 	}
-	w.Sample(weir.OK, 0, 0, 0)
+	w.Sample(weir.OK, 0, 0, 1, 0)
 	w.Level(70, 3)
-	w.Sample(weir.Failed, 0, 0, 0)
-	w.Sample(weir.OK, 0, 40, 100)
+	w.Sample(weir.Failed, 0, 0, 1, 0)
+	w.Sample(weir.OK, 0, 40, 1, 100)
 	want := []control.Sample{{Concurrency: 1, Good: true}, {Concurrency: 3, Failed: true}, {Latency: 40, Concurrency: 2.5, Good: true}}
 	if c := read(&w, 70); !slices.Equal(c.Samples, want) {
 		t.Errorf("%v", c.Samples)
