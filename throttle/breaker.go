@@ -20,7 +20,7 @@ import (
 // A failure is [weir.Overload] or [weir.Failed], a success [weir.OK]. Other outcomes say nothing. A
 // probe that ends with one of those, or is cancelled, gives its place back. If all places are taken, and no
 // probe has begun or ended for BreakerConfig.Open, they are given up, and other probes are let through.
-// Exempt work passes and does not count.
+// The result of a probe that has lost its place counts all the same. Exempt work passes and does not count.
 type Breaker struct {
 	front gate.Front
 
@@ -60,11 +60,12 @@ func (s State) String() string {
 type breaker struct {
 	cfg    BreakerConfig
 	state  State
-	era    uint32 // changes with the state: results of an earlier one do not count
+	era    uint32 // changes with the state, and when the places of probes are given up
+	since  uint32 // the era with which the state began: results of earlier ones do not count
 	window window // of results while closed
 	run    int    // failures in a row while closed
 	until  time.Duration
-	probes int // under way
+	probes int // of this era, under way
 	passed int // probes in a row
 	moved  time.Duration
 	last   time.Duration // the latest moment seen
@@ -106,20 +107,26 @@ func (b *breaker) tick(now time.Duration) time.Duration {
 	case b.state == Open && now >= b.until:
 		b.turn(HalfOpen, now, fmt.Sprintf("open for %v: %d probes", b.cfg.Open, b.cfg.Probes))
 	case b.state == HalfOpen && b.probes >= b.cfg.Probes && now-b.moved >= b.cfg.Open:
-		b.turn(HalfOpen, now, fmt.Sprintf("no probe has ended for %v: others in their places", b.cfg.Open))
+		b.era++
+		b.probes, b.moved = 0, now
+		b.reason = fmt.Sprintf("no probe has ended for %v: others in their places", b.cfg.Open)
 	}
 	return now
 }
 
-// sample counts what became of work of an era. failure is meant only where known is set.
+// sample counts what became of work of an era. failure is meant only where known is set. A probe that took
+// so long that its place was given up counts, but gives no place back. Otherwise a server whose answers take
+// longer than cfg.Open would be probed for ever.
 func (b *breaker) sample(now time.Duration, era uint32, failure, known bool) {
 	now = b.tick(now)
-	if era != b.era {
+	if b.era-era > b.era-b.since { // the counter may have come round
 		return
 	}
 	switch {
 	case b.state == HalfOpen:
-		b.probes--
+		if era == b.era {
+			b.probes--
+		}
 		b.moved = now
 		b.probed(now, failure, known)
 	case b.state == Closed && known:
@@ -168,6 +175,7 @@ func (b *breaker) open(now time.Duration, reason string) {
 func (b *breaker) turn(to State, now time.Duration, reason string) {
 	b.state, b.moved, b.reason = to, now, reason
 	b.era++
+	b.since = b.era
 	b.probes, b.passed, b.run = 0, 0, 0
 	b.window.forget()
 }

@@ -113,34 +113,80 @@ func TestBreakerForgetsEarlierWork(t *testing.T) {
 	if _, ok := b.admit(5 * time.Second); !ok || b.state != HalfOpen {
 		t.Fatalf("no probe: %v", b.state)
 	}
-	b.sample(5*time.Second, before, false, true)
-	b.sample(5*time.Second, before, true, true)
-	if b.state != HalfOpen || b.probes != 1 {
-		t.Errorf("earlier work has moved it: %v with %d probes", b.state, b.probes)
+	for _, now := range []time.Duration{5 * time.Second, 10 * time.Second} {
+		b.sample(now, before, false, true)
+		b.sample(now, before, true, true)
+		b.admit(now)
+		if b.state != HalfOpen || b.probes != 1 {
+			t.Errorf("earlier work has moved it: %v with %d probes", b.state, b.probes)
+		}
 	}
 }
 
-// Probes that never return do not keep it half-open for ever. When one comes after all, it is too late
-// to count.
+// Probes that never return do not keep it half-open for ever. One that comes after all counts, and gives no
+// place back that it has lost.
 func TestBreakerProbesThatNeverReturn(t *testing.T) {
-	b := breakerOf(t, BreakerConfig{Run: 1, Probes: 1})
-	b.admit(0)
-	b.sample(0, b.era, true, true)
-	b.admit(5 * time.Second)
-	lost := b.era
-	if _, ok := b.admit(9 * time.Second); ok {
-		t.Error("a second probe beside the first")
+	for _, tt := range []struct {
+		name           string
+		failure, known bool
+		want           State
+	}{
+		{"fails", true, true, Open},
+		{"succeeds", false, true, Closed},
+		{"says nothing", false, false, HalfOpen},
+	} {
+		b := breakerOf(t, BreakerConfig{Run: 1, Probes: 1})
+		b.admit(0)
+		b.sample(0, b.era, true, true)
+		b.admit(5 * time.Second)
+		lost := b.era
+		if _, ok := b.admit(9 * time.Second); ok {
+			t.Error("a second probe beside the first")
+		}
+		if _, ok := b.admit(10 * time.Second); !ok {
+			t.Error("the place of a lost probe is not free after 5s")
+		}
+		b.sample(11*time.Second, lost, tt.failure, tt.known)
+		if b.state != tt.want {
+			t.Errorf("a lost probe %s: %v, want %v", tt.name, b.state, tt.want)
+		}
+		if _, ok := b.admit(11 * time.Second); ok != (tt.want == Closed) {
+			t.Errorf("a lost probe %s: then another is admitted: %v", tt.name, ok)
+		}
 	}
-	if _, ok := b.admit(10 * time.Second); !ok {
-		t.Error("the place of a lost probe is not free after 5s")
+}
+
+// Calls that take longer than Open: a server that answers closes the breaker, and one at which they end by a
+// time-out opens it.
+func TestBreakerSlowCalls(t *testing.T) {
+	type call struct {
+		end time.Duration
+		era uint32
 	}
-	b.sample(11*time.Second, lost, true, true)
-	if b.state != HalfOpen || b.probes != 1 {
-		t.Errorf("a lost probe counts: %v, %d probes", b.state, b.probes)
-	}
-	b.sample(12*time.Second, b.era, false, true)
-	if b.state != Closed {
-		t.Errorf("%v after a good probe", b.state)
+	for _, probes := range []int{1, 3} {
+		for _, fails := range []bool{false, true} {
+			b := breakerOf(t, BreakerConfig{Run: 1, Probes: probes, Open: time.Second})
+			b.sample(0, b.era, true, true)
+			var calls []call // under way
+			opened := 0
+			for now := time.Second; now < 30*time.Second; now += 100 * time.Millisecond {
+				for ; len(calls) > 0 && calls[0].end <= now; calls = calls[1:] {
+					before := b.state
+					if b.sample(now, calls[0].era, fails, true); b.state == Open && before != Open {
+						opened++
+					}
+				}
+				if _, ok := b.admit(now); ok {
+					calls = append(calls, call{now + 2*time.Second, b.era})
+				}
+			}
+			switch {
+			case fails && opened < 5:
+				t.Errorf("%d probes: opened %d times in 30s of calls that fail after 2s", probes, opened)
+			case !fails && b.state != Closed:
+				t.Errorf("%d probes: %v after 30s of calls that succeed after 2s", probes, b.state)
+			}
+		}
 	}
 }
 
