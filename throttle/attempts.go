@@ -91,7 +91,7 @@ func (a *Attempts) count(attempt int, trusted bool) bool {
 		a.window.advance(now)
 	}
 	again := a.window.sums[retries]
-	return again >= commonAtLeast && float64(again) > a.share*float64(again+a.window.sums[firsts])
+	return again >= commonAtLeast && float64(again)/float64(again+a.window.sums[firsts]) > a.share
 }
 
 // overloaded reports whether a reason says that the server has too much to do.

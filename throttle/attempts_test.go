@@ -113,3 +113,20 @@ func TestFewRetriesAreNotCommon(t *testing.T) {
 		}
 	}
 }
+
+// A share that is reached is not passed, whatever its digits.
+func TestAttemptsAtTheirShare(t *testing.T) {
+	full := &weir.Rejection{Gate: "db", Reason: weir.ReasonQueueFull, Retryable: true}
+	for retries := 10; retries < 100; retries++ {
+		share := float64(retries) / 100
+		a := weir.Must(NewAttempts(AttemptsConfig{Share: share}, func() time.Duration { return 0 }))
+		for range 100 - retries {
+			a.Told(&weir.Work{}, true, full)
+		}
+		for i := range retries + 1 {
+			if told, want := a.Told(&weir.Work{Attempt: 1}, true, full), i < retries; told.Retryable != want {
+				t.Errorf("share %v: retry %d of 100 refusals may be followed by another: %v", share, i+1, told.Retryable)
+			}
+		}
+	}
+}

@@ -161,7 +161,7 @@ func (b *breaker) counted(now time.Duration, failure bool) {
 	switch {
 	case b.cfg.Run > 0 && b.run >= b.cfg.Run:
 		b.open(now, fmt.Sprintf("%d failures in a row", b.run))
-	case all >= uint64(b.cfg.Least) && float64(bad) >= b.cfg.Rate*float64(all):
+	case all >= uint64(b.cfg.Least) && float64(bad)/float64(all) >= b.cfg.Rate: // a product may miss a decimal rate
 		b.open(now, fmt.Sprintf("%d of %d results in %v failed", bad, all, b.cfg.Window))
 	}
 }

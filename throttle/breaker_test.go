@@ -102,7 +102,42 @@ func TestBreakerSteps(t *testing.T) {
 	}
 }
 
-// What was sent before the breaker opened says nothing about the probes.
+// The rate itself is enough, whatever its digits: 7 of 100 at a rate of 0.07.
+func TestBreakerOpensAtItsRate(t *testing.T) {
+	for percent := 1; percent <= 100; percent++ {
+		for failures, want := range map[int]State{percent - 1: Closed, percent: Open} {
+			b := breakerOf(t, BreakerConfig{Rate: float64(percent) / 100, Least: 100})
+			for i := range 100 {
+				b.sample(0, b.era, i >= 100-failures, true)
+			}
+			if b.state != want {
+				t.Errorf("%d of 100 results failed, at a rate of %v: %v, want %v", failures, b.cfg.Rate, b.state, want)
+			}
+		}
+	}
+}
+
+// An open breaker says when to come back. A half-open one cannot tell.
+func TestBreakerSaysWhen(t *testing.T) {
+	b := breakerOf(t, BreakerConfig{Run: 1, Probes: 1})
+	b.sample(0, b.era, true, true)
+	for _, tt := range []struct {
+		at, want time.Duration
+		admitted bool
+	}{
+		{0, 5 * time.Second, false},
+		{2 * time.Second, 3 * time.Second, false},
+		{5*time.Second - 1, 1, false},
+		{5 * time.Second, 0, true},
+		{5 * time.Second, 0, false},
+	} {
+		if retry, ok := b.admit(tt.at); retry != tt.want || ok != tt.admitted {
+			t.Errorf("at %v: admitted %v, to come back in %v; want %v, %v", tt.at, ok, retry, tt.admitted, tt.want)
+		}
+	}
+}
+
+// What was sent before the breaker opened says nothing about the probes, also when others have their places.
 func TestBreakerForgetsEarlierWork(t *testing.T) {
 	b := breakerOf(t, BreakerConfig{Run: 1, Probes: 1})
 	for range 3 {
