@@ -10,6 +10,7 @@ import (
 	"mime"
 	"net/http"
 	"net/http/httptrace"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -305,6 +306,9 @@ func saysLess(timeout string, left time.Duration) bool {
 // answerTo returns what came of an attempt.
 func answerTo(ctx context.Context, resp *http.Response, err error) throttle.Answer {
 	if err != nil {
+		if unsendable(err) {
+			return throttle.Answer{}
+		}
 		a := throttle.AnswerOf(err)
 		switch ctx.Err() {
 		case context.Canceled:
@@ -345,6 +349,24 @@ func untrusted(err error) bool {
 	)
 	return errors.As(err, &certificate) || errors.As(err, &authority) || errors.As(err, &hostname) || errors.As(err, &invalid) ||
 		errors.As(err, &record) || errors.Is(err, http.ErrSchemeMismatch)
+}
+
+// unsendable reports whether net/http has refused to send a request, because of what is in it. That says nothing
+// of the server, and the next attempt would be refused as well. There is no type of error for it.
+func unsendable(err error) bool {
+	for ; err != nil; err = errors.Unwrap(err) {
+		said := err.Error()
+		if slices.ContainsFunc(unsent, func(how string) bool { return strings.HasPrefix(said, how) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// unsent is how errors of net/http begin that come before a request has a connection.
+var unsent = []string{
+	"unsupported protocol scheme", "http: no Host in request URL", "http: nil Request.", "net/http: invalid method ",
+	"net/http: invalid header ", "net/http: invalid trailer ",
 }
 
 const (

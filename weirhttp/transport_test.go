@@ -969,6 +969,87 @@ func TestTransportTrustsNobodyLater(t *testing.T) {
 	}
 }
 
+// A request that net/http does not send for what is in it is sent no second time, and says nothing of the server.
+func TestTransportOfWhatCannotBeSent(t *testing.T) {
+	base := &http.Transport{}
+	for _, tt := range []struct {
+		name  string
+		spoil func(*http.Request)
+	}{
+		{"a scheme", func(r *http.Request) { r.URL.Scheme = "rstp" }},
+		{"no host", func(r *http.Request) { r.URL.Host = "" }},
+		{"no URL", func(r *http.Request) { r.URL = nil }},
+		{"a method", func(r *http.Request) { r.Method = "GE T" }},
+		{"a header's name", func(r *http.Request) { r.Header["X A"] = []string{"a"} }},
+		{"a header's value", func(r *http.Request) { r.Header["X-A"] = []string{"a\nb"} }},
+		{"a trailer", func(r *http.Request) { r.Trailer = http.Header{"X-A": {"a\nb"}} }},
+	} {
+		s := &sender{answer: func(_ int, r *http.Request) (*http.Response, error) {
+			_, err := base.RoundTrip(r)
+			return nil, fmt.Errorf("traced: %w", err)
+		}}
+		tr := transportOf(t, s, throttle.CallerConfig{Guard: throttle.GuardBreaker, Breaker: throttle.BreakerConfig{Run: 1}, Retry: throttle.Retry{Backoff: time.Millisecond}})
+		tr.Safe = func(*http.Request) bool { return true }
+		r := request(t, "GET", "")
+		tt.spoil(r)
+		_, err := tr.RoundTrip(r)
+		if guard := tr.Caller.Targets()[0].Guard; len(s.sent) != 1 || guard.Limit != -1 || guard.InFlight != 0 || guard.Outcomes[weir.NoSample] != 1 {
+			t.Errorf("%s: %v after %d attempts, the guard %+v", tt.name, err, len(s.sent), guard)
+		}
+	}
+}
+
+// What becomes of a breaker by what its only probe ends with.
+func TestTransportProbes(t *testing.T) {
+	const open, halfOpen, closed = 0, 1, -1
+	fails := func(err error) func(context.CancelFunc) (*http.Response, error) {
+		return func(context.CancelFunc) (*http.Response, error) { return nil, err }
+	}
+	answers := func(status int, body io.ReadCloser) func(context.CancelFunc) (*http.Response, error) {
+		return func(context.CancelFunc) (*http.Response, error) {
+			return &http.Response{StatusCode: status, Body: body}, nil
+		}
+	}
+	for _, tt := range []struct {
+		name  string
+		probe func(leave context.CancelFunc) (*http.Response, error)
+		want  int64
+	}{
+		{"an answer, whose body nobody closes", answers(200, io.NopCloser(strings.NewReader("hello"))), closed},
+		{"a quota", answers(429, http.NoBody), closed},
+		{"overload", answers(503, http.NoBody), open},
+		{"a broken connection", fails(io.ErrUnexpectedEOF), open},
+		{"a time-out", fails(context.DeadlineExceeded), open},
+		{"a connection that is switched to another protocol", answers(101, &socket{Reader: strings.NewReader("hello")}), halfOpen},
+		{"a caller who leaves", func(leave context.CancelFunc) (*http.Response, error) { leave(); return nil, io.ErrUnexpectedEOF }, halfOpen},
+		{"a caller of the server's who has left", answers(499, http.NoBody), halfOpen},
+		{"a panic", func(context.CancelFunc) (*http.Response, error) { panic("base") }, halfOpen},
+	} {
+		var now time.Duration
+		probe := answers(503, http.NoBody)
+		ctx, leave := context.WithCancel(t.Context())
+		tr := transportOf(t, roundTripperFunc(func(int, *http.Request) (*http.Response, error) { return probe(leave) }), throttle.CallerConfig{
+			Guard: throttle.GuardBreaker, Breaker: throttle.BreakerConfig{Run: 1, Probes: 1}, Retry: throttle.Retry{Attempts: 1}, Now: func() time.Duration { return now },
+		})
+		send := func(ctx context.Context) {
+			defer func() { _ = recover() }()
+			_, _ = tr.RoundTrip(request(t, "GET", "").WithContext(ctx))
+		}
+		send(ctx)
+		now, probe = 5*time.Second, tt.probe
+		send(ctx)
+		leave()
+		guard := tr.Caller.Targets()[0].Guard
+		if guard.Limit != tt.want {
+			t.Errorf("%s: %s", tt.name, guard.LimitReason)
+		}
+		probe = answers(200, http.NoBody)
+		if send(t.Context()); tt.want == halfOpen && tr.Caller.Targets()[0].Guard.Limit != closed {
+			t.Errorf("%s: no place for another probe: %s", tt.name, tr.Caller.Targets()[0].Guard.LimitReason)
+		}
+	}
+}
+
 // Calls at once through a server that refuses, stalls and hangs up, of which many are given up: no slot is lost,
 // and nothing stays charged that was not sent.
 func TestTransportStorm(t *testing.T) {
