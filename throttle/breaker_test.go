@@ -3,7 +3,10 @@ package throttle
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,6 +31,7 @@ func TestBreakerSteps(t *testing.T) {
 		ok
 		fail
 		unknown
+		lose // what is under way never ends
 	)
 	type step struct {
 		at    time.Duration
@@ -79,6 +83,39 @@ func TestBreakerSteps(t *testing.T) {
 			{5 * time.Second, admit, HalfOpen}, {5 * time.Second, refuse, HalfOpen},
 			{6 * time.Second, unknown, HalfOpen}, {6 * time.Second, admit, HalfOpen}, {6 * time.Second, ok, Closed},
 		}},
+		{"a probe without a result breaks no row", BreakerConfig{Run: 1, Probes: 2}, []step{
+			{0, admit, Closed}, {0, fail, Open},
+			{5 * time.Second, admit, HalfOpen}, {5 * time.Second, ok, HalfOpen}, {5 * time.Second, admit, HalfOpen}, {5 * time.Second, unknown, HalfOpen},
+			{5 * time.Second, admit, HalfOpen}, {5 * time.Second, ok, Closed},
+		}},
+		{"good probes may be far apart", BreakerConfig{Run: 1, Probes: 2}, []step{
+			{0, admit, Closed}, {0, fail, Open},
+			{5 * time.Second, admit, HalfOpen}, {5 * time.Second, ok, HalfOpen}, {time.Hour, admit, HalfOpen}, {time.Hour, ok, Closed},
+		}},
+		{"beside a probe that never ends, others close it", BreakerConfig{Run: 1, Probes: 2}, []step{
+			{0, admit, Closed}, {0, fail, Open},
+			{5 * time.Second, admit, HalfOpen}, {5 * time.Second, lose, HalfOpen},
+			{5 * time.Second, admit, HalfOpen}, {5 * time.Second, ok, HalfOpen}, {5 * time.Second, admit, HalfOpen}, {5 * time.Second, ok, Closed},
+		}},
+		{"what was under way when it opened prolongs nothing", BreakerConfig{Run: 1}, []step{
+			{0, admit, Closed}, {0, admit, Closed}, {0, fail, Open}, {4 * time.Second, fail, Open},
+			{5 * time.Second, admit, HalfOpen},
+		}},
+		{"the second failed probe prolongs nothing", BreakerConfig{Run: 1, Probes: 2}, []step{
+			{0, admit, Closed}, {0, fail, Open},
+			{5 * time.Second, admit, HalfOpen}, {5 * time.Second, admit, HalfOpen}, {5 * time.Second, fail, Open}, {9 * time.Second, fail, Open},
+			{10 * time.Second, admit, HalfOpen},
+		}},
+		{"a probe that ends once it is closed says nothing", BreakerConfig{Run: 1, Probes: 2}, []step{
+			{0, admit, Closed}, {0, fail, Open},
+			{5 * time.Second, admit, HalfOpen}, {5 * time.Second, admit, HalfOpen}, {5 * time.Second, ok, HalfOpen}, {5 * time.Second, admit, HalfOpen},
+			{5 * time.Second, ok, Closed}, {5 * time.Second, fail, Closed},
+		}},
+		{"closed again, it begins anew", BreakerConfig{Least: 2, Probes: 1}, []step{
+			{0, admit, Closed}, {0, fail, Closed}, {0, admit, Closed}, {0, fail, Open},
+			{5 * time.Second, admit, HalfOpen}, {5 * time.Second, ok, Closed},
+			{5 * time.Second, admit, Closed}, {5 * time.Second, fail, Closed}, {5 * time.Second, admit, Closed}, {5 * time.Second, fail, Open},
+		}},
 	} {
 		b := breakerOf(t, tt.cfg)
 		var eras []uint32 // of what is under way
@@ -92,7 +129,9 @@ func TestBreakerSteps(t *testing.T) {
 					eras = append(eras, b.era)
 				}
 			default:
-				b.sample(s.at, eras[0], s.do == fail, s.do != unknown)
+				if s.do != lose {
+					b.sample(s.at, eras[0], s.do == fail, s.do != unknown)
+				}
 				eras = eras[1:]
 			}
 			if b.state != s.state {
@@ -306,6 +345,74 @@ func driveBreaker(t *testing.T, b *breaker, steps int, pick func(n int) int) {
 	// Left alone for long enough, it lets something through.
 	if _, ok := b.admit(max(now, b.last) + time.Minute); !ok {
 		t.Fatalf("%v a minute later, with %d probes", b.state, b.probes)
+	}
+}
+
+// However many come at once when it is time, as many are let through as there are probes, and the state
+// changes once.
+func TestProbesAtOnce(t *testing.T) {
+	const rounds, callers, probes = 100, 32, 3
+	var now atomic.Int64
+	var begun, closed atomic.Int32
+	b, err := NewBreaker(BreakerConfig{Run: 1, Probes: probes, Now: func() time.Duration { return time.Duration(now.Load()) },
+		Hooks: weir.Hooks{LimitChanged: func(_ string, _, to int64, _ string) {
+			switch to {
+			case probes:
+				begun.Add(1)
+			case -1:
+				closed.Add(1)
+			}
+		}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range rounds {
+		mustAdmit(t, b, weir.Work{}).Done(weir.Failed)
+		now.Add(int64(5 * time.Second))
+		admitted := make(chan weir.Permit, callers)
+		var group sync.WaitGroup
+		for range callers {
+			group.Go(func() {
+				if p, err := b.TryAdmit(weir.Work{}); err == nil {
+					admitted <- p
+				}
+			})
+		}
+		group.Wait()
+		close(admitted)
+		if len(admitted) != probes {
+			t.Fatalf("%d of %d are let through, want %d", len(admitted), callers, probes)
+		}
+		for p := range admitted {
+			group.Go(func() { p.Done(weir.OK) })
+		}
+		group.Wait()
+	}
+	if begun.Load() != rounds || closed.Load() != rounds {
+		t.Errorf("half-open %d times, and closed %d times; want %d", begun.Load(), closed.Load(), rounds)
+	}
+}
+
+// Hooks may ask the breaker that calls them.
+func TestBreakerHooksMayAsk(t *testing.T) {
+	var b *Breaker
+	var saw []State
+	ask := func() { saw = append(saw, b.State()) }
+	b, err := NewBreaker(BreakerConfig{Run: 1, Hooks: weir.Hooks{
+		Admitted:     func(string, weir.Work, time.Duration) { ask() },
+		Rejected:     func(weir.Work, *weir.Rejection) { ask() },
+		Done:         func(string, weir.Outcome, time.Duration) { ask() },
+		LimitChanged: func(string, int64, int64, string) { ask() },
+	}, Now: func() time.Duration { return 0 }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustAdmit(t, b, weir.Work{}).Done(weir.Failed)
+	if _, err := b.TryAdmit(weir.Work{}); err == nil {
+		t.Error("an open breaker admits")
+	}
+	if want := []State{Closed, Open, Open, Open}; !slices.Equal(saw, want) {
+		t.Errorf("the hooks saw %v, want %v", saw, want)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -120,6 +121,136 @@ func TestDoRefusedHere(t *testing.T) {
 	}
 	if s := c.Targets()[0]; s.Guard.Admitted != 0 || s.RetriesLeft != 5 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// A breaker that opens between two attempts ends the call. The attempt that it refuses is not charged.
+func TestDoWhenTheGuardOpens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := mustCaller(t, CallerConfig{Guard: GuardBreaker, Breaker: BreakerConfig{Run: 2}, Retry: Retry{Attempts: 7}})
+		n := 0
+		err := c.Do(t.Context(), "a", weir.Work{}, true, func(context.Context) error { n++; return errOverload })
+		if r := weir.AsRejection(err); n != 2 || r == nil || r.Rule != "open" {
+			t.Errorf("%d attempts, %v; want two, and then a refusal", n, err)
+		}
+		if left := c.Targets()[0].RetriesLeft; left != 4 {
+			t.Errorf("%d retries left, want 4", left)
+		}
+	})
+}
+
+// Retries around retries multiply nothing: the budget allows each layer a tenth.
+func TestRetriesInRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := mustCaller(t, CallerConfig{Guard: NoGuard})
+		n := 0
+		const calls = 1000
+		for range calls {
+			_ = c.Do(t.Context(), "a", weir.Work{}, true, func(ctx context.Context) error {
+				return c.Do(ctx, "a", weir.Work{}, true, func(context.Context) error { n++; return context.DeadlineExceeded })
+			})
+			time.Sleep(10 * time.Millisecond)
+		}
+		if n > calls*125/100 || n < calls*11/10 {
+			t.Errorf("%d attempts for %d calls, want 1.1 to 1.25 for each", n, calls)
+		}
+	})
+}
+
+// gateFunc is a gate that is a function.
+type gateFunc func(context.Context) (weir.Permit, error)
+
+func (f gateFunc) Admit(ctx context.Context, _ weir.Work) (weir.Permit, error) { return f(ctx) }
+
+// rude is an error that panics when somebody asks what it is.
+type rude struct{}
+
+func (rude) Error() string { return "rude" }
+func (rude) Is(error) bool { panic("asked") }
+
+// A probe that ends without a result gives its place back, however it ends, and no other place with it.
+func TestProbesGiveTheirPlacesBack(t *testing.T) {
+	do := func(fn func(ctx context.Context, leave func()) error) func(context.Context, func(), *Caller) {
+		return func(ctx context.Context, leave func(), c *Caller) {
+			_ = c.Do(ctx, "a", weir.Work{}, true, func(ctx context.Context) error { return fn(ctx, leave) })
+		}
+	}
+	nothing := do(func(context.Context, func()) error {
+		return errors.New("sent, although the own limit did not admit it")
+	})
+	leaves := func(ctx context.Context, leave func()) error { leave(); return ctx.Err() }
+	admit := func(c *Caller) (weir.Permit, error) {
+		call := c.Start("a", time.Time{}, false)
+		return call.Gate().Admit(context.Background(), weir.Work{})
+	}
+	end := func(end func(weir.Permit)) func(context.Context, func(), *Caller) {
+		return func(_ context.Context, _ func(), c *Caller) {
+			if p, err := admit(c); err == nil {
+				end(p)
+			}
+		}
+	}
+	for _, tt := range []struct {
+		name  string
+		own   func(ctx context.Context, leave func()) error // of the own limit; nil: it admits
+		probe func(ctx context.Context, leave func(), c *Caller)
+	}{
+		{"panics", nil, do(func(ctx context.Context, _ func()) error { return panics(ctx) })},
+		{"ends its goroutine", nil, do(func(context.Context, func()) error { runtime.Goexit(); return nil })},
+		{"ends with an error that panics", nil, do(func(context.Context, func()) error { return rude{} })},
+		{"its caller leaves", nil, do(leaves)},
+		{"its caller had left before", nil, func(ctx context.Context, leave func(), c *Caller) { leave(); nothing(ctx, leave, c) }},
+		{"calls again through the same guard, and its caller leaves", nil, func(ctx context.Context, leave func(), c *Caller) {
+			_ = c.Do(ctx, "a", weir.Work{}, true, func(ctx context.Context) error {
+				return c.Do(ctx, "a", weir.Work{}, true, func(ctx context.Context) error { return leaves(ctx, leave) })
+			})
+		}},
+		{"the own limit refuses it", func(context.Context, func()) error { return &weir.Rejection{Gate: "own", Reason: weir.ReasonLimit} }, nothing},
+		{"its caller leaves the own limit's room", leaves, nothing},
+		{"the own limit panics", func(context.Context, func()) error { panic("own") }, nothing},
+		{"is not sent", nil, end(weir.Permit.Cancel)},
+		{"says nothing", nil, end(func(p weir.Permit) { p.Done(weir.NoSample) })},
+		{"is given back thrice", nil, end(func(p weir.Permit) { p.Done(weir.Abandoned); p.Cancel(); p.Done(weir.Failed) })},
+		{"is only asked about", nil, func(_ context.Context, _ func(), c *Caller) { c.Targets() }},
+	} {
+		var now time.Duration
+		probing := false
+		ctx, leave := context.WithCancel(t.Context())
+		own := gateFunc(func(ctx context.Context) (weir.Permit, error) {
+			if !probing || tt.own == nil {
+				return weir.Permit{}, nil
+			}
+			return weir.Permit{}, tt.own(ctx, leave)
+		})
+		c := mustCaller(t, CallerConfig{Guard: GuardBreaker, Breaker: BreakerConfig{Run: 1, Probes: 1}, Limit: own,
+			Retry: Retry{Attempts: 1}, Now: func() time.Duration { return now }})
+		_ = c.Do(ctx, "a", weir.Work{}, true, func(context.Context) error { return errOverload })
+		now, probing = 5*time.Second, true
+		var group sync.WaitGroup
+		group.Add(1)
+		go func() { // not Go of the group, which must not panic
+			defer group.Done()
+			defer func() { _ = recover() }()
+			tt.probe(ctx, leave, c)
+		}()
+		group.Wait()
+		probing = false
+		leave()
+		if s := c.Targets()[0].Guard; s.Limit != 1 || s.InFlight != 0 {
+			t.Errorf("a probe %s: %s, %d in flight; want it half-open", tt.name, s.LimitReason, s.InFlight)
+			continue
+		}
+		p, err := admit(c)
+		if err != nil {
+			t.Errorf("a probe %s: its place is not free: %v", tt.name, err)
+		}
+		_, err = admit(c)
+		if r := weir.AsRejection(err); r == nil || r.Rule != "half_open" || r.RetryAfter != 0 || !r.Retryable {
+			t.Errorf("a probe %s: the only place is taken, and then %+v", tt.name, err)
+		}
+		if p.Done(weir.OK); c.Targets()[0].Guard.Limit != -1 {
+			t.Errorf("a probe %s: %s after a good one", tt.name, c.Targets()[0].Guard.LimitReason)
+		}
 	}
 }
 

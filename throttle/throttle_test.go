@@ -247,6 +247,8 @@ func TestConfigs(t *testing.T) {
 		{CallerConfig{Targets: -1, Guard: 9, Retry: Retry{Attempts: 50, Backoff: time.Minute, MaxBackoff: time.Second}, Throttle: Config{K: 0.1}},
 			[]string{"Targets", "Guard", "Retry.Attempts", "Retry.MaxBackoff", "Throttle.K"}},
 		{CallerConfig{Retry: Retry{QuotaBackoff: time.Minute}}, []string{"Retry.MaxQuotaBackoff: 10s will not do; must not be below QuotaBackoff, which is 1m0s"}},
+		{BreakerConfig{Rate: math.NaN(), Open: math.MaxInt64}, []string{"Rate: NaN", "Open"}},
+		{CallerConfig{Retry: Retry{Attempts: -1, Backoff: -1, MaxTold: -1}}, []string{"Retry.Attempts", "Retry.Backoff", "Retry.MaxTold"}},
 		{CallerConfig{Retry: Retry{QuotaBackoff: -1, MaxQuotaBackoff: 2 * time.Hour}}, []string{"Retry.QuotaBackoff", "Retry.MaxQuotaBackoff"}},
 	} {
 		err := try(tt.cfg)

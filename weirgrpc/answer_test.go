@@ -302,3 +302,94 @@ func TestClientGivesUnsentRetriesBack(t *testing.T) {
 		taken = nil
 	}
 }
+
+// answering is a stream whose first answer has come.
+type answering struct{ grpc.ClientStream }
+
+func (answering) RecvMsg(any) error { return nil }
+
+// What becomes of a breaker by what its only probe ends with.
+func TestClientProbes(t *testing.T) {
+	const open, halfOpen, closed = 0, 1, -1
+	desc := &grpc.StreamDesc{ServerStreams: true}
+	cancelled := status.Error(codes.Canceled, "left")
+	unary := func(end func(leave context.CancelFunc) error) func(*Client, context.Context, context.CancelFunc) {
+		return func(c *Client, ctx context.Context, leave context.CancelFunc) {
+			_ = c.unary(ctx, "/shop.Cart/Get", nil, nil, nil, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return end(leave) })
+		}
+	}
+	// The second function has the stream that was opened, and what tells of its end.
+	stream := func(end func(leave context.CancelFunc) error, use func(s grpc.ClientStream, finish func(error))) func(*Client, context.Context, context.CancelFunc) {
+		return func(c *Client, ctx context.Context, leave context.CancelFunc) {
+			var finish func(error)
+			s, err := c.stream(ctx, desc, nil, "/shop.Cart/List", func(_ context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+				for _, o := range opts {
+					if o, ok := o.(grpc.OnFinishCallOption); ok {
+						finish = o.OnFinish
+					}
+				}
+				return answering{}, end(leave)
+			})
+			if err == nil && use != nil {
+				use(s, finish)
+			}
+		}
+	}
+	says := func(err error) func(context.CancelFunc) error { return func(context.CancelFunc) error { return err } }
+	leaves := func(leave context.CancelFunc) error { leave(); return cancelled }
+	panics := func(context.CancelFunc) error { panic("below") }
+	for _, tt := range []struct {
+		name  string
+		probe func(*Client, context.Context, context.CancelFunc)
+		want  int64
+	}{
+		{"an answer", unary(says(nil)), closed},
+		{"overload", unary(says(status.Error(codes.Unavailable, "no"))), open},
+		{"a caller who leaves", unary(leaves), halfOpen},
+		{"a call that the server cancels", unary(says(cancelled)), halfOpen},
+		{"a panic", unary(panics), halfOpen},
+		{"a stream that cannot be opened", stream(says(status.Error(codes.Unavailable, "no")), nil), open},
+		{"a stream whose caller leaves before it is open", stream(leaves, nil), halfOpen},
+		{"a stream whose caller leaves before the first answer", stream(says(nil), func(_ grpc.ClientStream, finish func(error)) { finish(cancelled) }), halfOpen},
+		{"a stream that panics", stream(panics, nil), halfOpen},
+		{"a stream that is answered and goes on", stream(says(nil), func(s grpc.ClientStream, _ func(error)) { _ = s.RecvMsg(nil) }), closed},
+	} {
+		var now time.Duration
+		c := &Client{Caller: weir.Must(throttle.NewCaller(throttle.CallerConfig{
+			Guard: throttle.GuardBreaker, Breaker: throttle.BreakerConfig{Run: 1, Probes: 1}, Retry: throttle.Retry{Attempts: 1}, Now: func() time.Duration { return now },
+		}))}
+		ctx, leave := context.WithCancel(t.Context())
+		unary(says(status.Error(codes.Unavailable, "no")))(c, ctx, leave)
+		now = 5 * time.Second
+		func() {
+			defer func() { _ = recover() }()
+			tt.probe(c, ctx, leave)
+		}()
+		leave()
+		guard := c.Caller.Targets()[0].Guard
+		if guard.Limit != tt.want {
+			t.Errorf("%s: %s", tt.name, guard.LimitReason)
+		}
+		if unary(says(nil))(c, t.Context(), leave); tt.want == halfOpen && c.Caller.Targets()[0].Guard.Limit != closed {
+			t.Errorf("%s: no place for another probe: %s", tt.name, c.Caller.Targets()[0].Guard.LimitReason)
+		}
+	}
+}
+
+// An attempt has the context of its own call, with its values and with the deadline of a hook. That context ends with the call.
+func TestClientKeepsTheContext(t *testing.T) {
+	type key struct{}
+	c := &Client{Work: func(_ context.Context, _ string, w *weir.Work) { w.Deadline = time.Now().Add(time.Hour) }}
+	for i := range 3 {
+		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, i))
+		var inner context.Context
+		err := c.unary(ctx, "/shop.Cart/Get", nil, nil, nil, func(ctx context.Context, _ string, _, _ any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
+			inner = ctx
+			return ctx.Err()
+		})
+		if _, bounded := inner.Deadline(); err != nil || inner.Value(key{}) != i || !bounded || inner.Err() == nil || ctx.Err() != nil {
+			t.Errorf("call %d: %v, the value %v, a deadline %v, ended %v", i, err, inner.Value(key{}), bounded, inner.Err())
+		}
+		cancel()
+	}
+}
