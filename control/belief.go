@@ -182,8 +182,8 @@ func (b *Belief) Succeed(old Controller) bool {
 	return true
 }
 
-// keep returns what brings back all that is known now, but for the stretches under way.
-func (b *Belief) keep() (undo func()) {
+// checkpoint returns what brings back all that is known now, but for the stretches under way.
+func (b *Belief) checkpoint() (undo func()) {
 	before := *b
 	return func() {
 		now, next := b.now, b.next

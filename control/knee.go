@@ -499,8 +499,8 @@ func (s *shift) observe(side int, value, scatter float64) int {
 	return direction
 }
 
-// move moves the levels with a change that is expected.
-func (s *shift) move(by float64) {
+// offset moves the levels with a change that is expected.
+func (s *shift) offset(by float64) {
 	s.level[0] += by
 	s.level[1] += by
 }
@@ -534,7 +534,7 @@ func (k *Knee) dither(w *Window) Decision {
 			moved := k.at - (a.at+2*b.at+c.at)/4
 			move := k.gap.learn(e-price-curvature*moved, variance)
 			k.at += move
-			k.shift.move(move * min(max(e, 0), 1))
+			k.shift.offset(move * min(max(e, 0), 1))
 			reason = inWords(e)
 		}
 		copy(k.arms, k.arms[n-3:])

@@ -446,7 +446,7 @@ func TestShiftMovesAlongAndForgets(t *testing.T) {
 	var s shift
 	s.observe(0, 5, 0)
 	s.observe(1, 6, 0)
-	s.move(1) // the limit's own move
+	s.offset(1) // the limit's own move
 	for range 3 {
 		if s.observe(0, 6, 0) != 0 || s.observe(1, 7, 0) != 0 {
 			t.Fatal("it took its own move for a shift")

@@ -114,7 +114,7 @@ func (l *LagMap) Update(w *Window) Decision {
 	lag, name, known := l.reader.read(w)
 	why := fmt.Sprintf("lag %.0f", lag)
 	if known {
-		l.move(l.wanted(lag, w))
+		l.approach(l.wanted(lag, w))
 		why += beyond(w, int64(l.limit), lag)
 	} else {
 		l.limit, why = l.reader.without(l.limit)
@@ -127,16 +127,16 @@ func (l *LagMap) Update(w *Window) Decision {
 // the limit is on its way out: it is no reason to shrink the others, too.
 func (l *LagMap) wanted(lag float64, w *Window) float64 {
 	if w.Within == nil {
-		return l.at(lag)
+		return l.limitFor(lag)
 	}
 	return float64(levelOf(l.cfg.Min, l.cfg.Max, func(limit int64) bool {
-		_, part := left(w, limit, lag)
-		return float64(limit) <= l.at(part)
+		_, part := partWithin(w, limit, lag)
+		return float64(limit) <= l.limitFor(part)
 	}))
 }
 
-// left returns what keys hold up to the limit, and the part of the lag that this is.
-func left(w *Window, limit int64, lag float64) (held, part float64) {
+// partWithin returns what keys hold up to the limit, and the part of the lag that this is.
+func partWithin(w *Window, limit int64, lag float64) (held, part float64) {
 	held, all := w.Within(limit)
 	if held >= all {
 		return held, lag
@@ -149,7 +149,7 @@ func beyond(w *Window, limit int64, lag float64) string {
 	if w.Within == nil {
 		return ""
 	}
-	_, part := left(w, limit, lag)
+	_, part := partWithin(w, limit, lag)
 	return fmt.Sprintf(", %.0f of it beyond the limit", lag-part)
 }
 
@@ -159,8 +159,8 @@ func levelOf(low, high int64, ok func(int64) bool) int64 {
 	return low + int64(sort.Search(int(high-low), func(i int) bool { return !ok(low + 1 + int64(i)) }))
 }
 
-// at returns the limit that the lag calls for.
-func (l *LagMap) at(lag float64) float64 {
+// limitFor returns the limit that the lag calls for.
+func (l *LagMap) limitFor(lag float64) float64 {
 	low, high := float64(l.cfg.Min), float64(l.cfg.Max)
 	lag = min(max(lag, l.cfg.Target), l.cfg.Critical)
 	// The product comes first: for whole numbers it is exact. A quotient that is a
@@ -168,8 +168,8 @@ func (l *LagMap) at(lag float64) float64 {
 	return math.Floor(low + product(high-low, l.cfg.Critical-lag)/(l.cfg.Critical-l.cfg.Target))
 }
 
-// move moves the limit towards the one wanted, as far as the damping allows.
-func (l *LagMap) move(wanted float64) {
+// approach moves the limit towards the one wanted, as far as the damping allows.
+func (l *LagMap) approach(wanted float64) {
 	low, high := float64(l.cfg.Min), float64(l.cfg.Max)
 	if wanted > low && wanted < high && math.Abs(wanted-l.limit) < l.cfg.Hysteresis*l.limit {
 		return
@@ -335,7 +335,7 @@ func (d *Drain) wanted(busy, lag float64, w *Window) float64 {
 	keys := now / w.MeanInFlight
 	// spare is how much more all keys may hold than they would under a limit.
 	spare := func(limit int64) float64 {
-		held, part := left(w, limit, lag)
+		held, part := partWithin(w, limit, lag)
 		return product(keys, d.cfg.shrink(busy, part)) - held
 	}
 	level := levelOf(d.cfg.Min, d.cfg.Max, func(limit int64) bool { return spare(limit) >= 0 })

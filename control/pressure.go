@@ -187,7 +187,7 @@ func (c *Capped) ask(w *Window) {
 	var undo func()
 	if c.bound && c.saver != nil {
 		before = c.saver.Save()
-		undo = c.keep(before)
+		undo = c.checkpoint(before)
 	}
 	want := c.inner.Update(w)
 	if undo != nil && c.saver.Save().Limit > before.Limit {
@@ -202,10 +202,10 @@ func (c *Capped) ask(w *Window) {
 	}
 }
 
-// keep returns what brings back what inner knows now.
-func (c *Capped) keep(state State) (undo func()) {
+// checkpoint returns what brings back what inner knows now.
+func (c *Capped) checkpoint(state State) (undo func()) {
 	if b, ok := c.inner.(*Belief); ok {
-		return b.keep() // a state is less than a belief: many would blur it
+		return b.checkpoint() // a state is less than a belief: many would blur it
 	}
 	return func() { c.saver.Restore(state) }
 }

@@ -125,7 +125,7 @@ func (v *Vegas) step(o observation) {
 		return
 	}
 	var next float64
-	if next, v.why = v.judge(o); next != v.limit {
+	if next, v.why = v.limitFor(o); next != v.limit {
 		next = within(next, v.cfg.Min, v.cfg.Max)
 		next = product(1-v.cfg.Smoothing, v.limit) + product(v.cfg.Smoothing, next)
 		v.set(next) // a mean of two 15s may be 14.99
@@ -141,8 +141,8 @@ func (v *Vegas) draw() {
 	}
 }
 
-// judge returns the limit that o calls for.
-func (v *Vegas) judge(o observation) (float64, string) {
+// limitFor returns the limit that o calls for.
+func (v *Vegas) limitFor(o observation) (float64, string) {
 	queue := math.Ceil(product(v.limit, 1-float64(v.minRTT)/float64(o.rtt)))
 	unit := logarithm(v.limit)
 	switch {
