@@ -215,8 +215,8 @@ func (d *demand) units() (sum float64) {
 	return sum
 }
 
-// judge closes an interval.
-func (d *demand) judge(now time.Duration) {
+// endInterval closes an interval.
+func (d *demand) endInterval(now time.Duration) {
 	for class := Unwaiting; class < Classes; class++ {
 		if d.crowd(class) == 1 {
 			d.fed[class+1] = now

@@ -72,8 +72,8 @@ func (s *standing) judge(now, interval time.Duration) {
 		return
 	}
 	s.is = s.judged && !draining(s.arrived, s.served)
-	s.flood.judge(s.judged, s.served)
-	s.demand.judge(now)
+	s.flood.endInterval(s.judged, s.served)
+	s.demand.endInterval(now)
 	s.came, s.went = fading*s.came+float64(s.arrived), fading*s.went+float64(s.served)
 	s.promising = promising(s.came, s.went)
 	s.newest = s.newest && (s.is || !s.judged)
@@ -178,8 +178,8 @@ func (c *flood) countFirst(first bool) {
 	}
 }
 
-// judge closes an interval in which so many were served.
-func (c *flood) judge(judged bool, served int) {
+// endInterval closes an interval in which so many were served.
+func (c *flood) endInterval(judged bool, served int) {
 	above := 0
 	for i := Classes - 1; i >= 0; i-- {
 		above += c.came[i]
