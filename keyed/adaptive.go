@@ -170,7 +170,7 @@ func (l *Adaptive) pin(w weir.Work) (*pool, *limit.Limiter, error) {
 	if l.part != nil {
 		part = l.part(w)
 	}
-	p, parts, refused := l.find(key)
+	p, parts, refused := l.pinKnown(key)
 	if p == nil && refused == nil {
 		p, parts, refused = l.enter(key)
 	}

@@ -15,14 +15,15 @@ import (
 	"github.com/weir-go/weir/limit"
 )
 
-// find pins the pool of a key. All results are nil if the key is not known.
-func (l *Adaptive) find(key string) (*pool, map[string]*limit.Limiter, *weir.Rejection) {
+// pinKnown pins the pool of a key. All results are nil if the key is not known.
+func (l *Adaptive) pinKnown(key string) (*pool, map[string]*limit.Limiter, *weir.Rejection) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.known(key)
+	return l.pinKnownLocked(key)
 }
 
-func (l *Adaptive) known(key string) (*pool, map[string]*limit.Limiter, *weir.Rejection) {
+// pinKnownLocked is pinKnown with the lock held.
+func (l *Adaptive) pinKnownLocked(key string) (*pool, map[string]*limit.Limiter, *weir.Rejection) {
 	if l.closed {
 		return nil, nil, l.front.Draining()
 	}
@@ -51,7 +52,7 @@ func (l *Adaptive) enter(key string) (*pool, map[string]*limit.Limiter, *weir.Re
 		build, version, past := l.newParts, l.version, l.past(key)
 		l.mu.Unlock()
 		if !l.place() { // after past: the memory of an evicted key may push out this key's
-			if p, parts, refused := l.find(key); p != nil || refused != nil { // made meanwhile
+			if p, parts, refused := l.pinKnown(key); p != nil || refused != nil { // made meanwhile
 				return p, parts, refused
 			}
 			return nil, nil, l.keysInUse()
@@ -62,7 +63,7 @@ func (l *Adaptive) enter(key string) (*pool, map[string]*limit.Limiter, *weir.Re
 		}
 		made := &pool{key: key, parts: parts}
 		l.mu.Lock()
-		if p, parts, refused := l.known(key); p != nil || refused != nil {
+		if p, parts, refused := l.pinKnownLocked(key); p != nil || refused != nil {
 			l.mu.Unlock()
 			made.close()
 			return p, parts, refused
@@ -189,7 +190,7 @@ func (l *Adaptive) remember(evicted []*pool) {
 		p.close()
 		l.mu.Lock()
 		if l.leaving[p.key] == p { // or it came back and has left again
-			l.memory.keep(keys.NameOf(p.key), states, remembered*l.maxKeys)
+			l.memory.put(keys.NameOf(p.key), states, remembered*l.maxKeys)
 			delete(l.leaving, p.key)
 		}
 		l.mu.Unlock()
@@ -342,8 +343,8 @@ func (m *memory) find(key keys.Name) *memo {
 	return nil
 }
 
-// keep remembers the states of a key, and forgets the oldest beyond most.
-func (m *memory) keep(key keys.Name, states learned, most int) {
+// put remembers the states of a key, and forgets the oldest beyond most.
+func (m *memory) put(key keys.Name, states learned, most int) {
 	if states == nil || most <= 0 {
 		return
 	}

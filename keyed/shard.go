@@ -85,10 +85,10 @@ func (s *shard) pool(t slot.Ticket) *gate.Pool[use] { return &s.permits[t.ID()&1
 // settings first and then visits each shard, so no decision misses them.
 func (s *shard) settings() *settings { return s.gate.settings.Load() }
 
-// find returns the slot of a key. An unknown key becomes known. It reports
+// findOrAdd returns the slot of a key. An unknown key becomes known. It reports
 // false if there is no place: every key of this shard is in use, and the gate
 // has as many keys as it may.
-func (s *shard) find(set *settings, h uint64, n *keys.Name) (slot uint32, ok bool) {
+func (s *shard) findOrAdd(set *settings, h uint64, n *keys.Name) (slot uint32, ok bool) {
 	if slot, ok := s.table.Find(h, n); ok {
 		return slot, true
 	}
@@ -157,7 +157,7 @@ func (s *shard) quick(a *arrival) (p weir.Permit, ok bool) {
 	if set.oversize(&a.name, a.cost) {
 		return p, false
 	}
-	slot, ok := s.find(set, a.hash, &a.name)
+	slot, ok := s.findOrAdd(set, a.hash, &a.name)
 	if !ok || s.table.At(slot).Is(keys.Waiting) {
 		return p, false
 	}
@@ -175,7 +175,7 @@ func (s *shard) decide(w *weir.Work, a *arrival, out *gate.Answers) (p weir.Perm
 	if set.oversize(&a.name, a.cost) {
 		return p, s.oversize(set, a), true
 	}
-	slot, ok := s.find(set, a.hash, &a.name)
+	slot, ok := s.findOrAdd(set, a.hash, &a.name)
 	if !ok {
 		return p, nil, false
 	}

@@ -82,10 +82,10 @@ func (g *Pools) schedule(now, length time.Duration) {
 }
 
 // tick closes the window if it is over: measure, decide, apply.
-func (g *Pools) tick() { g.tell(g.ticked()) }
+func (g *Pools) tick() { g.deliver(g.ticked()) }
 
-// tell delivers the results of a change, with no lock held.
-func (g *Pools) tell(c gate.Change, answered gate.Answers) {
+// deliver delivers the results of a change, with no lock held.
+func (g *Pools) deliver(c gate.Change, answered gate.Answers) {
 	answered.Deliver()
 	g.front.Changed(c)
 }
@@ -347,7 +347,7 @@ func (g *Pools) Reconfigure(cfg Config) error {
 		return err
 	}
 	c, answered, err := g.reconfigure(cfg)
-	g.tell(c, answered)
+	g.deliver(c, answered)
 	return err
 }
 
@@ -378,7 +378,7 @@ func (g *Pools) Save() (control.State, bool) { return g.sizer.Save() }
 
 // Restore gives the controller what an earlier run has learned. A controller that
 // learns nothing ignores it.
-func (g *Pools) Restore(state control.State) { g.tell(g.restored(state)) }
+func (g *Pools) Restore(state control.State) { g.deliver(g.restored(state)) }
 
 func (g *Pools) restored(state control.State) (c gate.Change, out gate.Answers) {
 	g.sizer.Lock()

@@ -36,12 +36,12 @@ func (l *Limiter) Step() {
 	l.mu.Unlock()
 	answered.Deliver()
 	if due {
-		_ = l.tell(l.tick())
+		_ = l.deliver(l.tick())
 	}
 }
 
-// tell delivers the results of a change, with no lock held.
-func (l *Limiter) tell(c gate.Change, answered gate.Answers, err error) error {
+// deliver delivers the results of a change, with no lock held.
+func (l *Limiter) deliver(c gate.Change, answered gate.Answers, err error) error {
 	answered.Deliver()
 	l.front.Changed(c)
 	return err
@@ -87,7 +87,7 @@ func (l *Limiter) Reconfigure(cfg Config) error {
 	if err != nil {
 		return err
 	}
-	return l.tell(l.reconfigure(cfg, next))
+	return l.deliver(l.reconfigure(cfg, next))
 }
 
 func (l *Limiter) reconfigure(cfg Config, next control.Controller) (gate.Change, gate.Answers, error) {
@@ -155,7 +155,7 @@ func (l *Limiter) SetLimit(n int64) error {
 // change changes the limit between two windows. decide runs with the sizer locked
 // and returns the new limit, or false to leave it.
 func (l *Limiter) change(reason string, decide func() (int64, bool)) error {
-	return l.tell(l.changed(reason, decide))
+	return l.deliver(l.changed(reason, decide))
 }
 
 func (l *Limiter) changed(reason string, decide func() (int64, bool)) (gate.Change, gate.Answers, error) {
