@@ -355,7 +355,7 @@ func (m *Memory) overflowCell(index int, w *Window, at moment) *cell {
 	sh := &m.overflow.shard
 	t := sh.table.Load()
 	if float64(sh.used+1) > fullAt*float64(len(t.cells)) {
-		t = m.move(sh, at, false, leastCells)
+		t = m.rehash(sh, at, false, leastCells)
 	}
 	return m.add(sh, t, id, w, full(w, at))
 }
@@ -379,7 +379,7 @@ func (m *Memory) findOverflow(index int, w *Window) (s *cell, id uint64) {
 // purge forgets buckets that are full again. The overflow is locked.
 func (o *overflow) purge(m *Memory, at moment) {
 	if o.used > 0 {
-		m.move(&o.shard, at, true, leastCells)
+		m.rehash(&o.shard, at, true, leastCells)
 		o.any.Store(o.used > 0)
 	}
 }

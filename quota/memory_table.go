@@ -111,7 +111,7 @@ func (m *Memory) rebuild(sh *shard) *table {
 // those. The shard is locked.
 func (m *Memory) renew(sh *shard, at moment, least int) *table {
 	used := sh.used
-	t := m.move(sh, at, true, least)
+	t := m.rehash(sh, at, true, least)
 	m.count.Add(int64(sh.used - used))
 	m.purged.Add(uint64(used - sh.used))
 	return t
@@ -122,9 +122,9 @@ func (m *Memory) moments() moment {
 	return m.moment(m.now(), []Window{{Calendar: Calendar{Period: Day}}})
 }
 
-// move makes the next table, with at least so many cells. It marks buckets as moved one by
+// rehash makes the next table, with at least so many cells. It marks buckets as moved one by
 // one. A reader that finds the mark waits for the lock.
-func (m *Memory) move(sh *shard, at moment, forget bool, least int) *table {
+func (m *Memory) rehash(sh *shard, at moment, forget bool, least int) *table {
 	type keptBucket struct {
 		id    uint64
 		b     bucket

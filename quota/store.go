@@ -180,7 +180,7 @@ func (r *Request) decide(buckets []bucket, at moment) (d Decision) {
 			d = Decision{Window: i, Wait: Never}
 			continue
 		}
-		if wait := w.fill(b.lacks(w, cost, r.Debt), at); wait > d.Wait || wait == Never {
+		if wait := w.refillTime(b.lacks(w, cost, r.Debt), at); wait > d.Wait || wait == Never {
 			d = Decision{Window: i, Wait: wait}
 		}
 	}

@@ -18,7 +18,7 @@ import (
 // did not take is charged to the buckets of this process, or not at all. With a [Memory] it is
 // AdmitIn.
 func (q *Quota) AdmitAhead(ctx context.Context, w weir.Work) (weir.Permit, Answer, error) {
-	if !q.tabs.serve(q) {
+	if !q.tabs.enabledFor(q) {
 		return q.AdmitIn(ctx, Permissive, w)
 	}
 	set := q.settings.Load()
@@ -62,7 +62,7 @@ func (q *Quota) Owed(w weir.Work) time.Duration {
 	var d Decision
 	if q.memory != nil {
 		d, _ = q.charge(ctx, set, &w, &c, Permissive, 0)
-	} else if q.tabs.serve(q) {
+	} else if q.tabs.enabledFor(q) {
 		d, _, _ = q.tabs.charge(q, &c, 0)
 	}
 	return d.Wait
@@ -197,8 +197,8 @@ const (
 	fewTabs = 64
 )
 
-// serve reports whether accounts are kept: a store in the process needs none, and a gate on virtual time has no timer.
-func (ts *tabs) serve(q *Quota) bool { return q.memory == nil && q.front.Timed() }
+// enabledFor reports whether accounts are kept: a store in the process needs none, and a gate on virtual time has no timer.
+func (ts *tabs) enabledFor(q *Quota) bool { return q.memory == nil && q.front.Timed() }
 
 func (ts *tabs) moment() moment {
 	passed := time.Since(ts.epoch)
@@ -210,7 +210,7 @@ func (ts *tabs) moment() moment {
 func (ts *tabs) charge(q *Quota, c *bill, tokens float64) (d Decision, refused *weir.Rejection, known bool) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	t := ts.of(c.key)
+	t := ts.findOrAdd(c.key)
 	if t == nil {
 		return d, nil, false
 	}
@@ -235,8 +235,8 @@ func (ts *tabs) adjust(q *Quota, c *bill, tokens float64) bool {
 	return true
 }
 
-// of returns the account of a bucket, a new one if need be; nil if there is no place. The caller holds mu.
-func (ts *tabs) of(key string) *tab {
+// findOrAdd returns the account of a bucket, a new one if need be; nil if there is no place. The caller holds mu.
+func (ts *tabs) findOrAdd(key string) *tab {
 	if ts.closed {
 		return nil
 	}

@@ -127,9 +127,9 @@ func number(f float64) string {
 // not add up.
 func (w *Window) slack() float64 { return 1e-9*(1+w.Rate) + 1e-12*w.Burst }
 
-// fill returns how long tokens take to come back from at on, as exactly as a float64 can
+// refillTime returns how long tokens take to come back from at on, as exactly as a float64 can
 // say.
-func (w *Window) fill(tokens float64, at moment) time.Duration {
+func (w *Window) refillTime(tokens float64, at moment) time.Duration {
 	if tokens <= w.slack() {
 		return 0
 	}
@@ -153,12 +153,12 @@ func nanoseconds(ns float64) time.Duration {
 // Refill returns how long a bucket with so many tokens takes from now to be full, if none
 // are used. It returns Never if that is too far off.
 func (w Window) Refill(tokens float64, now time.Time) time.Duration {
-	return w.fill(w.Burst-tokens, moment{epoch: now})
+	return w.refillTime(w.Burst-tokens, moment{epoch: now})
 }
 
-// wait is fill in whole milliseconds. It rounds up: who comes back then is not too early.
+// wait is refillTime in whole milliseconds. It rounds up: who comes back then is not too early.
 func (w *Window) wait(tokens float64, at moment) time.Duration {
-	return roundUp(w.fill(tokens, at))
+	return roundUp(w.refillTime(tokens, at))
 }
 
 // roundUp rounds a wait up to whole milliseconds.

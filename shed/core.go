@@ -90,7 +90,7 @@ func (c *core) cursor(now time.Duration, n *counters) {
 	a := w.arrivals(now, n)
 	if now >= c.ends(&a) {
 		if w.readings > 0 { // or nothing is known of this window
-			c.level = min(w.move(c.rules.Cursor.Overload, c.level, &a), Levels-1)
+			c.level = min(w.nextLevel(c.rules.Cursor.Overload, c.level, &a), Levels-1)
 		}
 		w.restart(now, n)
 		a.total = a.total * windowAtLeast.Seconds() / a.seconds // as many a second as before
@@ -152,9 +152,9 @@ func (w *window) arrivals(now time.Duration, n *counters) (a arrivals) {
 	return a
 }
 
-// move decides how much to admit if as much arrives again. It returns the level
+// nextLevel decides how much to admit if as much arrives again. It returns the level
 // from which that much arrived, in one step, however far away that level is.
-func (w *window) move(overload float64, from Level, a *arrivals) Level {
+func (w *window) nextLevel(overload float64, from Level, a *arrivals) Level {
 	pressure := w.sum / float64(w.readings)
 	fell := w.before - pressure
 	was := w.overloaded
