@@ -247,8 +247,8 @@ func (c *compiler) link(p *Policy) {
 		g.retire.Store(int64(spec.retirement()))
 		signals := spec.sources()
 		g.signals.Store(&signals)
-		told := spec.told()
-		g.tells.Store(&told)
+		format := spec.quotaFormat()
+		g.format.Store(&format)
 		g.level.Store(uint32(spec.Mode.level()))
 		g.requests.Store(spec.countsRequests())
 	}

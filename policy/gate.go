@@ -38,7 +38,7 @@ type Gate struct {
 	level     atomic.Uint32
 	hooks     atomic.Pointer[gateHooks]
 	signals   atomic.Pointer[[]string]
-	tells     atomic.Pointer[told] // of a quota
+	format    atomic.Pointer[quotaFormat] // of a quota
 
 	refused  gate.Refusals // what was refused, by reason
 	observed gate.Refusals // what would have been refused
@@ -340,22 +340,22 @@ func (g *Gate) Quota() *quota.Quota {
 	return q
 }
 
-// told is how answers report a quota, in the words of QuotaSpec.
-type told struct{ headers, unit string }
+// quotaFormat is how answers report a quota, in the words of QuotaSpec.
+type quotaFormat struct{ headers, unit string }
 
 // QuotaHeaders says which headers of answers report the quota. It is a word of QuotaSpec.Headers,
 // empty for gates of other mechanisms.
-func (g *Gate) QuotaHeaders() string { return g.told().headers }
+func (g *Gate) QuotaHeaders() string { return g.quotaFormat().headers }
 
 // QuotaUnit returns the unit of the quota in answers. It is a word of QuotaSpec.Unit, empty for
 // gates of other mechanisms.
-func (g *Gate) QuotaUnit() string { return g.told().unit }
+func (g *Gate) QuotaUnit() string { return g.quotaFormat().unit }
 
-func (g *Gate) told() told {
-	if t := g.tells.Load(); t != nil {
-		return *t
+func (g *Gate) quotaFormat() quotaFormat {
+	if f := g.format.Load(); f != nil {
+		return *f
 	}
-	return told{}
+	return quotaFormat{}
 }
 
 var (

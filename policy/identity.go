@@ -92,8 +92,8 @@ type asker struct {
 	trusted bool
 }
 
-// fill sets the identity of w, and reports whether the peer is trusted.
-func (id *identity) fill(w *weir.Work, v *View, m *match) bool {
+// readInto sets the identity of w, and reports whether the peer is trusted.
+func (id *identity) readInto(w *weir.Work, v *View, m *match) bool {
 	a := asker{View: v, match: m, trusted: id.trustsPeer(v)}
 	w.Tenant = id.read(&id.tenant, &a)
 	w.User = id.read(&id.user, &a)

@@ -90,7 +90,7 @@ func (p *Policy) MatchView(v *View) (rt *Route, w weir.Work) {
 	rt, m := p.matcher.find(v)
 	w = rt.orNone().work
 	w.Write = rt.writes(v.Method)
-	trusted := p.identity.fill(&w, v, m)
+	trusted := p.identity.readInto(&w, v, m)
 	m.free()
 	if rt != nil && trusted {
 		rt.charging.charge(&w, v.Header)

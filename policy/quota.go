@@ -240,12 +240,12 @@ func (c *compiler) checkStore(at fault.Path, s *QuotaSpec) {
 	}
 }
 
-// told returns how answers report the quota. It is empty for a gate without one.
-func (g *GateSpec) told() told {
+// quotaFormat returns how answers report the quota. It is empty for a gate without one.
+func (g *GateSpec) quotaFormat() quotaFormat {
 	if g.Quota == nil {
-		return told{}
+		return quotaFormat{}
 	}
-	return told{cmp.Or(g.Quota.Headers, "ratelimit"), cmp.Or(g.Quota.Unit, "requests")}
+	return quotaFormat{cmp.Or(g.Quota.Headers, "ratelimit"), cmp.Or(g.Quota.Unit, "requests")}
 }
 
 // quotaKind names a quota with where its buckets are, which it keeps.

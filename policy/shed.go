@@ -90,16 +90,16 @@ func (c *compiler) shedConfig(name string) shed.Config {
 	s := c.spec.Gates[name].Shed
 	cfg := s.config()
 	cfg.Name, cfg.Hooks, cfg.Now = name, c.hooks(), c.opts.Now
-	if of := s.of(); of != (pressing{}) {
-		cfg.Pressure = c.load(of).pressure
+	if g := s.pressureGate(); g != (pressing{}) {
+		cfg.Pressure = c.load(g).pressure
 		return cfg
 	}
 	cfg.Signals, cfg.Heed = c.sourceOf(s.Signals), s.Signals
 	return cfg
 }
 
-// of returns the gate whose load or wait is the pressure, or the zero value if there is none.
-func (s *ShedSpec) of() pressing {
+// pressureGate returns the gate whose load or wait is the pressure, or the zero value if there is none.
+func (s *ShedSpec) pressureGate() pressing {
 	switch {
 	case s.WaitOf == "":
 		return pressing{gate: s.LoadOf}
