@@ -370,8 +370,8 @@ func (w *world) gather(c *class) {
 	}
 }
 
-// ask sends a client's next request.
-func (w *world) ask(c *client) {
+// requestNext sends a client's next request.
+func (w *world) requestNext(c *client) {
 	if w.now < w.end {
 		w.request(c.class, c.tenant, c.index+1)
 	}

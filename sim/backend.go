@@ -94,8 +94,8 @@ func (b *Backend) model() station.Law {
 	return station.Law{Slots: b.Cores}
 }
 
-// left returns how much of its capacity the backend has in a phase.
-func (b *Backend) left(scale float64) float64 {
+// capacityLeft returns how much of its capacity the backend has in a phase.
+func (b *Backend) capacityLeft(scale float64) float64 {
 	if b.Law == "pool" && b.Loses != "speed" && scale > 0 {
 		return float64(workersLeft(b.Workers, scale)) / float64(b.Workers)
 	}

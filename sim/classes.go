@@ -192,8 +192,8 @@ func (s *Scenario) Only(class string, part float64) *Scenario {
 	return c
 }
 
-// left is the part of its rate that a class comes at.
-func (c *Class) left() float64 {
+// ratePart is the part of its rate that a class comes at.
+func (c *Class) ratePart() float64 {
 	switch {
 	case c.silent:
 		return 0

@@ -442,7 +442,7 @@ func (r *Result) settle(g *Goal) float64 {
 	s := r.window(g)
 	level := cmp.Or(g.Level, .95)
 	target := math.Min(share(float64(s.Offered), (s.To-s.From).Seconds()), s.Capacity)
-	return r.first(s, target, func(b *bin) float64 {
+	return r.firstSurplus(s, target, func(b *bin) float64 {
 		return float64(b.good) - level*target*r.binWidth.Seconds()
 	})
 }
@@ -453,7 +453,7 @@ func (r *Result) calm(g *Goal) float64 {
 	s := r.window(g)
 	level := cmp.Or(g.Level, .01)
 	rate := share(float64(s.Attempts), (s.To - s.From).Seconds())
-	return r.first(s, rate, func(b *bin) float64 {
+	return r.firstSurplus(s, rate, func(b *bin) float64 {
 		return level*float64(b.attempts) - float64(b.refused)
 	})
 }
@@ -463,7 +463,7 @@ func (r *Result) refill(g *Goal) float64 {
 	s := r.window(g)
 	level := cmp.Or(g.Level, .9)
 	rate := share(float64(s.Offered+s.Hits), (s.To - s.From).Seconds())
-	return r.first(s, rate, func(b *bin) float64 {
+	return r.firstSurplus(s, rate, func(b *bin) float64 {
 		return float64(b.hits) - level*float64(b.hits+b.offered)
 	})
 }
@@ -478,9 +478,9 @@ func (r *Result) limitRise(g *Goal) float64 {
 	return share(s.Limit.Max, float64(r.bins[before].limit))
 }
 
-// first returns the time from the start of a stretch to the first bin with a surplus that stays.
+// firstSurplus returns the time from the start of a stretch to the first bin with a surplus that stays.
 // The sum of the surplus from there on is not negative, over a window and over the rest.
-func (r *Result) first(s *Summary, rate float64, surplus func(*bin) float64) float64 {
+func (r *Result) firstSurplus(s *Summary, rate float64, surplus func(*bin) float64) float64 {
 	from, to := int(s.From/r.binWidth), min(int(s.To/r.binWidth), len(r.bins))
 	length := max(settleWindow, time.Duration(share(settleRequests, rate)*1e9))
 	width := max(1, min(int(length/r.binWidth), to-from))

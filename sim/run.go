@@ -95,7 +95,7 @@ func newWorld(s *Scenario, seed uint64, opts *Options) (*world, error) {
 	if s.Requests == 0 {
 		w.requests = -1
 	}
-	w.stats = newStatistics(w.expectedEnd(), cmp.Or(max(0, opts.Columns), textColumns), s.windows(), s.Backend.Service.mean(), func(scale float64) float64 { return full * s.Backend.left(scale) })
+	w.stats = newStatistics(w.expectedEnd(), cmp.Or(max(0, opts.Columns), textColumns), s.windows(), s.Backend.Service.mean(), func(scale float64) float64 { return full * s.Backend.capacityLeft(scale) })
 	if s.Consumer != nil {
 		w.consumer = newConsumer(s.Consumer, func() time.Duration { return w.now })
 	}
@@ -132,9 +132,9 @@ func (w *world) addClasses(s *Scenario, full float64, seed uint64) {
 	}
 	for i := range s.Traffic {
 		spec := &s.Traffic[i]
-		spans := layOut(s.Phases, s.Repeat, full, spec.left()*share(spec.share(), shares))
+		spans := layOut(s.Phases, s.Repeat, full, spec.ratePart()*share(spec.share(), shares))
 		if len(spec.Phases) > 0 {
-			spans = layOut(spec.Phases, 1, full, spec.left())
+			spans = layOut(spec.Phases, 1, full, spec.ratePart())
 		}
 		w.classes = append(w.classes, newClass(i, spec, &s.Backend.Backend, spans, seed))
 	}

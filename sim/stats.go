@@ -319,7 +319,7 @@ func (r *Report) Series(run, n int) *Series {
 func (r *Report) capacityAt(run *Result, t time.Duration) float64 {
 	for _, s := range run.spans {
 		if s.from <= t && t < s.to {
-			return r.Capacity * r.Scenario.Backend.left(s.capacity) / s.work
+			return r.Capacity * r.Scenario.Backend.capacityLeft(s.capacity) / s.work
 		}
 	}
 	return r.Capacity

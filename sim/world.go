@@ -162,7 +162,7 @@ func (w *world) handle(ctx context.Context, e event) error {
 	case eventRetry:
 		w.launch(w.attempts[e.subject])
 	case eventClient:
-		w.ask(&w.clients[e.subject])
+		w.requestNext(&w.clients[e.subject])
 	case eventInner:
 		w.innerOver(w.attempts[e.subject])
 	case eventError:
