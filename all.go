@@ -534,7 +534,7 @@ func Nested(ctx context.Context, g Gate) (Permit, bool) {
 	n, _ := ctx.Value(carried.Permit{}).(*nest)
 	for ; n != nil; n = n.outer {
 		if covers(n.gate, g) && n.permit.Live() && n.root.permit.Live() {
-			return n.root.take()
+			return n.root.admit()
 		}
 	}
 	return Permit{}, false
@@ -571,8 +571,8 @@ func ridesOn(p Permit) *nest {
 // compared, such as a func, never are: comparing two of them would panic.
 func same(a, b Gate) bool { return reflect.ValueOf(a).Comparable() && a == b }
 
-// take admits one nested call on the slot of a root, if the bound allows.
-func (n *nest) take() (Permit, bool) {
+// admit admits one nested call on the slot of a root, if the bound allows.
+func (n *nest) admit() (Permit, bool) {
 	if n.riding.Add(1) > maxNested {
 		n.riding.Add(-1)
 		return Permit{}, false

@@ -68,7 +68,7 @@ func NewCaller(cfg CallerConfig) (*Caller, error) {
 // the work may be done twice: a method that is idempotent, or work that the caller knows to be so.
 // deadline is when the answer stops being useful, the zero time for never.
 func (c *Caller) Start(name string, deadline time.Time, safe bool) Call {
-	t := c.find(name)
+	t := c.findOrAdd(name)
 	t.budget.Request()
 	call := Call{caller: c, target: t, safe: safe, deadline: -1}
 	if !deadline.IsZero() {
@@ -126,8 +126,8 @@ func (c *Call) do(ctx context.Context, w weir.Work, fn func(context.Context) err
 	return a, err
 }
 
-// find returns what is known of a target, and makes room for one that is new.
-func (c *Caller) find(name string) *target {
+// findOrAdd returns what is known of a target, and makes room for one that is new.
+func (c *Caller) findOrAdd(name string) *target {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.targets[name]

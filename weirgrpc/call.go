@@ -290,8 +290,8 @@ func addressOf(a net.Addr) netip.Addr {
 	return policy.ParsePeer(a.String())
 }
 
-// left returns how long until a deadline, false if there is none.
-func left(ctx context.Context) (time.Duration, bool) {
+// timeLeft returns how long until a deadline, false if there is none.
+func timeLeft(ctx context.Context) (time.Duration, bool) {
 	at, ok := ctx.Deadline()
 	if !ok {
 		return 0, false

@@ -192,7 +192,7 @@ func (o *outgoing) attempt(p weir.Permit, invoke func(context.Context, ...grpc.C
 	var trailer metadata.MD
 	var server peer.Peer
 	o.call.Sent()
-	err := invoke(o.told(), grpc.Trailer(&trailer), grpc.Peer(&server))
+	err := invoke(o.attemptContext(), grpc.Trailer(&trailer), grpc.Peer(&server))
 	if err == nil {
 		p.Done(weir.OK)
 		return throttle.Answer{}, nil
@@ -236,8 +236,8 @@ func (o *outgoing) again(a throttle.Answer, err error) (bool, error) {
 	return true, nil
 }
 
-// told returns the context of the present attempt, with what the server should know.
-func (o *outgoing) told() context.Context {
+// attemptContext returns the context of the present attempt, with what the server should know.
+func (o *outgoing) attemptContext() context.Context {
 	if o.client.Quiet {
 		return o.ctx
 	}

@@ -72,7 +72,7 @@ func (s *clientStream) begin() error {
 // attempt opens a stream.
 func (s *clientStream) attempt(p weir.Permit) error {
 	s.call.Sent()
-	stream, err := s.open(s.told(), grpc.OnFinish(func(err error) { p.Done(answerTo(err, nil, true).Outcome) }))
+	stream, err := s.open(s.attemptContext(), grpc.OnFinish(func(err error) { p.Done(answerTo(err, nil, true).Outcome) }))
 	if err != nil {
 		return err
 	}

@@ -85,7 +85,7 @@ func (s *stream) SendHeader(md metadata.MD) error {
 
 // SendMsg implements [grpc.ServerStream].
 func (s *stream) SendMsg(m any) error {
-	if s.answers && s.first() {
+	if s.answers && s.markAnswered() {
 		s.call.Sample(weir.OK)
 		s.startGrace()
 	}
@@ -95,8 +95,8 @@ func (s *stream) SendMsg(m any) error {
 	return s.ServerStream.SendMsg(m)
 }
 
-// first reports whether nothing has been sent before.
-func (s *stream) first() bool {
+// markAnswered notes an answer, and reports whether it is the first.
+func (s *stream) markAnswered() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	first := !s.answered

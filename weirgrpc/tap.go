@@ -61,7 +61,7 @@ func (g *Guard) Tap(next grpctap.ServerInHandle) grpctap.ServerInHandle {
 
 func (g *Guard) tapIn(ctx context.Context, info *grpctap.Info) (context.Context, error) {
 	method := info.FullMethodName
-	if d, ok := left(ctx); !ok || d > g.longestTap || isHousekeeping(method) || !g.methods.has(method) {
+	if d, ok := timeLeft(ctx); !ok || d > g.longestTap || isHousekeeping(method) || !g.methods.has(method) {
 		g.tapped.passed.Add(1)
 		return ctx, nil
 	}

@@ -269,13 +269,13 @@ func (t *Transport) outgoing(r *http.Request, w *weir.Work, deadline time.Time) 
 		out.Body = body
 	}
 	if !t.Quiet {
-		out.Header = tell(r, w, deadline)
+		out.Header = outgoingHeader(r, w, deadline)
 	}
 	return &out, nil
 }
 
-// tell returns the headers of a request with what a server should know.
-func tell(r *http.Request, w *weir.Work, deadline time.Time) http.Header {
+// outgoingHeader returns the headers of a request with what a server should know.
+func outgoingHeader(r *http.Request, w *weir.Work, deadline time.Time) http.Header {
 	h := r.Header.Clone()
 	if h == nil {
 		h = http.Header{}
