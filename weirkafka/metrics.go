@@ -88,13 +88,14 @@ type wait struct {
 }
 
 func (w *waits) observe(database string, d time.Duration) {
-	one := w.find(database)
+	one := w.findOrAdd(database)
 	at, _ := slices.BinarySearch(waitBuckets[:], d.Seconds())
 	one.within[at].Add(1)
 	one.nanoseconds.Add(int64(d))
 }
 
-func (w *waits) find(database string) *wait {
+// findOrAdd returns the waits of a database, or those of all others if there is no place for it.
+func (w *waits) findOrAdd(database string) *wait {
 	if len(database) > longestLabel || database == OtherDatabases || !utf8.ValidString(database) {
 		return &w.other
 	}

@@ -59,7 +59,7 @@ func (r *round) findPartitions(ctx context.Context) error {
 	}
 	resp, err := req.RequestWith(ctx, r.lag.client)
 	if err != nil {
-		return fmt.Errorf("no broker says where topic %s is: %w", r.lag.cfg.Topics[0], told(ctx, err))
+		return fmt.Errorf("no broker says where topic %s is: %w", r.lag.cfg.Topics[0], whyNoAnswer(ctx, err))
 	}
 	for _, b := range resp.Brokers {
 		r.brokers[b.NodeID] = net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port)))
@@ -177,7 +177,7 @@ func (r *round) askCoordinator(ctx context.Context, group kmsg.OffsetFetchReques
 	resp, ok := shards[0].Resp.(*kmsg.OffsetFetchResponse)
 	switch {
 	case shards[0].Err != nil:
-		err = r.refused(told(ctx, shards[0].Err), "")
+		err = r.refused(whyNoAnswer(ctx, shards[0].Err), "")
 	case !ok || len(resp.Groups) != 1 || resp.Groups[0].Group != group.Group:
 		err = errors.New("no answer about that group")
 	case resp.Groups[0].ErrorCode != kerr.GroupIDNotFound.Code:
@@ -233,7 +233,7 @@ func (r *round) listOffsets(ctx context.Context, leader int32, led []*partition,
 	defer r.mu.Unlock()
 	resp, ok := answer.(*kmsg.ListOffsetsResponse)
 	if err != nil || !ok {
-		r.failAll(open, leader, what, told(ctx, err))
+		r.failAll(open, leader, what, whyNoAnswer(ctx, err))
 		return
 	}
 	for _, t := range resp.Topics {
@@ -300,8 +300,8 @@ func (r *round) refused(err error, topic string) error {
 	return err
 }
 
-// told returns why a request has no answer that can be used. If the reading's time was over, it says so first.
-func told(ctx context.Context, err error) error {
+// whyNoAnswer returns why a request has no answer that can be used. If the reading's time was over, it says so first.
+func whyNoAnswer(ctx context.Context, err error) error {
 	if err == nil {
 		return errNoAnswer
 	}

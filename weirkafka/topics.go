@@ -83,7 +83,7 @@ const sharedFor = time.Second
 // next returns a reading that t has not seen yet: the newest, or one that it makes itself.
 func (s *sharing) next(ctx context.Context, t *topicLag) (*reading, error) {
 	for {
-		r, own := s.take(t)
+		r, own := s.joinReading(t)
 		if own {
 			s.measure(ctx, r)
 			return r, nil
@@ -99,8 +99,8 @@ func (s *sharing) next(ctx context.Context, t *topicLag) (*reading, error) {
 	}
 }
 
-// take notes that t sees a reading. own says that t is to make it.
-func (s *sharing) take(t *topicLag) (r *reading, own bool) {
+// joinReading notes that t sees a reading. own says that t is to make it.
+func (s *sharing) joinReading(t *topicLag) (r *reading, own bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r = s.newest; r == nil || r == t.seen || r.old() {

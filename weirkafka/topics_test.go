@@ -89,7 +89,7 @@ func TestTopicsTogether(t *testing.T) {
 	all := c.lag(LagConfig{Group: "g", Topics: []string{"a", "b"}}).Topics()
 	a, b := all[0].(*topicLag), all[1].(*topicLag)
 	for _, leaves := range []bool{false, true} {
-		r, own := a.take(a)
+		r, own := a.joinReading(a)
 		if !own {
 			t.Fatal("a reading is under way")
 		}
@@ -116,9 +116,9 @@ func TestTopicsTogether(t *testing.T) {
 	}
 
 	// What has been abandoned serves nobody who comes later.
-	r, own := a.take(a)
+	r, own := a.joinReading(a)
 	if !own { // it was b's
-		r, _ = a.take(a)
+		r, _ = a.joinReading(a)
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -126,7 +126,7 @@ func TestTopicsTogether(t *testing.T) {
 	if v, err := b.Read(t.Context()); err != nil || v != 5 {
 		t.Errorf("read %v, %v", v, err)
 	}
-	if _, own := b.take(b); !own { // it never ends
+	if _, own := b.joinReading(b); !own { // it never ends
 		t.Fatal("another reading is under way")
 	}
 	if v, err := a.Read(gone); err == nil || !strings.Contains(err.Error(), "weirkafka: kafka_lag/a: context canceled") {

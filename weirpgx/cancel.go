@@ -73,11 +73,11 @@ func (c *canceller) HandleCancel(context.Context) {
 	_ = c.conn.Conn().SetDeadline(until) // of a connection that is closed already
 	ctx, giveUp := context.WithDeadline(context.Background(), until)
 	c.ended, c.giveUp, c.asked = make(chan struct{}), giveUp, make(chan int, 1)
-	go c.ask(ctx)
+	go c.requestCancel(ctx)
 }
 
-// ask asks the server until the statement has ended, or ctx.
-func (c *canceller) ask(ctx context.Context) {
+// requestCancel asks the server to cancel until the statement has ended, or ctx.
+func (c *canceller) requestCancel(ctx context.Context) {
 	next := time.NewTimer(c.after)
 	defer next.Stop()
 	for n := 0; ; n++ {

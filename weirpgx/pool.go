@@ -182,10 +182,10 @@ func (u *use) abandonUnless(handedOver *bool) {
 // admit asks the gate. Nothing is held while it waits. The caller owes the use an
 // end, also if it panics.
 func (p *Pool) admit(ctx context.Context, op, sql string, write bool) (*use, error) {
-	return p.ask(ctx, sql, weir.Work{Op: op, Write: write})
+	return p.admitWork(ctx, sql, weir.Work{Op: op, Write: write})
 }
 
-func (p *Pool) ask(ctx context.Context, sql string, w weir.Work) (*use, error) {
+func (p *Pool) admitWork(ctx context.Context, sql string, w weir.Work) (*use, error) {
 	if p.work != nil {
 		p.work(ctx, sql, &w)
 	}
@@ -300,7 +300,7 @@ func (p *Pool) CopyFrom(ctx context.Context, table pgx.Identifier, columns []str
 
 // Ping is pgxpool.Pool.Ping as exempt work, for health checks: it waits behind nobody.
 func (p *Pool) Ping(ctx context.Context) error {
-	u, err := p.ask(ctx, "", weir.Work{Op: "ping", Exempt: true})
+	u, err := p.admitWork(ctx, "", weir.Work{Op: "ping", Exempt: true})
 	if err != nil {
 		return err
 	}

@@ -1048,7 +1048,7 @@ func TestCancelStorm(t *testing.T) {
 	for range clients {
 		storm.Go(func() {
 			for i := 0; i < each || most.Load() == 0 && t.Context().Err() == nil; i++ {
-				u, err := p.ask(t.Context(), "", weir.Work{}) // the wait is not part of the time-out
+				u, err := p.admitWork(t.Context(), "", weir.Work{}) // the wait is not part of the time-out
 				if err != nil {
 					t.Error(err)
 					return

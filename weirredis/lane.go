@@ -138,7 +138,7 @@ func (s *Store) send(client *client, l *lane, c *call) {
 		l.answered()
 	}
 	if !c.first.CompareAndSwap(false, true) {
-		c.put()
+		c.recycle()
 		return
 	}
 	if bad != nil {
@@ -176,10 +176,11 @@ type call struct {
 // result copies the answers to all, and recycles the call.
 func (c *call) result(all []question) {
 	copy(all, c.questions)
-	c.put()
+	c.recycle()
 }
 
-func (c *call) put() {
+// recycle gives the call back for other questions.
+func (c *call) recycle() {
 	clear(c.questions)
 	c.first.Store(false)
 	calls.Put(c)

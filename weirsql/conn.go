@@ -220,8 +220,8 @@ func (c *dbConn) answer(ctx context.Context, u *use, err error) {
 	}
 }
 
-// keep leaves the connection with u, until it is given back.
-func (c *dbConn) keep(u *use) {
+// attach leaves the connection with u, until it is given back.
+func (c *dbConn) attach(u *use) {
 	if c.use == nil {
 		c.use = u
 	}
@@ -363,7 +363,7 @@ func (q queryer) QueryContext(ctx context.Context, query string, args []driver.N
 	}
 	c.answer(ctx, u, err) // it may panic, too
 	if err == nil {
-		c.keep(u)
+		c.attach(u)
 	}
 	returned = true
 	return r, err

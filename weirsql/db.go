@@ -257,7 +257,7 @@ func (db *DB) Conn(ctx context.Context) (*sql.Conn, error) {
 	}
 	u.answered = true
 	err = conn.Raw(func(c any) error {
-		c.(wrapped).base().keep(u)
+		c.(wrapped).base().attach(u)
 		return nil
 	})
 	if err != nil {

@@ -180,7 +180,7 @@ func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driv
 	}
 	s.c.answer(ctx, u, err) // it may panic, too
 	if err == nil {
-		s.c.keep(u)
+		s.c.attach(u)
 	}
 	returned = true
 	return r, err

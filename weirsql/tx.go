@@ -41,7 +41,7 @@ func (c *dbConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx,
 	if err != nil {
 		return nil, err
 	}
-	c.keep(u)
+	c.attach(u)
 	c.tx = &tx{Tx: t, c: c, ctx: ctx}
 	return c.tx, nil
 }
