@@ -160,7 +160,7 @@ func (d *limiter) check(addr netip.Addr, now time.Duration) (*peer, rule) {
 	}
 	var p *peer
 	if l.byPeer() && !(l.exempt != nil && l.exempt(addr)) {
-		p = d.peers.find(addr, l, now)
+		p = d.peers.peerAt(addr, l, now)
 		full, fast := rulePeerOpen, rulePeerRate
 		if p == &d.peers.crowd {
 			full, fast = ruleAddresses, ruleAddresses
@@ -341,9 +341,9 @@ func (ps *peers) init() {
 
 func (ps *peers) len() int { return len(ps.known) }
 
-// find returns the peer at addr if it is known. Otherwise it returns a fresh one; if that is let
+// peerAt returns the peer at addr if it is known. Otherwise it returns a fresh one; if that is let
 // in, pass it to activate. If the table is full, it returns the crowd.
-func (ps *peers) find(addr netip.Addr, l *limits, now time.Duration) *peer {
+func (ps *peers) peerAt(addr netip.Addr, l *limits, now time.Duration) *peer {
 	key := peerKey(addr)
 	if p := ps.known[key]; p != nil {
 		return p

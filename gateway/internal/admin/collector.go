@@ -60,18 +60,18 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	all := figures{collector: c, ch: ch}
 	c.gateway(all)
 	for _, u := range c.src.Upstreams() {
-		upstream(all.of("upstream", u.Name()), u)
+		upstream(all.with("upstream", u.Name()), u)
 	}
 	for _, s := range c.src.Connections() {
-		connections(all.of("listener", s.Listener), &s)
+		connections(all.with("listener", s.Listener), &s)
 	}
 	for _, s := range c.src.Kafka() {
-		cluster(all.of("cluster", s.Cluster), &s)
+		cluster(all.with("cluster", s.Cluster), &s)
 	}
 	c.tenants(all)
 	c.rules(all)
 	for _, s := range c.src.Stores() {
-		store(all.of("store", s.Name), &s)
+		store(all.with("store", s.Name), &s)
 	}
 	p := c.src.Policy()
 	if p == nil {
@@ -79,7 +79,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	series := *c.metrics.gates.Load()
 	for name, g := range p.Gates() {
-		f := all.of("gate", name)
+		f := all.with("gate", name)
 		gate(f, g)
 		if pools := g.Pools(); pools != nil {
 			c.keys(f, pools, series[name].waits)
@@ -90,7 +90,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	for _, s := range p.Signals() {
-		signalStatus(all.of("signal", s.Name), &s)
+		signalStatus(all.with("signal", s.Name), &s)
 	}
 	ignored := p.Ignored()
 	counts(all, "weir_ignored_total", "Headers that could not be read; the settings of the route were used instead. A trusted peer sends a priority, cost or admissions, anybody a timeout, an answer its cost (settled_cost).", "what",
@@ -109,8 +109,8 @@ type figures struct {
 	values    []string
 }
 
-// of returns figures with one more label.
-func (f figures) of(label, value string) figures {
+// with returns figures with one more label.
+func (f figures) with(label, value string) figures {
 	f.labels = append(slices.Clip(f.labels), label)
 	f.values = append(slices.Clip(f.values), value)
 	return f
@@ -140,14 +140,14 @@ func counter[N number](f figures, name, help string, v N) {
 // counts sends a counter for each key of m, which is the value of a label.
 func counts[K comparable](f figures, name, help, label string, m map[K]uint64) {
 	for k, n := range m {
-		counter(f.of(label, fmt.Sprint(k)), name, help, n)
+		counter(f.with(label, fmt.Sprint(k)), name, help, n)
 	}
 }
 
 // current sends 1 for the state that something is in, and 0 for the others.
 func current[S ~string](f figures, name, help, label string, all []S, now S) {
 	for _, state := range all {
-		gauge(f.of(label, string(state)), name, help, oneIf(state == now))
+		gauge(f.with(label, string(state)), name, help, oneIf(state == now))
 	}
 }
 
@@ -160,7 +160,7 @@ func oneIf(b bool) int {
 
 func (c *collector) gateway(f figures) {
 	m := c.metrics
-	gauge(f.of("version", m.version).of("go", runtime.Version()), "weir_build_info", "Always 1. The labels say what is running.", 1)
+	gauge(f.with("version", m.version).with("go", runtime.Version()), "weir_build_info", "Always 1. The labels say what is running.", 1)
 	counts(f, "weir_config_reloads_total", "Reloads of the configuration by result: success or failure.", "result",
 		map[string]uint64{"success": m.reloaded.Load(), "failure": m.notReloaded.Load()})
 	gauge(f, "weir_config_last_reload_successful", "1 if the last reload succeeded, 0 if it failed and the configuration before it is still in force.", oneIf(!m.lastReloadFailed.Load()))
@@ -184,7 +184,7 @@ func (c *collector) gateway(f figures) {
 	counter(f, "weir_streams_cut_total", "Answers cut off because the client did not read them for write_timeout.", s.Cut)
 	extProc(f, c.src.ExtProc())
 	for _, n := range c.src.RateLimits() {
-		rateLimit(f.of("domain", n.Domain).of("rule", n.Rule), n)
+		rateLimit(f.with("domain", n.Domain).with("rule", n.Rule), n)
 	}
 }
 
@@ -230,7 +230,7 @@ func gate(f figures, g *policy.Gate) {
 	gauge(f, "weir_gate_waiting", "Work in the wait room now.", s.Waiting)
 	for class := range weir.Classes {
 		priority := weir.PriorityOf(class)
-		gauge(f.of("class", priority.String()), "weir_gate_waiting_by_class", "Work in the wait room now, by priority.", s.WaitingByClass[priority])
+		gauge(f.with("class", priority.String()), "weir_gate_waiting_by_class", "Work in the wait room now, by priority.", s.WaitingByClass[priority])
 	}
 	gauge(f, "weir_gate_exempt_in_flight", "Exempt work in progress now. It is not part of weir_gate_in_flight.", s.Exempt)
 	counter(f, "weir_gate_exempt_admitted_total", "Exempt work admitted. It is not part of weir_gate_admitted_total.", s.ExemptAdmitted)
@@ -251,7 +251,7 @@ func gate(f figures, g *policy.Gate) {
 		probes(f, s.Probes)
 	}
 	for _, signal := range g.Signals() {
-		gauge(f.of("signal", signal), "weir_gate_bound_by_signal", "1 for the signal that bounds the limit of a gate now, 0 for its other signals.", oneIf(s.Signal == signal))
+		gauge(f.with("signal", signal), "weir_gate_bound_by_signal", "1 for the signal that bounds the limit of a gate now, 0 for its other signals.", oneIf(s.Signal == signal))
 	}
 	rejected := make(map[weir.Reason]uint64)
 	usual := limitReasons
@@ -266,7 +266,7 @@ func gate(f figures, g *policy.Gate) {
 	counts(f, "weir_gate_observed_total", "Work that a gate in observe mode admitted but would have refused, by reason.", "reason", g.Observed())
 	counts(f, "weir_gate_outcomes_total", "Admitted work, by outcome.", "outcome", s.Outcomes)
 	for part, s := range g.Parts() { // read and write, of a gate with a pool for each
-		f := f.of("part", part)
+		f := f.with("part", part)
 		gauge(f, "weir_part_limit", "Slots now for reads, or for writes, of a gate with a pool for each.", s.Limit)
 		gauge(f, "weir_part_in_flight", "Slots that reads, or writes, use now.", s.InFlight)
 		gauge(f, "weir_part_waiting", "Reads, or writes, in the wait room now.", s.Waiting)
@@ -290,13 +290,13 @@ func estimate(f figures, e *weir.Estimate) {
 func probes(f figures, p *weir.Probes) {
 	const help = "Probes of the controller probe that have ended, by direction and by whether a part of the step was kept."
 	for direction, n := range map[string][2]uint64{"up": {p.Up, p.UpKept}, "down": {p.Down, p.DownKept}} {
-		f := f.of("direction", direction)
+		f := f.with("direction", direction)
 		counts(f, "weir_gate_probes_total", help, "result", map[string]uint64{"kept": n[1], "undone": n[0] - n[1]})
 	}
 	counter(f, "weir_gate_probe_nudges_total", "Pools that a probe moved by one slot, because rounding would have left them.", p.Nudged)
 	gauge(f, "weir_gate_probe_stable_limit", "Size between two probes, of both pools together.", p.Stable)
-	gauge(f.of("at", "stable"), "weir_gate_probe_throughput", "Requests a second that were finished before the last probe, and in it.", p.Throughput)
-	gauge(f.of("at", "probe"), "weir_gate_probe_throughput", "Requests a second that were finished before the last probe, and in it.", p.Probed)
+	gauge(f.with("at", "stable"), "weir_gate_probe_throughput", "Requests a second that were finished before the last probe, and in it.", p.Throughput)
+	gauge(f.with("at", "probe"), "weir_gate_probe_throughput", "Requests a second that were finished before the last probe, and in it.", p.Probed)
 }
 
 // keys shows the pools of a gate with a limit for each key. By name it shows two sets of keys; each
@@ -317,8 +317,8 @@ func (c *collector) keys(f figures, pools policy.Pools, byKey *top[waits]) {
 	}
 	seen := make(names, len(u.Top))
 	for _, use := range u.Top {
-		if key, first := seen.first(use.Key); first {
-			f := f.of("key", key)
+		if key, first := seen.add(use.Key); first {
+			f := f.with("key", key)
 			limit(f, use.Limit)
 			gauge(f, "weir_key_in_flight", "Slots that one key uses now.", use.InFlight)
 			gauge(f, "weir_key_waiting", "Work of one key in the wait room now.", use.Waiting)
@@ -333,13 +333,13 @@ func (c *collector) keys(f figures, pools policy.Pools, byKey *top[waits]) {
 		if full == Rest {
 			use.Key, known = Rest, false
 		}
-		key, first := waited.first(use.Key)
+		key, first := waited.add(use.Key)
 		if !first {
 			return
 		}
-		f := f.of("key", key)
+		f := f.with("key", key)
 		w.collect(f, "weir_key_wait_seconds", "Time that admitted work of one key spent in the wait room: the keys with most admissions. All other keys are other.")
-		if _, first := seen.first(use.Key); first && known {
+		if _, first := seen.add(use.Key); first && known {
 			limit(f, use.Limit)
 		}
 	})
@@ -349,8 +349,8 @@ func (c *collector) keys(f figures, pools policy.Pools, byKey *top[waits]) {
 // two then look the same, only the first has a series.
 type names map[string]bool
 
-// first returns a key as a label, and whether it is the first that looks so.
-func (n names) first(key string) (label string, first bool) {
+// add notes a key. It returns the key as a label, and whether it is the first that looks so.
+func (n names) add(key string) (label string, first bool) {
 	label = strings.ToValidUTF8(key, "\ufffd")
 	if n[label] {
 		return label, false
@@ -378,7 +378,7 @@ func upstream(f figures, u *proxy.Upstream) {
 	counter(f, "weir_upstream_abandoned_total", "Requests whose client left while the upstream was working on them.", u.Abandoned())
 	gauge(f, "weir_upstream_expected_seconds", "Moving mean of the time until an upstream answers.", u.Expected().Seconds())
 	for _, t := range u.Stats() {
-		f := f.of("target", t.Target)
+		f := f.with("target", t.Target)
 		counter(f, "weir_upstream_requests_total", "Requests sent to a target, further tries included.", t.Requests)
 		counter(f, "weir_upstream_ejections_total", "How often a target was ejected.", t.Ejections)
 		gauge(f, "weir_upstream_ejected", "1 while a target gets no requests because it failed too often in a row.", oneIf(t.Ejected))
@@ -418,7 +418,7 @@ func cluster(f figures, s *kafka.Snapshot) {
 		if n.Trouble != "" {
 			left++
 		}
-		f := f.of("node", name)
+		f := f.with("node", name)
 		gauge(f, "weir_kafka_connections", "Connections of clients of Kafka open now, by cluster and node (or bootstrap). Each has one to a broker.", n.Connections)
 		counter(f, "weir_kafka_connections_accepted_total", "Connections of clients of Kafka accepted.", n.Accepted)
 		counter(f, "weir_kafka_connections_failed_total", "Connections of clients of Kafka closed because the broker could not be reached.", n.Failed)
@@ -427,21 +427,21 @@ func cluster(f figures, s *kafka.Snapshot) {
 		counter(f, "weir_kafka_node_answer_bytes_total", "Bytes of the answers to them.", n.AnswerBytes)
 	}
 	for _, a := range s.APIs {
-		f := f.of("api", a.API)
+		f := f.with("api", a.API)
 		counter(f, "weir_kafka_requests_total", "Requests of clients of Kafka, by API as Kafka names it.", a.Requests)
 		counter(f, "weir_kafka_answers_total", "Answers to clients of Kafka. Produce with acks=0 has none.", a.Answers)
 		counter(f, "weir_kafka_request_bytes_total", "Bytes of requests of clients of Kafka.", a.RequestBytes)
 		counter(f, "weir_kafka_answer_bytes_total", "Bytes of answers to clients of Kafka.", a.AnswerBytes)
 	}
 	logins := "Logins by SASL of clients of Kafka, again included, by outcome: ok, unnamed or failed. unnamed: the broker agreed, and the name is not in the exchange, as with a delegation token."
-	counter(f.of("outcome", "ok"), "weir_kafka_logins_total", logins, s.Logins-s.LoginsUnnamed)
-	counter(f.of("outcome", "unnamed"), "weir_kafka_logins_total", logins, s.LoginsUnnamed)
-	counter(f.of("outcome", "failed"), "weir_kafka_logins_total", logins, s.LoginsFailed)
+	counter(f.with("outcome", "ok"), "weir_kafka_logins_total", logins, s.Logins-s.LoginsUnnamed)
+	counter(f.with("outcome", "unnamed"), "weir_kafka_logins_total", logins, s.LoginsUnnamed)
+	counter(f.with("outcome", "failed"), "weir_kafka_logins_total", logins, s.LoginsFailed)
 	for _, t := range []struct {
 		api string
 		by  kafka.Throttled
 	}{{"produce", s.ThrottledProduce}, {"fetch", s.ThrottledFetch}, {"mutations", s.ThrottledMutations}} {
-		f := f.of("api", t.api)
+		f := f.with("api", t.api)
 		counter(f, "weir_kafka_throttled_total", "Delays of clients of Kafka by a quota.", t.by.Times)
 		counter(f, "weir_kafka_throttle_seconds_total", "Seconds of those delays, each as long as its client was told.", t.by.Seconds)
 	}
@@ -449,7 +449,7 @@ func cluster(f figures, s *kafka.Snapshot) {
 	gauge(f, "weir_kafka_held_bytes", "Memory of large requests and answers of clients of Kafka that are held whole. It is bounded, for all connections together.", s.HeldBytes)
 	gauge(f, "weir_kafka_held_waiting", "Connections of clients of Kafka that wait for room in that memory.", s.HeldWaiting)
 	for key, n := range s.BrokerQuotas {
-		gauge(f.of("key", key), "weir_kafka_broker_quotas", "Quotas that brokers have for what the gateway counts, by Kafka's name for it. Both hold; weir kafka import takes them over.", n)
+		gauge(f.with("key", key), "weir_kafka_broker_quotas", "Quotas that brokers have for what the gateway counts, by Kafka's name for it. Both hold; weir kafka import takes them over.", n)
 	}
 	gauge(f, "weir_kafka_nodes", "Nodes of a cluster of Kafka that clients can reach through the gateway.", len(s.Nodes)-left)
 	gauge(f, "weir_kafka_nodes_left_out", "Nodes of a cluster of Kafka that are left out of all answers: their port is taken, or beyond nodes.ports.", left)
@@ -458,7 +458,7 @@ func cluster(f figures, s *kafka.Snapshot) {
 func (c *collector) tenants(all figures) {
 	c.metrics.byTenant.each(func(name string, t tally) {
 		for by := range proxy.NumAnswerers {
-			f := all.of("tenant", name).of("by", by.String())
+			f := all.with("tenant", name).with("by", by.String())
 			counter(f, "weir_tenant_requests_total", "Requests by tenant and who answered: upstream, gate or gateway. The tenants with most requests; all others are other.", t.requests[by])
 			counter(f, "weir_tenant_request_seconds_total", "Time from the arrival of requests to the end of their answers, summed up, by tenant and who answered.", t.seconds[by])
 		}
@@ -470,16 +470,16 @@ func (c *collector) rules(all figures) {
 	s := c.src.Book()
 	for inForce, rules := range map[string]map[string]int{"yes": s.InForce, "no": s.Idle} {
 		for gate, n := range rules {
-			gauge(all.of("gate", gate).of("in_force", inForce), "weir_quota_dynamic_rules", "Rules of quotas set at run time, by gate and whether they are in force. The empty name is for gates that are not in the configuration.", n)
+			gauge(all.with("gate", gate).with("in_force", inForce), "weir_quota_dynamic_rules", "Rules of quotas set at run time, by gate and whether they are in force. The empty name is for gates that are not in the configuration.", n)
 		}
 	}
 	for by, n := range s.Changes {
-		counter(all.of("who", by.Via).of("outcome", by.Outcome), "weir_quota_dynamic_changes_total", "Requests to change rules or reset buckets, by who asked and by outcome. Who: socket, token, or nobody for those who may not. Outcome: changed, reset, validated, refused, conflict, failed, unsure or denied.", n)
+		counter(all.with("who", by.Via).with("outcome", by.Outcome), "weir_quota_dynamic_changes_total", "Requests to change rules or reset buckets, by who asked and by outcome. Who: socket, token, or nobody for those who may not. Outcome: changed, reset, validated, refused, conflict, failed, unsure or denied.", n)
 	}
 	if s.Kept == "" {
 		return
 	}
-	gauge(all.of("kind", s.Kept).of("in", s.In), "weir_quota_dynamic_kept_info", "Always 1. The labels say where rules set at run time are kept: kind is file or store. Absent if they are kept nowhere.", 1)
+	gauge(all.with("kind", s.Kept).with("in", s.In), "weir_quota_dynamic_kept_info", "Always 1. The labels say where rules set at run time are kept: kind is file or store. Absent if they are kept nowhere.", 1)
 	if s.Age >= 0 {
 		gauge(all, "weir_quota_dynamic_read_age_seconds", "Time since the rules set at run time were last read from where they are kept; they are read every second. Absent before the first time.", s.Age.Seconds())
 	}
@@ -502,8 +502,8 @@ func quotaUse(f figures, u *QuotaUse, refused *top[uint64]) {
 	}
 	seen := make(names)
 	refused.each(func(name string, n uint64) {
-		if label, first := seen.first(name); first {
-			counter(f.of("bucket", label), "weir_quota_refused_total", "Refusals of a quota by bucket: the buckets with most refusals. All others are other.", n)
+		if label, first := seen.add(name); first {
+			counter(f.with("bucket", label), "weir_quota_refused_total", "Refusals of a quota by bucket: the buckets with most refusals. All others are other.", n)
 		}
 	})
 }
@@ -515,11 +515,11 @@ func kafkaCharges(f figures, all *top[charges]) {
 	}
 	seen := make(names)
 	all.each(func(name string, n charges) {
-		label, first := seen.first(name)
+		label, first := seen.add(name)
 		if !first || n == (charges{}) {
 			return
 		}
-		f := f.of("bucket", label)
+		f := f.with("bucket", label)
 		counter(f, "weir_kafka_charged_total", "Bytes or partitions that a quota has charged to clients of Kafka, by bucket: those charged most often. What was given back is in it. All others are other.", n.cost)
 		counter(f, "weir_kafka_delays_total", "Delays of clients of Kafka by bucket, as weir_kafka_charged_total.", n.delays)
 		counter(f, "weir_kafka_delay_seconds_total", "Seconds of those delays.", n.seconds)

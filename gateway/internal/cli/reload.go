@@ -95,7 +95,7 @@ func runReload(ctx context.Context, o reloadOptions) error {
 		if err := res.decode(&done); err != nil {
 			return err
 		}
-		return o.tell(&done)
+		return o.print(&done)
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return fmt.Errorf("%w; without them, weir reload --pid %d on the gateway's machine sends a signal", res.problem(), before.PID)
 	}
@@ -136,7 +136,7 @@ func (o *reloadOptions) bySignal(ctx context.Context) error {
 	for {
 		now, err := o.last(ctx)
 		if err == nil && now.Attempts > before.Attempts {
-			return o.tell(now)
+			return o.print(now)
 		}
 		select {
 		case <-ctx.Done():
@@ -148,8 +148,8 @@ func (o *reloadOptions) bySignal(ctx context.Context) error {
 
 const signalPoll = 50 * time.Millisecond
 
-// tell prints what became of a reload. Its error is that of a file with faults.
-func (o *reloadOptions) tell(done *admin.Reload) error {
+// print prints what became of a reload. Its error is that of a file with faults.
+func (o *reloadOptions) print(done *admin.Reload) error {
 	switch done.Result {
 	case admin.ReloadRefused:
 		return fmt.Errorf("not reloaded; the configuration in force stays:\n%s", done.Error)

@@ -89,7 +89,7 @@ func (x *exchange) receive() {
 
 // serve answers the messages of a stream, and returns how it ended.
 func (x *exchange) serve(crowded bool) (End, error) {
-	first, end, err := x.first()
+	first, end, err := x.awaitFirst()
 	if first == nil {
 		return end, err
 	}
@@ -121,8 +121,8 @@ func (x *exchange) serve(crowded bool) (End, error) {
 	return x.follow()
 }
 
-// first waits for the first message. Without one it returns how the stream ended.
-func (x *exchange) first() (*request, End, error) {
+// awaitFirst waits for the first message. Without one it returns how the stream ended.
+func (x *exchange) awaitFirst() (*request, End, error) {
 	late := time.NewTimer(x.bounds.FirstMessage)
 	defer late.Stop()
 	select {
@@ -200,7 +200,7 @@ func (x *exchange) admit(m *request, crowded bool) (*immediate, End, error) {
 		x.by = proxy.ByGate
 		return x.refusal(rej), Crowded, nil
 	}
-	p, err := x.ask()
+	p, err := x.awaitPermit()
 	var broke invalid
 	switch {
 	case err == nil && x.stream.Context().Err() != nil: // a store was slow to answer
@@ -269,8 +269,8 @@ var errGone = errors.New("Envoy has ended the stream")
 // without an error would let the request in.
 type invalid struct{ error }
 
-// ask asks the gates of the route, and waits for their answer while the stream is there.
-func (x *exchange) ask() (weir.Permit, error) {
+// awaitPermit asks the gates of the route, and waits for their answer while the stream is there.
+func (x *exchange) awaitPermit() (weir.Permit, error) {
 	gate, ok := x.Route.Gate().(weir.Arriver)
 	if !ok { // cannot be: the gates of policies are
 		return x.Route.Gate().Admit(x.stream.Context(), x.Work)

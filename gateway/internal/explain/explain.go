@@ -279,7 +279,7 @@ func (gate *Gate) peek(g *policy.Gate, w weir.Work) (quota.Answer, *weir.Rejecti
 	case rej == nil && d.Free:
 		gate.Why = "the rule exempts it"
 	case rej == nil:
-		gate.Why = left(&d)
+		gate.Why = remainingText(&d)
 	case rej.Reason == weir.ReasonBlocked:
 		gate.Why = "the rule blocks it"
 	case rej.Reason == weir.ReasonTooLarge && w.Cost < 0:
@@ -287,7 +287,7 @@ func (gate *Gate) peek(g *policy.Gate, w weir.Work) (quota.Answer, *weir.Rejecti
 	case rej.Reason == weir.ReasonTooLarge:
 		gate.Why = fmt.Sprintf("costs %d, more than can ever be there", d.Cost)
 	case rej.Reason == weir.ReasonQuota:
-		gate.Why = left(&d) + ", costs " + strconv.FormatInt(d.Cost, 10)
+		gate.Why = remainingText(&d) + ", costs " + strconv.FormatInt(d.Cost, 10)
 	default:
 		gate.Why = rej.Reason.String()
 	}
@@ -300,8 +300,8 @@ func waits(room *policy.QuotaQueueSpec, rej *weir.Rejection) bool {
 	return room.Len > 0 && rej.Retryable && (most < 0 || rej.RetryAfter <= most)
 }
 
-// left says how much is left of the limit that binds.
-func left(d *quota.Answer) string {
+// remainingText says how much is left of the limit that binds.
+func remainingText(d *quota.Answer) string {
 	if len(d.Windows) == 0 {
 		return ""
 	}

@@ -76,7 +76,7 @@ func (v View) explainKafka(ask Ask) (*Answer, error) {
 	if g.Mode() == policy.Off {
 		gate.Says = Off
 	} else {
-		k.ask(&gate, g, w)
+		k.predict(&gate, g, w)
 		gate.Rules = v.rules(g.Quota(), w)
 	}
 	a.Gates = append(a.Gates, gate)
@@ -152,8 +152,8 @@ func list(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// ask fills in what a gate with a quota would do with w.
-func (k *kafkaAsk) ask(gate *Gate, g *policy.Gate, w weir.Work) {
+// predict fills in what a gate with a quota would do with w.
+func (k *kafkaAsk) predict(gate *Gate, g *policy.Gate, w weir.Work) {
 	longest := time.Duration(k.quotas.MaxThrottle)
 	wait, refused := k.demand(gate, g, w)
 	switch {
@@ -199,7 +199,7 @@ func (k *kafkaAsk) demand(gate *Gate, g *policy.Gate, w weir.Work) (time.Duratio
 	if owed <= 0 {
 		return 0, nil
 	}
-	gate.Why = left(&d) + ", costs " + strconv.FormatInt(d.Cost, 10) + ": goes into debt"
+	gate.Why = remainingText(&d) + ", costs " + strconv.FormatInt(d.Cost, 10) + ": goes into debt"
 	if strict {
 		return 0, nil // who comes next is refused
 	}

@@ -71,7 +71,7 @@ func (r *relay) chargeMade(req *request, resp kmsg.Response) time.Time {
 		case t.ErrorCode == 0:
 			r.server.made.forget(*t.Topic)
 		case len(t.Partitions) == 0 && (t.ErrorCode == kerr.UnknownTopicOrPartition.Code || t.ErrorCode == kerr.LeaderNotAvailable.Code):
-			if d := r.server.topicDefaults(); d.made && r.server.made.first(*t.Topic, d.partitions, time.Now()) {
+			if d := r.server.topicDefaults(); d.made && r.server.made.rememberNew(*t.Topic, d.partitions, time.Now()) {
 				m.all = append(m.all, mutated{partitions: d.partitions})
 			}
 		}
@@ -99,8 +99,8 @@ const (
 	madeWithin = 10 * time.Minute
 )
 
-// first reports whether a topic that a broker makes by itself is to be charged now.
-func (m *made) first(name string, partitions int64, now time.Time) bool {
+// rememberNew reports whether a topic that a broker makes by itself is to be charged now: it was not known.
+func (m *made) rememberNew(name string, partitions int64, now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.sizeLocked(name, now) > 0 {

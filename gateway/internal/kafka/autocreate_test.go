@@ -103,16 +103,16 @@ func TestMadeOnce(t *testing.T) {
 		at   time.Duration
 		want bool
 	}{{"a", 0, true}, {"a", time.Second, false}, {"b", time.Second, true}, {"a", madeWithin, true}, {"a", madeWithin + 1, false}} {
-		if got := m.first(c.name, 3, now.Add(c.at)); got != c.want {
+		if got := m.rememberNew(c.name, 3, now.Add(c.at)); got != c.want {
 			t.Errorf("%d: %v", i, got)
 		}
 	}
 	m.forget("a")
-	if !m.first("a", 3, now.Add(madeWithin+2)) {
+	if !m.rememberNew("a", 3, now.Add(madeWithin+2)) {
 		t.Error("a topic that was there is not charged when it is made anew")
 	}
 	for i := range 3 * mostMade {
-		m.first(fmt.Sprint(i), 3, now)
+		m.rememberNew(fmt.Sprint(i), 3, now)
 	}
 	if len(m.topics) > mostMade {
 		t.Errorf("%d are remembered", len(m.topics))

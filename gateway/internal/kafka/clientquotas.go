@@ -105,7 +105,7 @@ func (r *relay) alterQuotas(req *request, frame []byte, n int) error {
 	}
 	throttle := a.judged(&valid, resp)
 	r.logRefused(a)
-	r.keep(a, &q)
+	r.changeRules(a, &q)
 	if rest := a.rest(); rest != nil {
 		if resp, err = r.ask(req, frame[4:], a, rest); err != nil {
 			return err
@@ -200,8 +200,8 @@ func (a *alteration) answer() *kmsg.AlterClientQuotasResponse {
 	return resp
 }
 
-// keep carries out what is counted here, of the entries that the broker finds valid: of each entity everything, or nothing.
-func (r *relay) keep(a *alteration, q *Quotas) {
+// changeRules carries out what is counted here, of the entries that the broker finds valid: of each entity everything, or nothing.
+func (r *relay) changeRules(a *alteration, q *Quotas) {
 	var changes []quotas.Change
 	var of []int // the entries
 	for i := range a.Entries {
@@ -409,7 +409,7 @@ func (q *Quotas) describe(book *quotas.Book, filter *kmsg.DescribeClientQuotasRe
 				e.Entity = entity
 				resp.Entries = append(resp.Entries, e)
 			}
-			put(&resp.Entries[i], key, value)
+			setValue(&resp.Entries[i], key, value)
 		}
 	}
 	sorted := make([]kmsg.DescribeClientQuotasResponseEntry, 0, len(at))
@@ -499,8 +499,8 @@ func sameHost(a, b string) bool {
 	return errA == nil && errB == nil && one == other
 }
 
-// put sets a value of an entity in an answer.
-func put(e *kmsg.DescribeClientQuotasResponseEntry, key string, to float64) {
+// setValue sets a value of an entity in an answer.
+func setValue(e *kmsg.DescribeClientQuotasResponseEntry, key string, to float64) {
 	for i := range e.Values {
 		if e.Values[i].Key == key {
 			e.Values[i].Value = to

@@ -94,7 +94,7 @@ func (c *clerk) answer(req kmsg.Request) kmsg.Response {
 				e.Entity = append(e.Entity, part)
 			}
 			for _, key := range slices.Sorted(maps.Keys(c.own[id])) {
-				put(&e, key, c.own[id][key])
+				setValue(&e, key, c.own[id][key])
 			}
 			resp.Entries = append(resp.Entries, e)
 		}

@@ -112,7 +112,7 @@ func readRequest(b []byte, size int) (r request, more bool, err error) {
 		if r.version < fetchWithoutReplica {
 			in.int32()
 		}
-		in.take(8) // max_wait and min_bytes
+		in.next(8) // max_wait and min_bytes
 		r.maxBytes = in.at
 		in.int32()
 	case keyProduce:
@@ -351,7 +351,8 @@ type reader struct {
 	short bool
 }
 
-func (r *reader) take(n int) []byte {
+// next returns the next n bytes, nil if there are not as many.
+func (r *reader) next(n int) []byte {
 	if r.short || n < 0 || n > len(r.b)-r.at {
 		r.short = true
 		return nil
@@ -361,14 +362,14 @@ func (r *reader) take(n int) []byte {
 }
 
 func (r *reader) int16() int16 {
-	if b := r.take(2); b != nil {
+	if b := r.next(2); b != nil {
 		return int16(binary.BigEndian.Uint16(b))
 	}
 	return 0
 }
 
 func (r *reader) int32() int32 {
-	if b := r.take(4); b != nil {
+	if b := r.next(4); b != nil {
 		return int32(binary.BigEndian.Uint32(b))
 	}
 	return 0
@@ -377,7 +378,7 @@ func (r *reader) int32() int32 {
 // nullable is a text with its length before it, -1 for none.
 func (r *reader) nullable() string {
 	if n := r.int16(); n > 0 {
-		return string(r.take(int(n)))
+		return string(r.next(int(n)))
 	}
 	return ""
 }
@@ -385,7 +386,7 @@ func (r *reader) nullable() string {
 // compact is the same with a length of variable size, plus one.
 func (r *reader) compact() []byte {
 	if n := r.uvarint(); n > 1 {
-		return r.take(n - 1)
+		return r.next(n - 1)
 	}
 	return nil
 }
@@ -407,6 +408,6 @@ func (r *reader) uvarint() int {
 func (r *reader) tags() {
 	for n := r.uvarint(); n > 0 && !r.short; n-- {
 		r.uvarint()
-		r.take(r.uvarint())
+		r.next(r.uvarint())
 	}
 }

@@ -105,45 +105,45 @@ func TestOwners(t *testing.T) {
 	var all sync.WaitGroup
 	for range 20 {
 		all.Go(func() {
-			if name, err := o.of(t.Context(), "a"); name != "alice" || err != nil {
+			if name, err := o.lookup(t.Context(), "a"); name != "alice" || err != nil {
 				t.Errorf("%q, %v", name, err)
 			}
 		})
 	}
 	all.Wait()
-	if name, err := o.of(t.Context(), "b"); name != "bob" || err != nil || asked != 1 {
+	if name, err := o.lookup(t.Context(), "b"); name != "bob" || err != nil || asked != 1 {
 		t.Errorf("%q, %v, asked %d times", name, err, asked)
 	}
 	for i := range mostOwners + 1000 {
 		tokens[fmt.Sprint(i)] = "carol"
 	}
 	for i := range 100 { // also those that are not remembered
-		if name, err := o.of(t.Context(), fmt.Sprint(i*100)); name != "carol" || err != nil {
+		if name, err := o.lookup(t.Context(), fmt.Sprint(i*100)); name != "carol" || err != nil {
 			t.Fatalf("%q, %v", name, err)
 		}
 	}
-	if name, err := o.of(t.Context(), "c"); name != "" || err == nil || !strings.Contains(err.Error(), "right to describe") {
+	if name, err := o.lookup(t.Context(), "c"); name != "" || err == nil || !strings.Contains(err.Error(), "right to describe") {
 		t.Errorf("%q, %v", name, err)
 	}
 	code = kerr.DelegationTokenAuthDisabled.Code
-	if _, err := o.of(t.Context(), "c"); !errors.Is(err, kerr.DelegationTokenAuthDisabled) {
+	if _, err := o.lookup(t.Context(), "c"); !errors.Is(err, kerr.DelegationTokenAuthDisabled) {
 		t.Error(err)
 	}
 	code, trouble = 0, io.ErrUnexpectedEOF
-	if _, err := o.of(t.Context(), "c"); err != trouble {
+	if _, err := o.lookup(t.Context(), "c"); err != trouble {
 		t.Error(err)
 	}
 	trouble = nil
 	for i := range mostOwners + 10 {
 		tokens[strconv.Itoa(i)] = "many"
 	}
-	if name, _ := o.of(t.Context(), "7"); name == "" && len(o.known) != mostOwners || len(o.known) > mostOwners {
+	if name, _ := o.lookup(t.Context(), "7"); name == "" && len(o.known) != mostOwners || len(o.known) > mostOwners {
 		t.Errorf("%d are remembered", len(o.known))
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	o.asking <- struct{}{}
-	if _, err := o.of(gone, "unknown"); !errors.Is(err, context.Canceled) {
+	if _, err := o.lookup(gone, "unknown"); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }

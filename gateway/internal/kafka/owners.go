@@ -30,8 +30,8 @@ func newOwners(ask func(context.Context) (*kmsg.DescribeDelegationTokenResponse,
 	return &owners{ask: ask, asking: make(chan struct{}, 1), known: map[string]string{}}
 }
 
-// of returns the owner of a token, empty with the reason if that cannot be told.
-func (o *owners) of(ctx context.Context, token string) (string, error) {
+// lookup returns the owner of a token, empty with the reason if that cannot be told.
+func (o *owners) lookup(ctx context.Context, token string) (string, error) {
 	if name := o.remembered(token); name != "" {
 		return name, nil
 	}

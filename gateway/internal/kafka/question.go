@@ -18,7 +18,7 @@ type question struct {
 // of the client's. The fields of that are other, and b is everything behind the size of its frame. Nothing else of the client is sent meanwhile.
 func (r *relay) ask(req *request, b []byte, other, q kmsg.Request) (kmsg.Response, error) {
 	r.heard() // what was asked before
-	asked, err := r.put(req, b, other, []kmsg.Request{q})
+	asked, err := r.sendQuestions(req, b, other, []kmsg.Request{q})
 	if err != nil {
 		return nil, err
 	}
@@ -28,7 +28,7 @@ func (r *relay) ask(req *request, b []byte, other, q kmsg.Request) (kmsg.Respons
 // askAll is ask for several questions, all of which are sent before the first answer is waited for. What hear is told is held no longer than
 // it takes: the next answer may need the room.
 func (r *relay) askAll(req *request, b []byte, other kmsg.Request, all []kmsg.Request, hear func(kmsg.Response)) error {
-	asked, err := r.put(req, b, other, all)
+	asked, err := r.sendQuestions(req, b, other, all)
 	if err != nil {
 		return err
 	}
@@ -44,8 +44,8 @@ func (r *relay) askAll(req *request, b []byte, other kmsg.Request, all []kmsg.Re
 	return nil
 }
 
-// put sends questions.
-func (r *relay) put(req *request, b []byte, other kmsg.Request, all []kmsg.Request) ([]*question, error) {
+// sendQuestions sends questions, without waiting for answers.
+func (r *relay) sendQuestions(req *request, b []byte, other kmsg.Request, all []kmsg.Request) ([]*question, error) {
 	asked := make([]*question, len(all))
 	for i, q := range all {
 		asked[i] = new(question)
@@ -70,7 +70,7 @@ func (r *relay) awaitAnswer(q *question, key int16) (kmsg.Response, error) {
 		}
 		if late == nil && r.state.pending[0].question == q {
 			late = time.AfterFunc(saidWithin, func() {
-				r.tell(refuse("the broker has not answered %s within %v", kmsg.NameForKey(key), saidWithin))
+				r.logEnd(refuse("the broker has not answered %s within %v", kmsg.NameForKey(key), saidWithin))
 				r.close()
 			})
 			defer late.Stop()
@@ -92,7 +92,7 @@ func (r *relay) reply(req *request, resp kmsg.Response) error {
 	if len(own) > buffer {
 		r.heard()
 		var err error
-		if p.share, err = r.take(&r.server.rooms.answers, len(own)); err != nil {
+		if p.share, err = r.acquire(&r.server.rooms.answers, len(own)); err != nil {
 			return err
 		}
 	}

@@ -144,7 +144,7 @@ func (r *relay) run() {
 		if errors.Is(err, syscall.ECONNRESET) {
 			r.reset()
 		}
-		r.tell(err)
+		r.logEnd(err)
 	})
 	defer func() { // after a panic, too
 		r.close()
@@ -158,7 +158,7 @@ func (r *relay) run() {
 	if err := r.requests(); err == nil {
 		r.awaitAnswers()
 	} else {
-		r.tell(err)
+		r.logEnd(err)
 	}
 }
 
@@ -169,8 +169,8 @@ func (r *relay) recovered() {
 	}
 }
 
-// tell logs why a connection ends, where it is not that somebody has gone.
-func (r *relay) tell(err error) {
+// logEnd logs why a connection ends, where it is not that somebody has gone.
+func (r *relay) logEnd(err error) {
 	var why refusal
 	if errors.As(err, &why) {
 		r.mu.Lock()
@@ -223,7 +223,7 @@ func (r *relay) hurry() {
 	case r.closed:
 	case waits && r.late == nil:
 		r.late = time.AfterFunc(loginWithin, func() {
-			r.tell(refuse("a login has not ended within %v", loginWithin))
+			r.logEnd(refuse("a login has not ended within %v", loginWithin))
 			r.close()
 		})
 	case !waits && r.late != nil:

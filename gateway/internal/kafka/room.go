@@ -55,8 +55,8 @@ type room struct {
 
 func newRoom(size int64) room { return room{size: size, free: semaphore.NewWeighted(size)} }
 
-// take waits for n bytes. More than there are in all are all of them. crowded is called if it has to wait.
-func (r *room) take(ctx context.Context, n int, crowded func()) (*share, error) {
+// acquire waits for n bytes. More than there are in all are all of them. crowded is called if it has to wait.
+func (r *room) acquire(ctx context.Context, n int, crowded func()) (*share, error) {
 	s := &share{r, min(int64(n), r.size)}
 	if !r.free.TryAcquire(s.n) {
 		r.waiting.Add(1)
@@ -103,8 +103,10 @@ type holding struct {
 	questions    []*question // whose answers may have shares of their own
 }
 
-// take waits for n bytes of a room.
-func (r *relay) take(of *room, n int) (*share, error) { return of.take(r.ctx, n, r.server.crowded) }
+// acquire waits for n bytes of a room.
+func (r *relay) acquire(of *room, n int) (*share, error) {
+	return of.acquire(r.ctx, n, r.server.crowded)
+}
 
 // quiet waits until nothing is in flight.
 func (r *relay) quiet() error {
@@ -125,7 +127,7 @@ func (r *relay) hold(frame []byte, n int) (_ []byte, err error) {
 	if err := r.quiet(); err != nil {
 		return nil, err
 	}
-	if r.holds.raw, err = r.take(&r.server.rooms.raw, n); err != nil {
+	if r.holds.raw, err = r.acquire(&r.server.rooms.raw, n); err != nil {
 		return nil, err
 	}
 	defer r.within(patience(n), refuse("%d bytes of a request have not come within %v", n, patience(n)))()
@@ -147,7 +149,7 @@ func (r *relay) decodable(frame []byte, n, memory int) (_ []byte, err error) {
 	if memory > heldRequest*buffer {
 		in = &r.server.rooms.large
 	}
-	r.holds.decoded, err = r.take(in, memory)
+	r.holds.decoded, err = r.acquire(in, memory)
 	return frame, err
 }
 
@@ -170,7 +172,7 @@ func (r *relay) heard() {
 // within ends the connection after a while, unless it is stopped.
 func (r *relay) within(d time.Duration, why error) (stop func()) {
 	late := time.AfterFunc(d, func() {
-		r.tell(why)
+		r.logEnd(why)
 		r.close()
 	})
 	return func() { late.Stop() }

@@ -25,7 +25,7 @@ func TestRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, crowds, in := newRoom(10), 0, make(chan string, 3)
 		take := func(n int) *share {
-			s, err := r.take(t.Context(), n, func() { crowds++ })
+			s, err := r.acquire(t.Context(), n, func() { crowds++ })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -42,7 +42,7 @@ func TestRoom(t *testing.T) {
 		}
 		ended, end := context.WithCancel(t.Context())
 		end()
-		if s, err := r.take(ended, 1, func() {}); err == nil || s != nil {
+		if s, err := r.acquire(ended, 1, func() {}); err == nil || s != nil {
 			t.Errorf("%v for somebody who has gone", s)
 		}
 		first.leave()
@@ -347,7 +347,7 @@ func TestDescribedRulesAreCounted(t *testing.T) {
 			}
 			runtime.KeepAlive([]any{views, resp, out})
 			room := &c.server.rooms.large
-			all, err := room.take(t.Context(), int(room.size), func() {})
+			all, err := room.acquire(t.Context(), int(room.size), func() {})
 			if err != nil {
 				t.Fatal(err)
 			}

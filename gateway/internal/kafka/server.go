@@ -467,7 +467,7 @@ func (s *Server) Snapshot() Snapshot {
 
 // ownerOf returns who owns a delegation token that a client has logged in with. The log says so if that cannot be told, once in a while.
 func (s *Server) ownerOf(ctx context.Context, token string) principal {
-	name, err := s.owns.of(ctx, token)
+	name, err := s.owns.lookup(ctx, token)
 	if err == nil {
 		return principal{name: name, known: true}
 	}

@@ -147,7 +147,7 @@ func (c *creation) done(i int, n int64, now time.Time, m *made) {
 
 func (c *creation) without(refused func(int) bool) kmsg.Request {
 	rest := *c.CreateTopicsRequest
-	rest.Topics = keep(rest.Topics, refused)
+	rest.Topics = excluding(rest.Topics, refused)
 	if len(rest.Topics) == 0 {
 		return nil
 	}
@@ -240,7 +240,7 @@ func (g *growth) done(i int, _ int64, _ time.Time, m *made) {
 
 func (g *growth) without(refused func(int) bool) kmsg.Request {
 	rest := *g.CreatePartitionsRequest
-	rest.Topics = keep(rest.Topics, refused)
+	rest.Topics = excluding(rest.Topics, refused)
 	if len(rest.Topics) == 0 {
 		return nil
 	}
@@ -367,9 +367,9 @@ func (d *deletion) without(refused func(int) bool) kmsg.Request {
 	rest := *d.DeleteTopicsRequest
 	rest.TopicNames, rest.Topics = nil, nil
 	if d.Version < byID {
-		rest.TopicNames = keep(d.TopicNames, refused)
+		rest.TopicNames = excluding(d.TopicNames, refused)
 	} else {
-		rest.Topics = keep(d.Topics, refused)
+		rest.Topics = excluding(d.Topics, refused)
 	}
 	if len(rest.TopicNames)+len(rest.Topics) == 0 {
 		return nil
@@ -423,8 +423,8 @@ func metadataOf(version int16, n int) *kmsg.MetadataRequest {
 	return m
 }
 
-// keep returns what is not refused, in a slice of its own.
-func keep[T any](all []T, refused func(i int) bool) (kept []T) {
+// excluding returns what is not refused, in a slice of its own.
+func excluding[T any](all []T, refused func(i int) bool) (kept []T) {
 	for i, t := range all {
 		if !refused(i) {
 			kept = append(kept, t)

@@ -113,7 +113,7 @@ func (u *Upstream) checkTarget(ctx context.Context, t *target, slots chan struct
 			return
 		case slots <- struct{}{}:
 		}
-		err := u.ask(ctx, t)
+		err := u.probe(ctx, t)
 		<-slots
 		if ctx.Err() != nil {
 			return // the check was cut off, which says nothing about the target
@@ -136,8 +136,8 @@ func (u *Upstream) learn(t *target, err error) {
 	}
 }
 
-// ask sends one check to a target, and returns why it failed.
-func (u *Upstream) ask(ctx context.Context, t *target) error {
+// probe sends one check to a target, and returns why it failed.
+func (u *Upstream) probe(ctx context.Context, t *target) error {
 	cfg := u.cfg.HealthCheck
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(cfg.Timeout))
 	defer cancel()

@@ -241,7 +241,7 @@ func TestAsk(t *testing.T) {
 			cfg.Timeout = policy.Duration(50 * time.Millisecond)
 		}
 		u := makeUpstream(t, config.Upstream{Targets: []string{tt.target}, HealthCheck: &cfg}, io.Discard, nil)
-		err := u.ask(t.Context(), u.seats[0].target)
+		err := u.probe(t.Context(), u.seats[0].target)
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s%s: %v, want %q", tt.target, tt.path, err, tt.want)
 		}

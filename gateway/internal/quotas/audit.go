@@ -38,9 +38,9 @@ func (b *Book) audit(c *Change, res *Result, err error) {
 			line.Info("quota change that changes nothing", append(asked(), "etag", res.ETag)...)
 		}
 		for _, same := range byMatch(res.Steps) {
-			line.Info("quota changed", "gate", told(same, func(s *Step) string { return s.Gate }), "rule", same[0].Matches,
-				"before", told(same, func(s *Step) string { return gives(s.Before) }), "after", told(same, func(s *Step) string { return gives(s.After) }),
-				"file_gives", told(same, func(s *Step) string { return cmp.Or(s.FileGives, "nothing") }), "etag", res.ETag)
+			line.Info("quota changed", "gate", joinSteps(same, func(s *Step) string { return s.Gate }), "rule", same[0].Matches,
+				"before", joinSteps(same, func(s *Step) string { return gives(s.Before) }), "after", joinSteps(same, func(s *Step) string { return gives(s.After) }),
+				"file_gives", joinSteps(same, func(s *Step) string { return cmp.Or(s.FileGives, "nothing") }), "etag", res.ETag)
 		}
 	}
 }
@@ -60,8 +60,8 @@ func byMatch(steps []Step) (all [][]Step) {
 	return all
 }
 
-// told says something of each step, in their order.
-func told(steps []Step, of func(*Step) string) string {
+// joinSteps returns what of says of each step, in their order.
+func joinSteps(steps []Step, of func(*Step) string) string {
 	words := make([]string, len(steps))
 	for i := range steps {
 		words[i] = of(&steps[i])

@@ -239,7 +239,7 @@ func (b *Book) nowhere(c *Change) error {
 	if !c.MayMiss || plan == nil || len(c.Ops) == 0 || slices.ContainsFunc(c.Ops, func(op Op) bool { return op.Delete == nil }) {
 		return ErrNowhere
 	}
-	if _, _, faults := c.judge(plan, plan.doc); len(faults) > 0 {
+	if _, _, faults := c.checkAgainst(plan, plan.doc); len(faults) > 0 {
 		return faults
 	}
 	return nil
@@ -260,7 +260,7 @@ func (b *Book) attempt(ctx context.Context, all []Change, open []int, answers []
 			a.Err = ErrPrecondition
 			continue
 		}
-		next, steps, faults := c.judge(plan, doc)
+		next, steps, faults := c.checkAgainst(plan, doc)
 		if len(faults) > 0 {
 			a.Err = faults
 			continue
@@ -307,8 +307,8 @@ func (b *Book) attempt(ctx context.Context, all []Change, open []int, answers []
 	return errors.Is(err, ErrChanged)
 }
 
-// judge returns the document after the change, and everything that is wrong with it under a plan.
-func (c *Change) judge(plan *Plan, doc *document) (next *document, steps []Step, faults Faults) {
+// checkAgainst returns the document after the change, and everything that is wrong with it under a plan.
+func (c *Change) checkAgainst(plan *Plan, doc *document) (next *document, steps []Step, faults Faults) {
 	next, steps, faults = c.carryOut(doc, time.Now())
 	faults = append(faults, unknownGates(plan, doc, c)...)
 	for _, s := range steps {

@@ -102,7 +102,7 @@ func (f *File) Write(ctx context.Context, was string, next []byte) error {
 		return ErrChanged
 	}
 	tmp := f.name + ".new" // always the same, so that crashes leave one at most
-	err = f.fill(tmp, next)
+	err = f.writeSynced(tmp, next)
 	if err == nil {
 		err = f.step("rename")
 	}
@@ -131,8 +131,8 @@ func (f *File) step(name string) error {
 	return f.crash(name)
 }
 
-// fill writes a file, and returns when it is on the disk.
-func (f *File) fill(name string, data []byte) error {
+// writeSynced writes a file, and returns when it is on the disk.
+func (f *File) writeSynced(name string, data []byte) error {
 	file, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err

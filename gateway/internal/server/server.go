@@ -231,7 +231,7 @@ func (s *Server) shutdown() error {
 	s.mu.Lock() // waits for a reload under way; none begins any more
 	defer s.mu.Unlock()
 	s.close()
-	each(s.listeners, func(l *listener) { l.stopAccepting(false) })
+	inParallel(s.listeners, func(l *listener) { l.stopAccepting(false) })
 	st := s.state.Load()
 	st.policy.Close()
 	for _, r := range s.retiring {
@@ -282,7 +282,7 @@ func (s *Server) waitLameDuck(d time.Duration) {
 // what is left when ctx ends. It reports whether there was nothing to cut.
 func (s *Server) finish(ctx context.Context) bool {
 	var cut atomic.Bool
-	each(s.listeners, func(l *listener) {
+	inParallel(s.listeners, func(l *listener) {
 		if !l.stop(ctx) {
 			cut.Store(true)
 		}
@@ -328,8 +328,8 @@ func (s *Server) stopAdmin() {
 	s.admin.stop(ctx)
 }
 
-// each calls fn for all listeners at once and waits.
-func each(ls []*listener, fn func(*listener)) {
+// inParallel calls fn for all listeners at once and waits.
+func inParallel(ls []*listener, fn func(*listener)) {
 	var all sync.WaitGroup
 	for _, l := range ls {
 		all.Go(func() { fn(l) })
