@@ -14,7 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/weir-go/weir/internal/kafka"
+	"github.com/weir-go/weir/internal/testbed/kafka"
 )
 
 // asking is a hook that counts the requests of a client, by kind and broker.

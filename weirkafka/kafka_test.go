@@ -31,8 +31,8 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"github.com/weir-go/weir"
-	"github.com/weir-go/weir/internal/freeport"
-	"github.com/weir-go/weir/internal/kafka"
+	"github.com/weir-go/weir/internal/testbed/freeport"
+	"github.com/weir-go/weir/internal/testbed/kafka"
 	"github.com/weir-go/weir/limit"
 )
 

@@ -23,8 +23,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-go/weir"
-	"github.com/weir-go/weir/internal/freeport"
-	"github.com/weir-go/weir/internal/postgres"
+	"github.com/weir-go/weir/internal/testbed/freeport"
+	"github.com/weir-go/weir/internal/testbed/postgres"
 	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/signal"
 )

@@ -27,7 +27,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/internal/freeport"
+	"github.com/weir-go/weir/internal/testbed/freeport"
 	"github.com/weir-go/weir/quota"
 )
 

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/internal/process"
+	"github.com/weir-go/weir/internal/testbed/process"
 )
 
 // The command in its shortest form: each part runs, whatever this machine makes of it, and every figure is there.

@@ -20,8 +20,8 @@ import (
 
 	"github.com/weir-go/weir/bench/internal/kit"
 	"github.com/weir-go/weir/bench/internal/rig"
-	"github.com/weir-go/weir/internal/kafka"
 	"github.com/weir-go/weir/internal/loadgen"
+	"github.com/weir-go/weir/internal/testbed/kafka"
 )
 
 const (

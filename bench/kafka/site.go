@@ -24,7 +24,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/weir-go/weir/bench/internal/rig"
-	"github.com/weir-go/weir/internal/kafka"
+	"github.com/weir-go/weir/internal/testbed/kafka"
 )
 
 // Topics.

@@ -20,7 +20,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/bench/internal/rig"
-	"github.com/weir-go/weir/internal/postgres"
+	"github.com/weir-go/weir/internal/testbed/postgres"
 	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/weirsql"
 )

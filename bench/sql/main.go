@@ -37,7 +37,7 @@ import (
 	"github.com/weir-go/weir/bench/internal/kit"
 	"github.com/weir-go/weir/bench/internal/rig"
 	"github.com/weir-go/weir/internal/loadgen"
-	"github.com/weir-go/weir/internal/postgres"
+	"github.com/weir-go/weir/internal/testbed/postgres"
 	"github.com/weir-go/weir/weirpgx"
 )
 

@@ -18,7 +18,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/bench/internal/rig"
-	"github.com/weir-go/weir/internal/mariadb"
+	"github.com/weir-go/weir/internal/testbed/mariadb"
 	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/weirsql"
 )

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-go/weir/bench/internal/kit"
-	"github.com/weir-go/weir/internal/chart"
 	"github.com/weir-go/weir/internal/loadgen"
+	"github.com/weir-go/weir/internal/testbed/chart"
 	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/weirpgx"
 )

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-go/weir/internal/chart"
 	"github.com/weir-go/weir/internal/hist"
 	"github.com/weir-go/weir/internal/loadgen"
+	"github.com/weir-go/weir/internal/testbed/chart"
 )
 
 // result is what came out of a run.

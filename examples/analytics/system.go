@@ -14,8 +14,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/weir-go/weir/internal/freeport"
-	"github.com/weir-go/weir/internal/process"
+	"github.com/weir-go/weir/internal/testbed/freeport"
+	"github.com/weir-go/weir/internal/testbed/process"
 )
 
 // system is what a run sends its load through: Envoy, two pods, and perhaps a gateway that Envoy

@@ -18,10 +18,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/weir-go/weir/internal/chart"
-	"github.com/weir-go/weir/internal/freeport"
 	"github.com/weir-go/weir/internal/loadgen"
-	"github.com/weir-go/weir/internal/postgres"
+	"github.com/weir-go/weir/internal/testbed/chart"
+	"github.com/weir-go/weir/internal/testbed/freeport"
+	"github.com/weir-go/weir/internal/testbed/postgres"
 )
 
 // accounts is how many the table has.

@@ -19,7 +19,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/weir-go/weir"
-	"github.com/weir-go/weir/internal/postgres"
+	"github.com/weir-go/weir/internal/testbed/postgres"
 )
 
 // TestExecution has one PostgreSQL for all its parts.

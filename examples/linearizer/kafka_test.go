@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weir-go/weir/internal/kafka"
+	"github.com/weir-go/weir/internal/testbed/kafka"
 	"github.com/weir-go/weir/weirkafka"
 )
 

@@ -20,9 +20,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weir-go/weir/internal/freeport"
-	"github.com/weir-go/weir/internal/kafka"
-	"github.com/weir-go/weir/internal/process"
+	"github.com/weir-go/weir/internal/testbed/freeport"
+	"github.com/weir-go/weir/internal/testbed/kafka"
+	"github.com/weir-go/weir/internal/testbed/process"
 	"github.com/weir-go/weir/weirkafka"
 )
 

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/weir-go/weir/internal/kafka"
+	"github.com/weir-go/weir/internal/testbed/kafka"
 )
 
 // The processes that are killed are this program, as a server.

@@ -11,11 +11,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weir-go/weir/internal/chart"
-	"github.com/weir-go/weir/internal/freeport"
 	"github.com/weir-go/weir/internal/hist"
-	"github.com/weir-go/weir/internal/kafka"
 	"github.com/weir-go/weir/internal/loadgen"
+	"github.com/weir-go/weir/internal/testbed/chart"
+	"github.com/weir-go/weir/internal/testbed/freeport"
+	"github.com/weir-go/weir/internal/testbed/kafka"
 )
 
 // Of an overload: databases, how much more comes than can be applied, and how long clients wait.

@@ -22,7 +22,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/await"
-	"github.com/weir-go/weir/internal/freeport"
+	"github.com/weir-go/weir/internal/testbed/freeport"
 )
 
 // binary is the gateway under test, built once.

@@ -26,7 +26,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/weir-go/weir/gateway/internal/await"
-	"github.com/weir-go/weir/internal/kafka"
+	"github.com/weir-go/weir/internal/testbed/kafka"
 )
 
 // Three brokers behind two gateways. Meanwhile a partition moves, a broker restarts, and so does each gateway, one after the other.

@@ -20,7 +20,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
-	"github.com/weir-go/weir/internal/kafka"
+	"github.com/weir-go/weir/internal/testbed/kafka"
 )
 
 // exchanges is where what real clients and the gateway say to each other is kept, one file a connection. The fuzz tests of

@@ -28,7 +28,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"github.com/weir-go/weir/gateway/internal/await"
-	"github.com/weir-go/weir/internal/kafka"
+	"github.com/weir-go/weir/internal/testbed/kafka"
 )
 
 // Kafka's own tools and franz-go work through the gateway, which is all that they know: topics, a group, a transaction. Who logs in

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/internal/kafka"
+	"github.com/weir-go/weir/internal/testbed/kafka"
 )
 
 // franz-go's own tests, at a broker and through the gateway: as they are, with connections that break every second, and with TLS and

@@ -15,7 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 
 	"github.com/weir-go/weir/gateway/internal/await"
-	"github.com/weir-go/weir/internal/kafka"
+	"github.com/weir-go/weir/internal/testbed/kafka"
 )
 
 // Vectors of KIP-599 before a real broker, for users who log in: K7, K8, K10 and K24, and that who comes back when told is served. The others

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/gateway/internal/await"
-	"github.com/weir-go/weir/internal/freeport"
+	"github.com/weir-go/weir/internal/testbed/freeport"
 )
 
 // startRedis starts a server with a password that keeps nothing on disk, at addr.

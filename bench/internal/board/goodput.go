@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/weir-go/weir/internal/chart"
+	"github.com/weir-go/weir/internal/testbed/chart"
 	"github.com/weir-go/weir/sim"
 )
 

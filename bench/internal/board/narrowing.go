@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/control"
-	"github.com/weir-go/weir/internal/chart"
+	"github.com/weir-go/weir/internal/testbed/chart"
 )
 
 // The picture of a belief that narrows: the default controller before a pool of workers that

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-go/weir/internal/chart"
+	"github.com/weir-go/weir/internal/testbed/chart"
 	"github.com/weir-go/weir/sim"
 )
 

@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/weir-go/weir/internal/freeport"
-	"github.com/weir-go/weir/internal/process"
+	"github.com/weir-go/weir/internal/testbed/freeport"
+	"github.com/weir-go/weir/internal/testbed/process"
 )
 
 // Process is a program that was started.

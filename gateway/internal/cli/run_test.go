@@ -20,7 +20,7 @@ import (
 
 	"github.com/weir-go/weir/gateway/internal/await"
 	"github.com/weir-go/weir/gateway/internal/config"
-	"github.com/weir-go/weir/internal/freeport"
+	"github.com/weir-go/weir/internal/testbed/freeport"
 	"github.com/weir-go/weir/policy"
 )
 

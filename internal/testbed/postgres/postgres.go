@@ -17,8 +17,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/weir-go/weir/internal/freeport"
-	"github.com/weir-go/weir/internal/process"
+	"github.com/weir-go/weir/internal/testbed/freeport"
+	"github.com/weir-go/weir/internal/testbed/process"
 )
 
 // Config says which server to start.

@@ -24,8 +24,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-go/weir/internal/freeport"
-	"github.com/weir-go/weir/internal/process"
+	"github.com/weir-go/weir/internal/testbed/freeport"
+	"github.com/weir-go/weir/internal/testbed/process"
 )
 
 // Config says which broker to start.
