@@ -17,8 +17,7 @@ type BeliefConfig struct {
 	// first, but at least 64. What is let in too far takes long to end.
 	Initial int64 `json:",omitempty" default:"20" min:"1"`
 	// Min and Max bound the limit. With one slot the backend idles while an answer and
-	// the next request are on their way. Where work costs several slots, there is always
-	// room for two pieces of it, or for one if Min is 1.
+	// the next request are on their way.
 	Min int64 `json:",omitempty" default:"2" min:"1"`
 	Max int64 `json:",omitempty" default:"10000" max:"1073741824"`
 }
@@ -108,7 +107,6 @@ type Belief struct {
 	mean    float64       // service time in the last window, seconds
 	long    float64       // the same of some hundred jobs
 	pace    pace          // how fast work usually is
-	cost    float64       // what a piece of it costs, in the mean of some dozen
 	mid     float64       // the median, smoothed
 	idle    time.Duration // since when the limit has not been in full use; 0 if it is
 	begun   bool          // a window has ended
@@ -128,7 +126,7 @@ func NewBelief(cfg BeliefConfig) (*Belief, error) {
 	}
 	first := min(cfg.Initial, max(highFirst, cfg.Initial/firstShare))
 	cfg.Initial = min(max(first, cfg.Min), cfg.Max)
-	b := &Belief{cfg: cfg, noise: firstNoise, raw: gridVariance, calm: stepRest, cost: 1}
+	b := &Belief{cfg: cfg, noise: firstNoise, raw: gridVariance, calm: stepRest}
 	b.laws.forget()
 	b.set(math.Log(float64(cfg.Initial)))
 	return b, nil
@@ -194,7 +192,7 @@ func (b *Belief) checkpoint() (undo func()) {
 }
 
 func (b *Belief) set(at float64) {
-	b.at = min(max(at, math.Log(float64(b.least()))), math.Log(float64(b.cfg.Max)))
+	b.at = min(max(at, math.Log(float64(b.cfg.Min))), math.Log(float64(b.cfg.Max)))
 }
 
 // Update implements [Controller].
@@ -280,8 +278,6 @@ func (b *Belief) measure(w *Window) {
 			b.long = b.mean
 		}
 		b.long += (b.mean - b.long) * float64(w.Timed) / (float64(w.Timed) + meanKept)
-		cost := max(1, float64(w.Cost)/float64(w.Timed))
-		b.cost += (cost - b.cost) * float64(w.Timed) / (float64(w.Timed) + costKept)
 		if w.OK >= w.Dropped() {
 			b.pace.add(b.mean, w.Elapsed.Seconds())
 		}
@@ -317,14 +313,7 @@ func (b *Belief) limit() int64 {
 	if b.mode == tracking && b.try > 0 {
 		limit = b.try
 	}
-	return min(max(limit, b.least()), b.cfg.Max)
-}
-
-// least is the lowest limit. What costs more than the limit runs alone, and then nothing that the limit does would be
-// seen. So there is room for two pieces of work of the usual cost, or for one if Min is 1.
-func (b *Belief) least() int64 {
-	pieces := math.Floor(float64(min(b.cfg.Min, 2)) * b.cost * costLead)
-	return int64(min(max(pieces, float64(b.cfg.Min)), float64(b.cfg.Max)))
+	return min(max(limit, b.cfg.Min), b.cfg.Max)
 }
 
 func (b *Belief) decide(reason string) Decision {
@@ -399,11 +388,6 @@ const (
 	// nothing is cut off below cutAtMean times the mean of about meanKept jobs.
 	cutAtMean = 4
 	meanKept  = 300
-
-	// What work costs in the mean is known from about costKept pieces. One that costs a thousand among them must not
-	// raise the least limit for long. costLead is how much more there is room for, because that mean comes late.
-	costKept = 50
-	costLead = 1.05
 )
 
 // pace is how fast work usually is: the mean of about a minute in which most of what ended was of use.

@@ -150,7 +150,7 @@ func (b *Belief) slowedDown(w *Window, lnN float64) bool {
 	expected, apart := b.laws.speed(lnN)
 	off := countedSpeed(w, lnN) - expected
 	return off < -surelySlower*math.Sqrt(apart+b.laws.spread+1/done+countVariance) &&
-		b.pace.slower(w.Mean().Seconds()) >= cusumStep // costly work has a low rate too
+		b.pace.slower(w.Mean().Seconds()) >= cusumStep
 }
 
 // extend counts on in the next window.

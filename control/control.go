@@ -177,7 +177,8 @@ type Window struct {
 	// that Latencies had no room for.
 	LatencySum time.Duration
 	Timed      int64
-	// Cost is what all Timed outcomes cost together, in the unit of Limit. 0 means that each costs 1.
+	// Cost is what all Timed outcomes cost together, in the unit of Limit. Work that costs more than the
+	// limit counts as the limit at its admission. 0 means that each costs 1.
 	Cost int64
 
 	// Samples are what finished, Failed work included, in that order. If there are

@@ -39,6 +39,7 @@ type world struct {
 
 type work struct {
 	start, end time.Duration
+	cost       int64
 	area       float64
 	fails      bool
 }
@@ -81,7 +82,7 @@ func (g *world) admit() {
 		g.free[first] = end
 	}
 	i, _ := slices.BinarySearchFunc(g.inside, end, func(w work, end time.Duration) int { return cmp.Compare(w.end, end) })
-	g.inside = slices.Insert(g.inside, i, work{g.now, end, g.area, g.failing || g.fails != nil && g.fails(g)})
+	g.inside = slices.Insert(g.inside, i, work{g.now, end, g.price(), g.area, g.failing || g.fails != nil && g.fails(g)})
 }
 
 func (g *world) finish() {
@@ -101,16 +102,24 @@ func (g *world) finish() {
 		w.Abandoned++
 	}
 	w.Timed++
-	w.Cost += g.cost
+	w.Cost += done.cost
 	w.LatencySum += life
 	w.Latencies = append(w.Latencies, life)
 }
 
-// used is how much of the limit is in use.
-func (g *world) used() int64 { return int64(len(g.inside)) * max(1, g.cost) }
+// price is what a job costs now: as a gate does, it takes what costs more than the limit for as much as the limit.
+func (g *world) price() int64 { return max(1, min(g.cost, g.d.Limit)) }
 
-// full reports whether no more work fits into the limit. What costs more than the limit runs alone.
-func (g *world) full() bool { return len(g.inside) > 0 && g.used()+max(1, g.cost) > g.d.Limit }
+// used is how much of the limit is in use.
+func (g *world) used() (all int64) {
+	for _, w := range g.inside {
+		all += w.cost
+	}
+	return all
+}
+
+// full reports whether no more work fits into the limit.
+func (g *world) full() bool { return g.used()+g.price() > g.d.Limit }
 
 // window lets time pass until the next decision.
 func (g *world) window() {

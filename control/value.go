@@ -186,7 +186,7 @@ func (s *scale) gain(r *rung) (worth float64) {
 func (b *Belief) choose(tries bool, bottom, top float64) {
 	s := b.newScale()
 	center := nearest(math.Log(float64(b.limit())))
-	lowest, highest := nearest(max(bottom, math.Log(float64(b.least())))), nearest(min(top, math.Log(float64(b.cfg.Max))))
+	lowest, highest := nearest(max(bottom, math.Log(float64(b.cfg.Min)))), nearest(min(top, math.Log(float64(b.cfg.Max))))
 	lowest = min(lowest, highest)
 	center = min(max(center, lowest), highest)
 	var worths, variances [reach + reachUp + 1]float64
