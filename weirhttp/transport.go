@@ -354,19 +354,28 @@ func untrusted(err error) bool {
 // unsendable reports whether net/http has refused to send a request, because of what is in it. That says nothing
 // of the server, and the next attempt would be refused as well. There is no type of error for it.
 func unsendable(err error) bool {
-	for ; err != nil; err = errors.Unwrap(err) {
-		said := err.Error()
-		if slices.ContainsFunc(unsent, func(how string) bool { return strings.HasPrefix(said, how) }) {
-			return true
-		}
+	if err == nil {
+		return false
+	}
+	said := err.Error()
+	if slices.ContainsFunc(unsent, func(how string) bool { return strings.HasPrefix(said, how) }) {
+		return true
+	}
+	switch err := err.(type) {
+	case interface{ Unwrap() error }:
+		return unsendable(err.Unwrap())
+	case interface{ Unwrap() []error }:
+		return slices.ContainsFunc(err.Unwrap(), unsendable)
 	}
 	return false
 }
 
-// unsent is how errors of net/http begin that come before a request has a connection.
+// unsent is how errors of net/http begin that come before anything of a request is sent. A proxy's reason for refusing CONNECT could
+// begin so, too; then there is one attempt.
 var unsent = []string{
 	"unsupported protocol scheme", "http: no Host in request URL", "http: nil Request.", "net/http: invalid method ",
-	"net/http: invalid header ", "net/http: invalid trailer ",
+	"net/http: invalid header ", "net/http: invalid trailer ", "net/http: can't write control character in ",
+	"http: Request.ContentLength=",
 }
 
 const (

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -971,8 +972,15 @@ func TestTransportTrustsNobodyLater(t *testing.T) {
 
 // A request that net/http does not send for what is in it is sent no second time, and says nothing of the server.
 func TestTransportOfWhatCannotBeSent(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer server.Close()
+	at, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
 	base := &http.Transport{}
-	for _, tt := range []struct {
+	defer base.CloseIdleConnections()
+	for i, tt := range []struct {
 		name  string
 		spoil func(*http.Request)
 	}{
@@ -982,15 +990,21 @@ func TestTransportOfWhatCannotBeSent(t *testing.T) {
 		{"a method", func(r *http.Request) { r.Method = "GE T" }},
 		{"a header's name", func(r *http.Request) { r.Header["X A"] = []string{"a"} }},
 		{"a header's value", func(r *http.Request) { r.Header["X-A"] = []string{"a\nb"} }},
+		{"a path", func(r *http.Request) { r.URL.Opaque = "/a\nb" }},
+		{"a length without a body", func(r *http.Request) { r.ContentLength = 7 }},
 		{"a trailer", func(r *http.Request) { r.Trailer = http.Header{"X-A": {"a\nb"}} }},
 	} {
 		s := &sender{answer: func(_ int, r *http.Request) (*http.Response, error) {
 			_, err := base.RoundTrip(r)
+			if i%2 == 0 {
+				return nil, errors.Join(errors.New("traced"), err)
+			}
 			return nil, fmt.Errorf("traced: %w", err)
 		}}
 		tr := transportOf(t, s, throttle.CallerConfig{Guard: throttle.GuardBreaker, Breaker: throttle.BreakerConfig{Run: 1}, Retry: throttle.Retry{Backoff: time.Millisecond}})
 		tr.Safe = func(*http.Request) bool { return true }
-		r := request(t, "GET", "")
+		r, to := request(t, "GET", ""), *at
+		r.URL = &to
 		tt.spoil(r)
 		_, err := tr.RoundTrip(r)
 		if guard := tr.Caller.Targets()[0].Guard; len(s.sent) != 1 || guard.Limit != -1 || guard.InFlight != 0 || guard.Outcomes[weir.NoSample] != 1 {
