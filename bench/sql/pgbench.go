@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -40,14 +41,14 @@ func (p *pgbench) fill(ctx context.Context) error {
 	return err
 }
 
-// play runs so many clients, and returns what they got done each second. Their connections are made before that time begins.
+// play runs so many clients, and returns what they got done each second once all had a connection. Making those is part of the time.
 func (p *pgbench) play(ctx context.Context, isolation string, clients int64, lasts time.Duration) (figure, error) {
 	out, err := p.run(ctx, isolation, "--no-vacuum", "--protocol", "prepared", "--client", fmt.Sprint(clients), "--jobs", fmt.Sprint(min(clients, 2)),
 		"--time", fmt.Sprint(int64(lasts/time.Second)))
 	if err != nil {
 		return figure{}, err
 	}
-	return pgbenchFigure(out, lasts)
+	return pgbenchFigure(out)
 }
 
 // run runs pgbench, whose sessions begin all transactions with this isolation.
@@ -55,7 +56,7 @@ func (p *pgbench) run(ctx context.Context, isolation string, args ...string) ([]
 	cmd := exec.CommandContext(ctx, p.program, append(args, "--host", p.server.Host, "--port", fmt.Sprint(p.server.Port), "--username", p.server.User, p.server.Database)...)
 	cmd.Env = append(os.Environ(), "PGPASSWORD="+p.server.Password)
 	if isolation != "" {
-		cmd.Env = append(cmd.Env, "PGOPTIONS=-c default_transaction_isolation="+isolation)
+		cmd.Env = append(cmd.Env, "PGOPTIONS=-c default_transaction_isolation="+strings.ReplaceAll(isolation, " ", `\ `))
 	}
 	var out, problems bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &problems
@@ -66,22 +67,28 @@ func (p *pgbench) run(ctx context.Context, isolation string, args ...string) ([]
 }
 
 var (
-	pgbenchDone   = regexp.MustCompile(`(?m)^tps = ([0-9.]+) `)
+	pgbenchRate   = regexp.MustCompile(`(?m)^tps = ([0-9.]+) `)
+	pgbenchDone   = regexp.MustCompile(`(?m)^number of transactions actually processed: ([0-9]+)`)
 	pgbenchFailed = regexp.MustCompile(`(?m)^number of failed transactions: ([0-9]+) `)
 )
 
 // pgbenchFigure reads what pgbench reports in the end. Transactions that met others and failed are not among those done.
-func pgbenchFigure(out []byte, lasts time.Duration) (f figure, err error) {
-	done, failed := pgbenchDone.FindSubmatch(out), pgbenchFailed.FindSubmatch(out)
-	if done == nil || failed == nil {
-		return f, fmt.Errorf("pgbench does not report what it got done and what failed; it needs to be that of PostgreSQL 15 or later:\n%s", out)
+func pgbenchFigure(out []byte) (f figure, err error) {
+	var all [3]float64 // the rate, how many were done, how many failed
+	for i, of := range []*regexp.Regexp{pgbenchRate, pgbenchDone, pgbenchFailed} {
+		m := of.FindSubmatch(out)
+		if m == nil {
+			return f, fmt.Errorf("pgbench does not report what it got done and what failed; it needs to be that of PostgreSQL 15 or later:\n%s", out)
+		}
+		if all[i], err = strconv.ParseFloat(string(m[1]), 64); err != nil {
+			return f, err
+		}
 	}
-	if f.useful, err = strconv.ParseFloat(string(done[1]), 64); err != nil {
-		return f, err
+	f.useful = all[0]
+	if all[1] > 0 {
+		f.failed = all[2] * all[0] / all[1] // over the same time as the rate
 	}
-	lost, err := strconv.ParseFloat(string(failed[1]), 64)
-	f.failed = lost / lasts.Seconds()
-	return f, err
+	return f, nil
 }
 
 // round plays one turn of each number of clients.
