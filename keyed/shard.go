@@ -68,7 +68,7 @@ type use struct {
 	slot  uint32        // the key's
 }
 
-// The number of a use's slot shows whether the use is timed. A release must know
+// isTimed reports whether a use is timed, by the number of its slot. A release must know
 // that before it has the lock, because it reads the clock outside of the lock.
 func isTimed(t slot.Ticket) bool { return t.ID()&1 != 0 }
 

@@ -301,7 +301,7 @@ func TestThePollerOutlivesARetiringGate(t *testing.T) {
 	})
 }
 
-// readings is a source that says always the same.
+// fixedReadings is a source that says always the same.
 type fixedReadings []control.Reading
 
 func (r fixedReadings) Readings(into []control.Reading) []control.Reading { return append(into, r...) }

@@ -38,7 +38,7 @@ func within(t *testing.T, what string, got, want, relative float64) {
 	}
 }
 
-// open runs an unguarded scenario and returns the mean latency in seconds and
+// openRun runs an unguarded scenario and returns the mean latency in seconds and
 // the run.
 func openRun(t *testing.T, b Backend, rps float64, seed uint64) (mean float64, r *Result) {
 	t.Helper()

@@ -110,7 +110,7 @@ func (w *warner) add(warning bool, at fault.Path, format string, args ...any) {
 	w.list = append(w.list, Note{f, warning})
 }
 
-// shortestUseful is the time below which an answer is hardly meant to be late: a unit was probably mistaken.
+// shortestUseful is the least timeout that is probably meant: a shorter one is in the wrong unit.
 const shortestUseful = policy.Duration(time.Millisecond)
 
 // routeNotes is about patterns, times in which no answer can come, and chains of gates that end where nothing waits, or are empty.

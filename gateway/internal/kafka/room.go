@@ -37,7 +37,7 @@ const (
 	heldWithin = 10 * time.Second
 )
 
-// The rooms together are 384 MiB. Of the largest request there is room for one, of the largest answers for those that are let in alone.
+// newRooms returns the rooms of a server, which are 384 MiB together. Of the largest request there is room for one, of the largest answers for those that are let in alone.
 func newRooms() *rooms {
 	return &rooms{raw: newRoom(64 << 20), small: newRoom(64 << 20), large: newRoom(heldRequest * mostRequest), answers: newRoom(128 << 20)}
 }

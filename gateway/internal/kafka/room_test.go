@@ -170,7 +170,7 @@ func TestGoneWhileHeld(t *testing.T) {
 	await.That(t, "the third is gone", func() bool { _, err := third.Read(make([]byte, 1)); return err != nil })
 }
 
-// large is an answer to Metadata of more than a buffer.
+// largeMetadata is an answer to Metadata of more than a buffer.
 func largeMetadata() *kmsg.MetadataResponse {
 	resp := kmsg.NewPtrMetadataResponse()
 	for range 1000 {

@@ -41,7 +41,7 @@ func (g *running) connections() accept.Snapshot { return g.Connections()[0] }
 
 const plainGet = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
-// ask sends a request from an address, and returns the answer and the connection.
+// askFrom sends a request from an address, and returns the answer and the connection.
 func askFrom(t *testing.T, from byte, to net.Addr) (*http.Response, net.Conn) {
 	t.Helper()
 	c, err := dialFrom(from, to)
