@@ -42,7 +42,7 @@ func (p *pgbench) fill(ctx context.Context) error {
 }
 
 // play runs so many clients, and returns what they got done each second once all had a connection. Making those is part of the time.
-func (p *pgbench) play(ctx context.Context, isolation string, clients int64, lasts time.Duration) (figure, error) {
+func (p *pgbench) play(ctx context.Context, isolation pgx.TxIsoLevel, clients int64, lasts time.Duration) (figure, error) {
 	out, err := p.run(ctx, isolation, "--no-vacuum", "--protocol", "prepared", "--client", fmt.Sprint(clients), "--jobs", fmt.Sprint(min(clients, 2)),
 		"--time", fmt.Sprint(int64(lasts/time.Second)))
 	if err != nil {
@@ -52,11 +52,11 @@ func (p *pgbench) play(ctx context.Context, isolation string, clients int64, las
 }
 
 // run runs pgbench, whose sessions begin all transactions with this isolation.
-func (p *pgbench) run(ctx context.Context, isolation string, args ...string) ([]byte, error) {
+func (p *pgbench) run(ctx context.Context, isolation pgx.TxIsoLevel, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, p.program, append(args, "--host", p.server.Host, "--port", fmt.Sprint(p.server.Port), "--username", p.server.User, p.server.Database)...)
 	cmd.Env = append(os.Environ(), "PGPASSWORD="+p.server.Password)
 	if isolation != "" {
-		cmd.Env = append(cmd.Env, "PGOPTIONS=-c default_transaction_isolation="+strings.ReplaceAll(isolation, " ", `\ `))
+		cmd.Env = append(cmd.Env, "PGOPTIONS=-c default_transaction_isolation="+strings.ReplaceAll(string(isolation), " ", `\ `))
 	}
 	var out, problems bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &problems

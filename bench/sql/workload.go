@@ -14,8 +14,8 @@ import (
 // workload is what clients do, over and over.
 type workload struct {
 	name, about string
-	tables      []string // made before it runs
-	isolation   string   // of pgbench's transaction, whose tables pgbench makes; "" for other work
+	tables      []string       // made before it runs
+	isolation   pgx.TxIsoLevel // of pgbench's transaction, whose tables pgbench makes; "" for other work
 	work        func(ctx context.Context, db *weirpgx.Pool) error
 }
 
@@ -37,10 +37,10 @@ var workloads = []*workload{
 	{"point", "Reads of one row by its key", readTables, "", func(ctx context.Context, db *weirpgx.Pool) error {
 		return read(ctx, db, 1)
 	}},
-	{"pgbench", "The transaction of pgbench at scale 1: all of them update one row", nil, "read committed", func(ctx context.Context, db *weirpgx.Pool) error {
+	{"pgbench", "The transaction of pgbench at scale 1: all of them update one row", nil, pgx.ReadCommitted, func(ctx context.Context, db *weirpgx.Pool) error {
 		return bank(ctx, db, pgx.TxOptions{})
 	}},
-	{"serializable", "The same, serializable: transactions that meet fail", nil, "serializable", func(ctx context.Context, db *weirpgx.Pool) error {
+	{"serializable", "The same, serializable: transactions that meet fail", nil, pgx.Serializable, func(ctx context.Context, db *weirpgx.Pool) error {
 		return bank(ctx, db, pgx.TxOptions{IsoLevel: pgx.Serializable})
 	}},
 	{"heavy", "Reads of one row; 3 of 100 read a thousand", readTables, "", func(ctx context.Context, db *weirpgx.Pool) error {
@@ -57,10 +57,10 @@ var workloads = []*workload{
 
 // fill makes the tables, on connections that nothing else has used: a cancel of the load before may come
 // after all, and would stop a statement of these.
-func (w *workload) fill(ctx context.Context, pool *pgxpool.Pool, bank *pgbench) error {
+func (w *workload) fill(ctx context.Context, pool *pgxpool.Pool, own *pgbench) error {
 	pool.Reset()
 	if w.isolation != "" {
-		return bank.fill(ctx)
+		return own.fill(ctx)
 	}
 	for _, text := range w.tables {
 		if _, err := pool.Exec(ctx, text); err != nil {
