@@ -120,6 +120,25 @@ func TestWindowsSayWhatHappened(t *testing.T) {
 
 }
 
+// A window says what finished work has cost: what costs more than the limit counts as the limit, and what failed does not count.
+func TestWindowsKnowWhatWorkCosts(t *testing.T) {
+	c := &spy{limit: 4}
+	l, now := byHand(limit.Config{Controller: c})
+	for _, work := range []struct {
+		cost    int64
+		outcome weir.Outcome
+	}{{3, weir.OK}, {9, weir.Overload}, {2, weir.Failed}, {0, weir.Abandoned}} {
+		p := weir.Must(l.TryAdmit(weir.Work{Cost: work.cost}))
+		*now += 10 * ms
+		p.Done(work.outcome)
+	}
+	*now = time.Second
+	l.Step()
+	if c.seen.Cost != 3+4+1 || c.seen.Timed != 3 {
+		t.Errorf("%d pieces cost %d, want 3 and 8", c.seen.Timed, c.seen.Cost)
+	}
+}
+
 // Each sample knows how much was in flight beside it, over its whole life.
 func TestSamplesKnowTheirCompany(t *testing.T) {
 	c := &spy{limit: 4}
