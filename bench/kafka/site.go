@@ -24,6 +24,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/weir-go/weir/bench/internal/rig"
+	"github.com/weir-go/weir/internal/testbed/cores"
 	"github.com/weir-go/weir/internal/testbed/kafka"
 )
 
@@ -93,11 +94,11 @@ func (s *site) pin() (err error) {
 	if s.shared {
 		return nil
 	}
-	if s.test, s.core, err = rig.Cores(); err != nil {
+	if s.test, s.core, err = cores.Pair(); err != nil {
 		return err
 	}
 	runtime.GOMAXPROCS(1)
-	return rig.PinSelf(s.core)
+	return cores.PinSelf(s.core)
 }
 
 // layout says who shares the cores.
@@ -179,7 +180,7 @@ func (s *site) start(w *way, begin func() (*rig.Process, error)) (err error) {
 	if s.shared {
 		return launch()
 	}
-	return rig.Pinned(s.test, launch)
+	return cores.Pinned(s.test, launch)
 }
 
 // throughWeir starts the gateway.

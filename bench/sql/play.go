@@ -194,6 +194,7 @@ func (b *bench) closed(ctx context.Context, pool *pgxpool.Pool, w *workload, s *
 		return f, err
 	}
 	defer g.close()
+	pool.Reset() // a cancel of the turn before may come after all, and would stop a statement of this one
 	lasts := b.lasts(s)
 	timed, cancel := context.WithTimeout(ctx, lasts)
 	defer cancel()
@@ -237,6 +238,7 @@ func (b *bench) open(ctx context.Context, pool *pgxpool.Pool, w *workload, s *su
 		return f, err
 	}
 	defer g.close()
+	pool.Reset() // as for the closed load
 	lasts := b.lasts(s)
 	timed, cancel := context.WithTimeout(ctx, lasts)
 	defer cancel()

@@ -93,7 +93,7 @@ func (o *options) choose(names string) error {
 
 // run starts the database, and with it compares the controllers, or only serves.
 func (o *options) run(ctx context.Context, serve string) (err error) {
-	db, err := startDatabase(ctx, o.postgres)
+	db, err := startApart(ctx, o.postgres)
 	if err != nil {
 		return err
 	}

@@ -32,6 +32,7 @@ var arrows = map[string][]string{
 	"internal/attempt":          {},
 	"internal/carried":          {},
 	"internal/testbed/chart":    {},
+	"internal/testbed/cores":    {},
 	"internal/testbed/freeport": {},
 	"internal/hist":             {},
 	"internal/loadgen":          {"internal/hist"},
@@ -58,9 +59,9 @@ var arrows = map[string][]string{
 // library. The limiter is not among what the binary may: its gates come out of
 // a policy, never wired by hand.
 var moduleArrows = map[string][]string{
-	"bench":               {"", "slot", "control", "limit", "policy", "quota", "signal", "sim", "throttle", "weirgrpc", "weirhttp", "weirpgx", "weirredis", "weirsql", "internal/testbed/chart", "internal/testbed/freeport", "internal/hist", "internal/testbed/kafka", "internal/loadgen", "internal/testbed/mariadb", "internal/testbed/postgres", "internal/testbed/process", "internal/station"},
+	"bench":               {"", "slot", "control", "limit", "policy", "quota", "signal", "sim", "throttle", "weirgrpc", "weirhttp", "weirpgx", "weirredis", "weirsql", "internal/testbed/chart", "internal/testbed/cores", "internal/testbed/freeport", "internal/hist", "internal/testbed/kafka", "internal/loadgen", "internal/testbed/mariadb", "internal/testbed/postgres", "internal/testbed/process", "internal/station"},
 	"examples/analytics":  {"", "control", "keyed", "limit", "weirgrpc", "internal/testbed/chart", "internal/testbed/freeport", "internal/hist", "internal/loadgen", "internal/testbed/postgres", "internal/testbed/process"},
-	"examples/execution":  {"", "control", "keyed", "limit", "weirhttp", "weirpgx", "weirsql", "internal/testbed/chart", "internal/testbed/freeport", "internal/loadgen", "internal/testbed/postgres"},
+	"examples/execution":  {"", "control", "keyed", "limit", "weirhttp", "weirpgx", "weirsql", "internal/testbed/chart", "internal/testbed/cores", "internal/testbed/freeport", "internal/loadgen", "internal/testbed/postgres"},
 	"examples/linearizer": {"", "control", "keyed", "limit", "signal", "weirhttp", "weirkafka", "internal/testbed/chart", "internal/testbed/freeport", "internal/hist", "internal/testbed/kafka", "internal/loadgen", "internal/testbed/process"},
 	"gateway":             {"", "control", "policy", "quota", "signal", "sim", "weirgrpc", "weirhttp", "weirkafka", "weirredis", "internal/loadgen", "internal/fault", "internal/jsontree", "internal/rawconn", "internal/setting"},
 	"weirgrpc":            {"", "policy", "throttle", "weirhttp", "internal/attempt", "internal/carried", "internal/yield"},

@@ -23,6 +23,7 @@ import (
 
 	"github.com/weir-go/weir/bench/internal/kit"
 	"github.com/weir-go/weir/bench/internal/rig"
+	"github.com/weir-go/weir/internal/testbed/cores"
 )
 
 // The backend: 400 requests a second.
@@ -71,7 +72,7 @@ func Main(ctx context.Context, args []string, in io.Reader, out, log io.Writer) 
 		p.rounds, p.calm, p.fault, p.after = 1, 2*time.Second, 2*time.Second, 2*time.Second
 	}
 	var err error
-	if p.test, p.rest, err = rig.Cores(); err != nil {
+	if p.test, p.rest, err = cores.Pair(); err != nil {
 		return err
 	}
 	p.gateway = func(ctx context.Context, backend string) (string, func(), error) {
@@ -103,7 +104,7 @@ gates: {all: {limit: %s}}
 routes: [{match: [/], gates: [all], upstream: app}]
 `, addr, backend, limit)
 	var gateway *rig.Process
-	err = rig.Pinned(p.test, func() (err error) {
+	err = cores.Pinned(p.test, func() (err error) {
 		gateway, err = rig.StartWeir(ctx, binary, addr, config)
 		return err
 	})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/bench/internal/rig"
+	"github.com/weir-go/weir/internal/testbed/cores"
 	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/weirhttp"
 )
@@ -45,7 +46,7 @@ func inProcess(_ context.Context, backend string) (string, func(), error) {
 func TestShort(t *testing.T) {
 	p := plan{rounds: 1, calm: time.Second, fault: time.Second, after: time.Second, capacity: 100, gateway: inProcess}
 	var err error
-	if p.test, p.rest, err = rig.Cores(); err != nil {
+	if p.test, p.rest, err = cores.Pair(); err != nil {
 		t.Fatal(err)
 	}
 	for row, kinds := range map[string][2]string{"S5": {ours, naive}, "S15": {ours, ours}} {

@@ -20,6 +20,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/bench/internal/rig"
 	"github.com/weir-go/weir/internal/loadgen"
+	"github.com/weir-go/weir/internal/testbed/cores"
 	"github.com/weir-go/weir/weirhttp"
 )
 
@@ -219,7 +220,7 @@ func (r *role) start(core int) (*process, error) {
 		return nil, err
 	}
 	p := &process{in: in, out: bufio.NewReader(out)}
-	return p, rig.Pinned(core, func() (err error) {
+	return p, cores.Pinned(core, func() (err error) {
 		p.Process, err = rig.Start(cmd)
 		return err
 	})

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/weir-go/weir/bench/internal/rig"
+	"github.com/weir-go/weir/internal/testbed/cores"
 )
 
 // The guards that have an Envoy in them: it asks the gateway, or its own filter finds a limit.
@@ -26,7 +27,7 @@ func (r *runner) startEnvoy(ctx context.Context, addr, upstream, gateway string)
 	}
 	e.Listen("clients", addr, filter)
 	p := &process{name: "envoy", addr: addr}
-	err := rig.Pinned(r.test, func() (err error) {
+	err := cores.Pinned(r.test, func() (err error) {
 		p.Process, err = e.Start(ctx, r.plan.Envoy, addr)
 		return err
 	})

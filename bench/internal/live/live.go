@@ -48,7 +48,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/bench/internal/kit"
-	"github.com/weir-go/weir/bench/internal/rig"
+	"github.com/weir-go/weir/internal/testbed/cores"
 )
 
 // Main is the command: it measures what args ask for and writes the report.
@@ -111,10 +111,10 @@ func measure(ctx context.Context, plan Plan, log io.Writer) (*Results, error) {
 	}
 	r := &runner{plan: plan, log: log, results: newResults(plan)}
 	var err error
-	if r.test, r.rest, err = rig.Cores(); err != nil {
+	if r.test, r.rest, err = cores.Pair(); err != nil {
 		return nil, err
 	}
-	if err := rig.PinSelf(r.rest); err != nil {
+	if err := cores.PinSelf(r.rest); err != nil {
 		return nil, err
 	}
 	r.results.Machine.Apart = r.test != r.rest

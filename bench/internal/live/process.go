@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/bench/internal/rig"
+	"github.com/weir-go/weir/internal/testbed/cores"
 )
 
 // answerWithin bounds the wait for an answer of a child. One that is overloaded
@@ -55,7 +56,7 @@ func startRole(core int, r role) (*process, error) {
 	}
 	p.out = bufio.NewReader(out)
 	p.pipe, _ = out.(*os.File)
-	err = rig.Pinned(core, func() (err error) {
+	err = cores.Pinned(core, func() (err error) {
 		p.Process, err = rig.Start(cmd)
 		return err
 	})
@@ -131,7 +132,7 @@ func (p *process) stop() {
 // startWeir starts the gateway's binary, which is to listen on addr and admin, on core.
 func startWeir(ctx context.Context, core int, binary, addr, admin, config string, flags ...string) (*process, error) {
 	p := &process{name: "weir", addr: addr}
-	err := rig.Pinned(core, func() (err error) {
+	err := cores.Pinned(core, func() (err error) {
 		p.Process, err = rig.StartWeir(ctx, binary, addr, config, flags...)
 		return err
 	})

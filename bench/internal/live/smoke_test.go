@@ -7,14 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/bench/internal/rig"
 	"github.com/weir-go/weir/internal/station"
+	"github.com/weir-go/weir/internal/testbed/cores"
 )
 
 // Everything but the figures: processes start, stages follow one another, every
 // request is accounted for, the report has a line for each cell.
 func TestSmoke(t *testing.T) {
-	test, rest, err := rig.Cores()
+	test, rest, err := cores.Pair()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,71 +3,12 @@ package rig
 import (
 	"fmt"
 	"os"
-	"runtime"
 	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
-
-// Cores are where the two sides run: one number if the process may use one
-// core only.
-func Cores() (test, rest int, err error) {
-	var set unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &set); err != nil {
-		return 0, 0, fmt.Errorf("which cores may be used: %w", err)
-	}
-	var found []int
-	for i := range len(set) * 64 {
-		if set.IsSet(i) {
-			found = append(found, i)
-		}
-	}
-	if len(found) == 0 {
-		return 0, 0, fmt.Errorf("no core may be used, says the kernel")
-	}
-	return found[len(found)-1], found[0], nil
-}
-
-// PinSelf moves all threads of this process to core. New threads inherit it.
-func PinSelf(core int) error {
-	tasks, err := os.ReadDir("/proc/self/task")
-	if err != nil {
-		return err
-	}
-	for _, t := range tasks {
-		tid, err := strconv.Atoi(t.Name())
-		if err != nil {
-			continue
-		}
-		if err := setAffinity(tid, core); err != nil && err != unix.ESRCH {
-			return fmt.Errorf("pin to core %d: %w", core, err)
-		}
-	}
-	return nil
-}
-
-// Pinned runs start on a thread of core; a process started there stays there.
-func Pinned(core int, start func() error) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	var before unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &before); err != nil {
-		return err
-	}
-	if err := setAffinity(0, core); err != nil {
-		return fmt.Errorf("pin to core %d: %w", core, err)
-	}
-	defer unix.SchedSetaffinity(0, &before)
-	return start()
-}
-
-func setAffinity(tid, core int) error {
-	var set unix.CPUSet
-	set.Set(core)
-	return unix.SchedSetaffinity(tid, &set)
-}
 
 // Kernel names the running kernel.
 func Kernel() string {

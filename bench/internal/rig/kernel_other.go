@@ -3,21 +3,9 @@
 package rig
 
 import (
-	"errors"
 	"runtime"
 	"time"
 )
-
-var errNotLinux = errors.New("this benchmark needs Linux: it pins processes to cores and reads /proc")
-
-// Cores fails on this system.
-func Cores() (test, rest int, err error) { return 0, 0, errNotLinux }
-
-// PinSelf fails on this system.
-func PinSelf(int) error { return errNotLinux }
-
-// Pinned fails on this system.
-func Pinned(int, func() error) error { return errNotLinux }
 
 // Kernel names the system.
 func Kernel() string { return runtime.GOOS }
