@@ -168,7 +168,7 @@ func TestBeliefIsNeverLost(t *testing.T) {
 	for i := range g.free {
 		g.free[i] = g.now
 	}
-	g.inside = nil
+	g.inside, g.used = nil, 0
 	if got := g.run(60 * time.Second); !(got > 20 && got < 50) {
 		t.Errorf("%.1f of 30 places after nonsense", got)
 	}

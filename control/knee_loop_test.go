@@ -25,6 +25,7 @@ type world struct {
 	w          Window
 	random     *rand.Rand
 	inside     []work // by when they end
+	used       int64  // of the limit: what all inside cost
 	free       []time.Duration
 	area       float64 // in flight, integrated
 
@@ -82,12 +83,13 @@ func (g *world) admit() {
 		g.free[first] = end
 	}
 	i, _ := slices.BinarySearchFunc(g.inside, end, func(w work, end time.Duration) int { return cmp.Compare(w.end, end) })
-	g.inside = slices.Insert(g.inside, i, work{g.now, end, g.price(), g.area, g.failing || g.fails != nil && g.fails(g)})
+	w := work{g.now, end, g.price(), g.area, g.failing || g.fails != nil && g.fails(g)}
+	g.inside, g.used = slices.Insert(g.inside, i, w), g.used+w.cost
 }
 
 func (g *world) finish() {
 	done := g.inside[0]
-	g.inside = g.inside[1:]
+	g.inside, g.used = g.inside[1:], g.used-done.cost
 	life := done.end - done.start
 	s := Sample{Start: done.start, Latency: life, Concurrency: (g.area - done.area) / float64(life), Good: !done.fails && (g.good == nil || g.good(life)), Failed: done.fails}
 	w := &g.w
@@ -110,16 +112,8 @@ func (g *world) finish() {
 // price is what a job costs now: as a gate does, it takes what costs more than the limit for as much as the limit.
 func (g *world) price() int64 { return max(1, min(g.cost, g.d.Limit)) }
 
-// used is how much of the limit is in use.
-func (g *world) used() (all int64) {
-	for _, w := range g.inside {
-		all += w.cost
-	}
-	return all
-}
-
 // full reports whether no more work fits into the limit.
-func (g *world) full() bool { return g.used()+g.price() > g.d.Limit }
+func (g *world) full() bool { return g.used+g.price() > g.d.Limit }
 
 // window lets time pass until the next decision.
 func (g *world) window() {
@@ -129,7 +123,7 @@ func (g *world) window() {
 			g.admit()
 		}
 		next := min(end, g.inside[0].end)
-		g.area += float64(g.used()) * float64(next-g.now)
+		g.area += float64(g.used) * float64(next-g.now)
 		if g.full() {
 			w.Saturated += next - g.now
 		}
@@ -137,7 +131,7 @@ func (g *world) window() {
 			g.finish()
 		}
 	}
-	w.Now, w.Elapsed, w.Limit, w.InFlight = g.now, g.now-g.start, g.d.Limit, g.used()
+	w.Now, w.Elapsed, w.Limit, w.InFlight = g.now, g.now-g.start, g.d.Limit, g.used
 	w.MeanInFlight = (w.MeanInFlight*float64(w.Elapsed-g.d.Next) + g.area - before) / float64(w.Elapsed)
 	seen := *w
 	seen.Samples = nil
