@@ -133,7 +133,7 @@ func (m *model) done(now time.Duration, id int, started bool) {
 	if started {
 		m.service.Add(took)
 	}
-	m.serve(now)
+	m.letIn(now)
 }
 
 // cost makes work hold so much from now on.
@@ -146,7 +146,7 @@ func (m *model) cost(now time.Duration, id int, units int64) {
 		f.charged = units
 	}
 	m.flying[id] = f
-	m.serve(now)
+	m.letIn(now)
 }
 
 func (m *model) arrive(now time.Duration, w *modelWaiter, waits bool) {
@@ -198,7 +198,7 @@ func (m *model) enqueue(now time.Duration, w *modelWaiter) {
 	case displaced != nil:
 		m.out(displaced.Owner.(*modelWaiter), "queue_full")
 	}
-	m.serve(now)
+	m.letIn(now)
 }
 
 func (m *model) configure(r *room.Room, size int) {
@@ -234,15 +234,15 @@ func (m *model) out(w *modelWaiter, fate string) {
 	}
 }
 
-// serve lets in who can, key by key.
-func (m *model) serve(now time.Duration) {
+// letIn grants whoever can start, key by key.
+func (m *model) letIn(now time.Duration) {
 	for _, r := range m.rooms {
 		for w := r.Next(now); w != nil; w = r.Next(now) {
 			next := w.Owner.(*modelWaiter)
 			if !m.grant(now, next) {
 				break
 			}
-			r.Serve(w)
+			r.Dequeue(w)
 			if f := m.flying[next.id]; m.byTime {
 				f.ratio = m.expect(f.User, f.Tenant)
 				m.settle(f, float64(f.charged)*(f.ratio-1))
@@ -269,7 +269,7 @@ func (m *model) cancel(now time.Duration, id int) {
 			m.out(w, "")
 		}
 	}
-	m.serve(now)
+	m.letIn(now)
 }
 
 func (m *model) close() {
@@ -284,7 +284,7 @@ func (m *model) reconfigure(now time.Duration, to modelSettings) {
 	for _, r := range m.rooms {
 		m.configure(r, r.Size())
 	}
-	m.serve(now)
+	m.letIn(now)
 }
 
 // twin drives the gate and the model through the same.
@@ -423,7 +423,7 @@ func (tw *twin) step(op, arg, who byte) {
 	case 11, 12:
 		*tw.now += time.Duration(arg % 3)
 		tw.m.expire(*tw.now)
-		tw.m.serve(*tw.now)
+		tw.m.letIn(*tw.now)
 		tw.g.Step()
 	case 13:
 		tw.reconfigure(arg, who)

@@ -253,9 +253,9 @@ func (s *shard) sample(u *use, timed bool, o weir.Outcome, now time.Duration) (s
 	return service
 }
 
-// serve goes through the room of one key. Waiters whose time is up are refused,
+// answerWaiters goes through the room of one key. Waiters whose time is up are refused,
 // waiters whose turn it is are admitted.
-func (s *shard) serve(set *settings, q *queue, now time.Duration, out *gate.Answers) {
+func (s *shard) answerWaiters(set *settings, q *queue, now time.Duration, out *gate.Answers) {
 	for w := q.room.Expired(now); w != nil; w = q.room.Expired(now) {
 		q.room.Expire(w)
 		inc(&s.table.At(q.slot).Refused)
@@ -266,24 +266,24 @@ func (s *shard) serve(set *settings, q *queue, now time.Duration, out *gate.Answ
 		if !ok {
 			break
 		}
-		q.room.Serve(w)
+		q.room.Dequeue(w)
 		s.accounts.OpenWaiter(&q.room, t, w)
 		s.answer(out, w, weir.NewPermit(t), nil)
 	}
 	s.tidy(q)
 }
 
-// served calls serve for a key that has got free slots, if anybody waits for it.
-func (s *shard) served(slot uint32, now time.Duration, out *gate.Answers) {
+// answerKey calls answerWaiters for a key that has got free slots, if anybody waits for it.
+func (s *shard) answerKey(slot uint32, now time.Duration, out *gate.Answers) {
 	if s.table.At(slot).Is(keys.Waiting) {
-		s.serve(s.settings(), s.queues[slot], now, out)
+		s.answerWaiters(s.settings(), s.queues[slot], now, out)
 	}
 }
 
 // expire refuses the waiters whose time is up, in all rooms.
 func (s *shard) expire(now time.Duration, out *gate.Answers) {
 	for len(s.expiry) > 0 && s.expiry[0].room.Expiry() <= now {
-		s.serve(s.settings(), s.expiry[0], now, out)
+		s.answerWaiters(s.settings(), s.expiry[0], now, out)
 	}
 }
 
@@ -299,7 +299,7 @@ func (s *shard) resized(set *settings, overrides bool, now time.Duration, out *g
 	}
 	for _, q := range append([]*queue(nil), s.expiry...) {
 		q.configure(set, q.room.Size())
-		s.serve(set, q, now, out)
+		s.answerWaiters(set, q, now, out)
 	}
 	s.shrinkTo(set.maxKeys)
 }
@@ -421,7 +421,7 @@ func (h *holder) Done(t slot.Ticket, outcome uint8) {
 	if !sampled {
 		service = s.sample(&u, timed, o, now)
 	}
-	s.served(u.slot, now, &out)
+	s.answerKey(u.slot, now, &out)
 	s.unlock(now, &out)
 	if !sampled {
 		s.gate.front.Finished(o, service)
@@ -455,7 +455,7 @@ func (h *holder) Cancel(t slot.Ticket) {
 	if e := s.table.At(u.slot); e.Admitted > 0 {
 		e.Admitted--
 	}
-	s.served(u.slot, now, &out)
+	s.answerKey(u.slot, now, &out)
 	s.unlock(now, &out)
 }
 
@@ -480,7 +480,7 @@ func (h *holder) SetCost(t slot.Ticket, name string, units int64) {
 	change := s.hold(u.slot, min(max(units, 1), most)-u.cost)
 	u.cost += change
 	if charged := s.accounts.SetCost(s.roomOf(u.slot), t, units); charged || change < 0 {
-		s.served(u.slot, now, &out)
+		s.answerKey(u.slot, now, &out)
 	}
 	s.unlock(now, &out)
 }

@@ -59,7 +59,7 @@ func (s *shard) enqueue(set *settings, slot uint32, work *weir.Work, a *arrival,
 		s.tidy(q)
 		return refused
 	}
-	s.serve(set, q, a.now, out) // the newest may go first
+	s.answerWaiters(set, q, a.now, out) // the newest may go first
 	return nil
 }
 
@@ -147,7 +147,7 @@ func (q *queue) GiveUp(w *gate.Waiter) bool {
 	queued := q.room.GiveUp(now, &w.Waiter)
 	if queued {
 		s.gate.waiting.Add(-1)
-		s.serve(s.settings(), q, now, &out) // it may have been in the way of others
+		s.answerWaiters(s.settings(), q, now, &out) // it may have been in the way of others
 	}
 	s.unlock(now, &out)
 	return queued

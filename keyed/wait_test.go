@@ -48,8 +48,8 @@ func (l *line) come(key, name string, w weir.Work) {
 	}
 }
 
-// serve serves n of a key, and says whom.
-func (l *line) serve(key string, n int) string {
+// finish ends the work of a key n times, and says who came in instead.
+func (l *line) finish(key string, n int) string {
 	l.served[key] = ""
 	for range n {
 		l.holds[key].Done(weir.OK)
@@ -78,21 +78,21 @@ func TestSharesOfEachKey(t *testing.T) {
 	fill("a")
 	fill("c")
 	for _, key := range []string{"a", "a", "c"} {
-		if got := l.serve(key, 12); strings.Count(got, "b") != 3 {
+		if got := l.finish(key, 12); strings.Count(got, "b") != 3 {
 			t.Errorf("%s: %s, want a quarter of background work", key, got)
 		}
 	}
 	l.reconfigure(limit.Queue{Order: limit.FIFO})
 	for _, key := range []string{"a", "c"} {
-		if got := l.serve(key, 12); got != "hhhhhhhhhhhh" {
+		if got := l.finish(key, 12); got != "hhhhhhhhhhhh" {
 			t.Errorf("%s without shares: %s", key, got)
 		}
 	}
-	l.serve("a", 44)
+	l.finish("a", 44)
 	queue.Shares[weir.Background] = .5
 	l.reconfigure(queue)
 	fill("a")
-	if got := l.serve("a", 12); strings.Count(got, "b") != 6 {
+	if got := l.finish("a", 12); strings.Count(got, "b") != 6 {
 		t.Errorf("in a room used again: %s, want one half of background work", got)
 	}
 }
@@ -105,15 +105,15 @@ func TestUsersOfOneTenant(t *testing.T) {
 		l.come("t", "a", weir.Work{Tenant: "t", User: "admin"})
 		l.come("t", "u", weir.Work{Tenant: "t", User: "other"})
 	}
-	if got := l.serve("t", 12); strings.Count(got, "a") != 9 {
+	if got := l.finish("t", 12); strings.Count(got, "a") != 9 {
 		t.Errorf("3 to 1: %s", got)
 	}
 	weights.Users["admin"] = 100 // the gate's own do not change
-	if got := l.serve("t", 12); strings.Count(got, "a") != 9 {
+	if got := l.finish("t", 12); strings.Count(got, "a") != 9 {
 		t.Errorf("3 to 1: %s", got)
 	}
 	l.reconfigure(limit.Queue{Weights: limit.Weights{Users: map[string]float64{"other": 3}}})
-	if got := l.serve("t", 12); strings.Count(got, "a") != 3 {
+	if got := l.finish("t", 12); strings.Count(got, "a") != 3 {
 		t.Errorf("1 to 3: %s", got)
 	}
 }
@@ -128,7 +128,7 @@ func TestTenantsOfOneRoute(t *testing.T) {
 			l.come("/r", "m", weir.Work{Op: "/r", Tenant: name, User: "mallory"})
 		}
 	}
-	got := l.serve("/r", 24)
+	got := l.finish("/r", 24)
 	for name, want := range map[string]int{"b": 8, "s": 4, "m": 12} {
 		if n := strings.Count(got, name); n != want {
 			t.Errorf("%s was served %d times, want %d: %s", name, n, want, got)
@@ -147,7 +147,7 @@ func TestCostKnownAfterwards(t *testing.T) {
 	l.holds["t"].SetCost("", 9) // did not wait: nobody's part was short
 	var got string
 	for range 16 {
-		next := l.serve("t", 1)
+		next := l.finish("t", 1)
 		if got += next; next == "m" {
 			l.holds["t"].SetCost("", 3)
 		}
@@ -167,7 +167,7 @@ func TestPartsOfTime(t *testing.T) {
 		l.come("t", "q", weir.Work{Tenant: "t", User: "quick"})
 	}
 	var got string
-	for last := "q"; len(got) < 240; last = l.serve("t", 1) {
+	for last := "q"; len(got) < 240; last = l.finish("t", 1) {
 		got += last
 		*now += map[string]time.Duration{"s": 30 * ms, "q": 10 * ms}[last]
 	}
@@ -175,7 +175,7 @@ func TestPartsOfTime(t *testing.T) {
 		t.Errorf("%d of 200 are slow, want a quarter", n)
 	}
 	l.reconfigure(limit.Queue{Order: limit.FIFO, MaxWait: -1})
-	if got := l.serve("t", 100); strings.Count(got, "s") < 45 {
+	if got := l.finish("t", 100); strings.Count(got, "s") < 45 {
 		t.Errorf("by number: %s", got)
 	}
 }
@@ -186,11 +186,11 @@ func TestOrderChangesLive(t *testing.T) {
 	for _, name := range []string{"1", "2", "3", "4", "5"} {
 		l.come("a", name, weir.Work{Tenant: "a"})
 	}
-	if got := l.serve("a", 1); got != "1" {
+	if got := l.finish("a", 1); got != "1" {
 		t.Error(got)
 	}
 	l.reconfigure(limit.Queue{Order: limit.LIFO})
-	if got := l.serve("a", 4); got != "5432" {
+	if got := l.finish("a", 4); got != "5432" {
 		t.Error(got)
 	}
 }
@@ -267,7 +267,7 @@ func busy(t *testing.T, cfg Config) *line {
 	}
 	for range 11 {
 		*l.now += 100 * ms
-		l.serve("t", 1)
+		l.finish("t", 1)
 	}
 	if s := l.Snapshot(); s.Waiting != 1 {
 		t.Fatalf("%d wait", s.Waiting)
@@ -339,7 +339,7 @@ func TestPartsOfTimeAreForecast(t *testing.T) {
 		l.come("t", "s", weir.Work{Tenant: "t", User: "slow"})
 		l.come("t", "q", weir.Work{Tenant: "t", User: "quick"})
 	}
-	for last := "q"; l.Snapshot().Waiting > 40; last = l.serve("t", 1) {
+	for last := "q"; l.Snapshot().Waiting > 40; last = l.finish("t", 1) {
 		*l.now += map[string]time.Duration{"s": 30 * ms, "q": 10 * ms}[last]
 	}
 	f := l.shards[0].accounts.Forecast

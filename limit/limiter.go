@@ -392,7 +392,7 @@ func (l *Limiter) update(now time.Duration) (out gate.Answers) {
 
 func (l *Limiter) updateInto(now time.Duration, out *gate.Answers) {
 	if l.room.Len() > 0 {
-		l.serve(now, out)
+		l.answerWaiters(now, out)
 		l.arm(now)
 		// Work whose cost does not fit waits beside free slots. Then every slot
 		// that can be used is in use.
@@ -418,9 +418,9 @@ func (l *Limiter) onlyPublishes(now time.Duration) bool {
 	return l.observed && l.room.Len() == 0 && now < l.refreshAt && !l.refusalsStale && !l.closed
 }
 
-// serve goes through the room. Waiters whose time is up are refused, waiters whose
+// answerWaiters goes through the room. Waiters whose time is up are refused, waiters whose
 // turn it is are admitted.
-func (l *Limiter) serve(now time.Duration, out *gate.Answers) {
+func (l *Limiter) answerWaiters(now time.Duration, out *gate.Answers) {
 	for w := l.room.Expired(now); w != nil; w = l.room.Expired(now) {
 		l.room.Expire(w)
 		out.Leave(w, weir.Permit{}, l.comeBack(now, w.Class, l.front.Expired(now, gate.WaiterOf(w))))
@@ -430,7 +430,7 @@ func (l *Limiter) serve(now time.Duration, out *gate.Answers) {
 		if !ok {
 			return
 		}
-		l.room.Serve(w)
+		l.room.Dequeue(w)
 		if l.accounting {
 			l.accounts.OpenWaiter(&l.room, t, w)
 		}

@@ -55,7 +55,7 @@ func (s *line) come(name string, w weir.Work) {
 	}
 }
 
-func (s *line) serve(n int) string {
+func (s *line) finish(n int) string {
 	for range n {
 		s.holds.Done(weir.OK)
 	}
@@ -68,7 +68,7 @@ func TestPriorityIsStrict(t *testing.T) {
 	for i, p := range []weir.Priority{weir.Background, weir.Normal, weir.Critical, weir.High, weir.Critical, 100, -100} {
 		s.come(fmt.Sprintf("%v%d", p, i), weir.Work{Priority: p, Tenant: "t"})
 	}
-	if got := s.serve(7); got != "critical2 critical4 priority(100)5 high3 normal1 background0 priority(-100)6" {
+	if got := s.finish(7); got != "critical2 critical4 priority(100)5 high3 normal1 background0 priority(-100)6" {
 		t.Error(got)
 	}
 }
@@ -81,7 +81,7 @@ func TestShareIsGuaranteed(t *testing.T) {
 		s.come("b", weir.Work{Priority: weir.Background})
 		s.come("h", weir.Work{Priority: weir.High})
 	}
-	got := s.serve(24)
+	got := s.finish(24)
 	if n := strings.Count(got, "b"); n != 3 {
 		t.Errorf("%d of 24 are background work: %s", n, got)
 	}
@@ -97,7 +97,7 @@ func TestTenantsAreServedAlike(t *testing.T) {
 		s.come("b", weir.Work{Tenant: "b"})
 		s.come("c", weir.Work{Tenant: "c"})
 	}
-	got := s.serve(12)
+	got := s.finish(12)
 	for name, want := range map[string]int{"a": 3, "b": 3, "c": 6} {
 		if n := strings.Count(got, name); n != want {
 			t.Errorf("%s was served %d times, want %d: %s", name, n, want, got)
@@ -113,7 +113,7 @@ func TestInventedTenantsGainNothing(t *testing.T) {
 		s.come("n", weir.Work{Tenant: fmt.Sprint(i)})
 		s.come("a", weir.Work{User: "alice"})
 	}
-	got := s.serve(30)
+	got := s.finish(30)
 	for _, name := range []string{"m", "n", "a"} {
 		if n := strings.Count(got, name); n != 10 {
 			t.Errorf("%s was served %d times, want 10: %s", name, n, got)
@@ -128,7 +128,7 @@ func TestWeightsChangeLive(t *testing.T) {
 		s.come("a", weir.Work{User: "a"})
 		s.come("b", weir.Work{User: "b"})
 	}
-	if got := s.serve(8); strings.Count(got, "a") != 4 {
+	if got := s.finish(8); strings.Count(got, "a") != 4 {
 		t.Errorf("alike: %s", got)
 	}
 	cfg := Config{Limit: 1, Queue: Queue{Weights: Weights{Users: map[string]float64{"a": 3}}}}
@@ -136,7 +136,7 @@ func TestWeightsChangeLive(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.served = nil
-	if got := s.serve(12); strings.Count(got, "a") != 9 {
+	if got := s.finish(12); strings.Count(got, "a") != 9 {
 		t.Errorf("3 to 1: %s", got)
 	}
 }
@@ -150,7 +150,7 @@ func TestEarliestDeadlineFirst(t *testing.T) {
 		}
 		s.come(fmt.Sprint(i), w)
 	}
-	if got := s.serve(5); got != "2 3 0 1 4" {
+	if got := s.finish(5); got != "2 3 0 1 4" {
 		t.Error(got)
 	}
 }
@@ -176,11 +176,11 @@ func TestCostIsSettledAgainstTheShare(t *testing.T) {
 		if err := s.SetLimit(1); err != nil { // so that each goes alone, and counts as said
 			t.Fatal(err)
 		}
-		s.serve(1)
+		s.finish(1)
 		s.holds.SetCost("another", 100)
 		s.holds.SetCost("t", tt.was)
 		s.holds.SetCost("", tt.was) // said again it is no other
-		if got := s.serve(8); got != tt.want {
+		if got := s.finish(8); got != tt.want {
 			t.Errorf("said %d, was %d: %s, want %s", tt.said, tt.was, got, tt.want)
 		}
 	}
@@ -200,7 +200,7 @@ func TestDisplacedHearWhy(t *testing.T) {
 			t.Errorf("%s: %v", name, r)
 		}
 	}
-	if got := s.serve(3); len(s.gone) != 3 || got != "urgent a1 b" {
+	if got := s.finish(3); len(s.gone) != 3 || got != "urgent a1 b" {
 		t.Errorf("%s; gone: %v", got, s.gone)
 	}
 }

@@ -461,8 +461,8 @@ func (l *line) wait(g *Gate, n int, who string, w weir.Work) {
 	}
 }
 
-// serve serves the next n.
-func (l *line) serve(n int) string {
+// finish ends the work n times, and says who came in instead.
+func (l *line) finish(n int) string {
 	from := len(l.served)
 	for range n {
 		l.slot.Done(weir.OK)
@@ -506,7 +506,7 @@ func reloadWhileRequestsWait(t *testing.T, each *EachSpec) {
 				l := &line{t: t, slot: admit(t, g)}
 				l.wait(g, 40, "a", tt.a)
 				l.wait(g, 40, "b", tt.b)
-				if got := l.serve(12); near(strings.Count(got, "a"), tt.first) > 1 {
+				if got := l.finish(12); near(strings.Count(got, "a"), tt.first) > 1 {
 					t.Errorf("before the reload %s, want %d of a", got, tt.first)
 				}
 				next := must(t, crowdSpec(tt.after, each), Options{Previous: old})
@@ -514,10 +514,10 @@ func reloadWhileRequestsWait(t *testing.T, each *EachSpec) {
 				if next.Gate("api") != g || g.Snapshot().Waiting != 68 {
 					t.Fatalf("after the reload %d wait", g.Snapshot().Waiting)
 				}
-				if got := l.serve(12); near(strings.Count(got, "a"), tt.then) > 1 {
+				if got := l.finish(12); near(strings.Count(got, "a"), tt.then) > 1 {
 					t.Errorf("after the reload %s, want %d of a", got, tt.then)
 				}
-				l.serve(56)
+				l.finish(56)
 				if len(l.served) != 80 {
 					t.Errorf("%d of 80 were served", len(l.served))
 				}

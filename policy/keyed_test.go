@@ -212,7 +212,7 @@ func TestOwnRoom(t *testing.T) {
 		if _, _, err := g.Arrive(weir.Work{User: "a"}, func(weir.Permit, error) {}); err == weir.ErrWaiting {
 			t.Errorf("%v, want a refusal: the key has a quarter of the places", err)
 		}
-		if got := l.serve(4); strings.Count(got, "a") != 3 {
+		if got := l.finish(4); strings.Count(got, "a") != 3 {
 			t.Errorf("served %s, want three of a", got)
 		}
 		other := weir.Work{Tenant: "other"}
@@ -227,7 +227,7 @@ func TestOwnRoom(t *testing.T) {
 		if r := weir.AsRejection(err); r == nil || r.Reason != weir.ReasonTooLarge {
 			t.Errorf("a cost above the limit: %v", err)
 		}
-		l.serve(7)
+		l.finish(7)
 	})
 }
 

@@ -76,7 +76,7 @@ func (l *ledger) sumUp(window int, w *world, s *Summary) {
 			P50: t.latency.Quantile(.5), P99: t.latency.Quantile(.99), WaitP99: t.wait.Quantile(.99), Starved: t.starved,
 			Served: share(float64(t.done), float64(t.offered)), Tasks: share(float64(t.done), possible),
 			Given: share(t.given(), given), Work: share(t.work, power*seconds), Slack: share(t.work, power*seconds-(busy-t.work)),
-			Jain: jain(t.served()), Behind: t.behind, Reasons: byReason(&t.reasons),
+			Jain: jain(t.doneShares()), Behind: t.behind, Reasons: byReason(&t.reasons),
 		})
 	}
 	s.Inversions = acc.inversions
@@ -95,8 +95,8 @@ func (t *tally) given() float64 {
 	return sum
 }
 
-// served is the share that was done of what each tenant offered.
-func (t *tally) served() []float64 {
+// doneShares lists, for each tenant, the share that was done of what it offered.
+func (t *tally) doneShares() []float64 {
 	var list []float64
 	for _, f := range t.flows {
 		if f.offered > 0 {

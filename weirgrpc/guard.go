@@ -81,7 +81,7 @@ func (g *Guard) Unary() grpc.UnaryServerInterceptor {
 		if g.yield && g.yielder.Yield() {
 			began := time.Now()
 			resp, err = handler(c.handler, req)
-			g.yielder.Served(time.Since(began))
+			g.yielder.HandlerTook(time.Since(began))
 		} else {
 			resp, err = handler(c.handler, req)
 		}

@@ -151,7 +151,7 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if q.timed {
 		began := time.Now()
 		m.next.ServeHTTP(q.out.kind(), inner)
-		m.yielder.Served(time.Since(began))
+		m.yielder.HandlerTook(time.Since(began))
 	} else {
 		m.next.ServeHTTP(q.out.kind(), inner)
 	}

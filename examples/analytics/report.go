@@ -59,9 +59,9 @@ func (l *lane) between(from, to time.Duration) (f figures) {
 // inTime is the share of calls that were answered before their deadline.
 func (f *figures) inTime() float64 { return float64(f.OK) / float64(max(1, f.Offered)) }
 
-// served is the latency that a share of the calls which were not refused did not exceed. Those that
+// latency is what a share q of the calls that were not refused did not exceed. Those that
 // ran out of time count with the caller's whole patience.
-func (f *figures) served(q float64) string {
+func (f *figures) latency(q float64) string {
 	if f.Admitted.Count() == 0 {
 		return "-"
 	}
@@ -88,7 +88,7 @@ func (r *result) print(out io.Writer) {
 	void, seconds := 0, 0
 	for _, l := range r.lanes {
 		calm, wave, after := l.between(p.warm, p.warm+p.calm), l.between(p.warm+p.calm, p.warm+p.calm+p.wave), l.between(p.warm+p.calm+p.wave, p.warm+p.calm+p.wave+p.end)
-		fmt.Fprintf(out, "  %-8s | %13.3f %7s | %13.3f %7s %8d %16s %13s | %14.3f\n", l.name, calm.inTime(), calm.served(0.95), wave.inTime(), wave.served(0.95),
+		fmt.Fprintf(out, "  %-8s | %13.3f %7s | %13.3f %7s %8d %16s %13s | %14.3f\n", l.name, calm.inTime(), calm.latency(0.95), wave.inTime(), wave.latency(0.95),
 			wave.Refused, short(wave.refused.Bound(0.99)), short(wave.door.Bound(0.99)), after.inTime())
 		void += calm.void + wave.void + after.void
 		seconds += calm.seconds + wave.seconds + after.seconds

@@ -92,13 +92,13 @@ func (c *courier) openLocked(origin string) chan delivery {
 	c.lanes[origin] = lane
 	c.ended.Go(func() {
 		defer conn.Close()
-		c.serve(origin, conn, lane)
+		c.drain(origin, conn, lane)
 	})
 	return lane
 }
 
-// serve delivers what is in a lane, until the lane is idle.
-func (c *courier) serve(origin string, conn *grpc.ClientConn, lane chan delivery) {
+// drain delivers what is in a lane, until the lane is idle.
+func (c *courier) drain(origin string, conn *grpc.ClientConn, lane chan delivery) {
 	idle := time.NewTicker(laneIdle)
 	defer idle.Stop()
 	var some []delivery

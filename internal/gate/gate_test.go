@@ -159,7 +159,7 @@ func TestParts(t *testing.T) {
 	for range 16 {
 		w := r.Next(0)
 		served[w.User]++
-		r.Serve(w)
+		r.Dequeue(w)
 	}
 	if served["a"] != 6 || served["b"] != 2 || served[""] != 8 {
 		t.Errorf("served %v", served)

@@ -227,7 +227,7 @@ func (o *Open) Run(ctx context.Context) (n int) {
 			next := make(chan request, 1)
 			busy.Add(1)
 			next <- r
-			ends.Go(func() { o.serve(next, &busy) })
+			ends.Go(func() { o.play(next, &busy) })
 		}
 	}
 	return n
@@ -250,8 +250,8 @@ func (o *Open) client() (chan<- request, bool) {
 	return nil, true
 }
 
-// serve is the life of a client.
-func (o *Open) serve(next chan request, busy *sync.WaitGroup) {
+// play sends the requests that one client is given, until next is closed.
+func (o *Open) play(next chan request, busy *sync.WaitGroup) {
 	send, end := o.Client()
 	defer end()
 	for r := range next {

@@ -56,10 +56,10 @@ func (r *Room) sample(l *level, f *flows, own uint32, start float64) float64 {
 	if len(l.longest) == 0 {
 		return 0
 	}
-	units, others := r.served(l, f, 0, own, start), len(l.longest)-1
+	units, others := r.unitsBefore(l, f, 0, own, start), len(l.longest)-1
 	looked, sum := min(others, most), 0.
 	for k := range looked {
-		sum += r.served(l, f, 1+(2*k+1)*others/(2*looked), own, start)
+		sum += r.unitsBefore(l, f, 1+(2*k+1)*others/(2*looked), own, start)
 	}
 	if looked < others {
 		sum *= float64(others) / most
@@ -67,9 +67,9 @@ func (r *Room) sample(l *level, f *flows, own uint32, start float64) float64 {
 	return units + sum
 }
 
-// served returns how many units of flow i, in a level's heap of loads, are served
+// unitsBefore returns how many units of flow i, in a level's heap of loads, are served
 // before a tag.
-func (r *Room) served(l *level, f *flows, i int, own uint32, before float64) float64 {
+func (r *Room) unitsBefore(l *level, f *flows, i int, own uint32, before float64) float64 {
 	flow := l.longest[i]
 	ahead := before - l.tag(f.spots, flow)
 	if flow == own || ahead < 0 || ahead == 0 && r.NewestFirst() {

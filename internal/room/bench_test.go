@@ -92,7 +92,7 @@ func turnover(b *testing.B, c crowd, others bool) {
 	lap := func(i int) {
 		now++
 		w := r.Next(now)
-		r.Serve(w)
+		r.Dequeue(w)
 		if others {
 			w, absent[i%len(absent)] = absent[i%len(absent)], w
 		}

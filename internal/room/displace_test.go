@@ -96,7 +96,7 @@ func TestAFewOfEachWaitInAStandingQueue(t *testing.T) {
 		}
 		return ""
 	}
-	serve(r, 200*ms, 3)
+	dequeue(r, 200*ms, 3)
 	for _, tenant := range []string{"a", "b", "c", "d", "e", "f"} { // with the one of nobody 7
 		if got := push(tenant); got != "" {
 			t.Errorf("the first of %s: %s", tenant, got)
@@ -189,7 +189,7 @@ func inundate(r *Room, user, tenant func(i int) string) {
 			r.CountArrival(at, w)
 			r.Push(at, w)
 		}
-		r.Serve(r.Next(at))
+		r.Dequeue(r.Next(at))
 	}
 }
 
@@ -215,7 +215,7 @@ func TestLowerWorkHadItsTurn(t *testing.T) {
 			t.Fatalf("cut at %v, though lower work is served", at)
 		}
 		for range 6 {
-			r.Serve(r.Next(at))
+			r.Dequeue(r.Next(at))
 		}
 		push(0) // or it is another queue
 		at += 110 * ms
@@ -225,7 +225,7 @@ func TestLowerWorkHadItsTurn(t *testing.T) {
 			push(2)
 		}
 		at += 110 * ms
-		r.Serve(r.Next(at))
+		r.Dequeue(r.Next(at))
 	}
 	if !cut() {
 		t.Error("not cut in a flood of its own")

@@ -23,7 +23,7 @@ func Example() {
 	come(4, 1, "one")
 	come(5, 3, "critical")
 	for w := r.Next(6); w != nil; w = r.Next(6) {
-		r.Serve(w)
+		r.Dequeue(w)
 		fmt.Println(w.Tenant)
 	}
 	// Output:

@@ -44,7 +44,7 @@ func feed(t *testing.T, r *Room, units float64, sources ...*source) (shares []fl
 		if w == nil { // nobody waits: time passes
 			w = &Waiter{Owner: new(source), Units: 1}
 		} else {
-			r.Serve(w)
+			r.Dequeue(w)
 		}
 		w.Owner.(*source).served += cost(w)
 		total += cost(w)
@@ -172,7 +172,7 @@ func TestServiceOfTwoFlowsStaysTogether(t *testing.T) {
 		least, most := 0., 0.
 		for both := true; both; {
 			w := r.Next(0)
-			r.Serve(w)
+			r.Dequeue(w)
 			i := w.Owner.(int)
 			served[i] += float64(w.Units) / w.TenantWeight
 			least, most = min(least, served[0]-served[1]), max(most, served[0]-served[1])
@@ -213,7 +213,7 @@ func TestInventedTenantsGainNothing(t *testing.T) {
 				}
 			}
 			if w := r.Next(now); w != nil {
-				r.Serve(w)
+				r.Dequeue(w)
 				w.Owner.(*source).served++
 			}
 		}
@@ -261,7 +261,7 @@ func TestVictimsAreServed(t *testing.T) {
 							long++
 						}
 					}
-					r.Serve(w)
+					r.Dequeue(w)
 				}
 				if came < 900 || float64(long) > .01*float64(came) {
 					t.Errorf("%d of %d victims waited for more than a round", long, came)
@@ -287,7 +287,7 @@ func TestSettledCostsAreShared(t *testing.T) {
 			r.Push(now, &w)
 		}
 		w := r.Next(now)
-		r.Serve(w)
+		r.Dequeue(w)
 		s := w.Owner.(*source)
 		r.AdjustCost(0, "", w.Tenant, math.Trunc(real[s])-float64(w.Units))
 		spent[s] += real[s]
@@ -360,7 +360,7 @@ func TestNoInversions(t *testing.T) {
 					t.Fatalf("class %d is served while %d wait in class %d", w.Class, n, class)
 				}
 			}
-			r.Serve(w)
+			r.Dequeue(w)
 			served++
 		}
 	}
@@ -398,7 +398,7 @@ func TestGuaranteedShares(t *testing.T) {
 			if w == nil {
 				continue
 			}
-			r.Serve(w)
+			r.Dequeue(w)
 			total += cost(w)
 			served[w.Class] += cost(w)
 			for class, got := range served[:Classes-1] {
@@ -427,13 +427,13 @@ func TestGuaranteeCountsWhatIsContended(t *testing.T) {
 	}
 	come(0, 50)
 	for range 20 {
-		r.Serve(r.Next(0))
+		r.Dequeue(r.Next(0))
 	}
 	come(3, 20)
 	low := 0
 	for range 10 {
 		w := r.Next(0)
-		if r.Serve(w); w.Class == 0 {
+		if r.Dequeue(w); w.Class == 0 {
 			low++
 		}
 	}
@@ -452,18 +452,18 @@ func TestAPauseGivesCredit(t *testing.T) {
 		}
 	}
 	flood(50)
-	serveNext(r, 20)
+	dequeueNext(r, 20)
 	for i := range 20 {
 		push(r, "light", i)
 	}
 	for i := range credit {
-		if w := serveNext(r, 1); w.Tenant != "light" {
+		if w := dequeueNext(r, 1); w.Tenant != "light" {
 			t.Errorf("number %d is of the %s", i, w.Tenant)
 		}
 	}
 	light := 0
 	for range 10 {
-		if serveNext(r, 1).Tenant == "light" {
+		if dequeueNext(r, 1).Tenant == "light" {
 			light++
 		}
 	}
@@ -487,7 +487,7 @@ func TestCreditIsNoGain(t *testing.T) {
 			for range max(0, rng.IntN(int(2+seed))-int(seed)/2) {
 				push(r, "sometimes", 0)
 			}
-			if w := serveNext(r, 1); w.Tenant == "sometimes" {
+			if w := dequeueNext(r, 1); w.Tenant == "sometimes" {
 				lead += .5
 			} else {
 				lead -= .5
@@ -506,11 +506,11 @@ func TestCreditIsNoGain(t *testing.T) {
 	}
 }
 
-// serveNext serves so many and returns the last.
-func serveNext(r *Room, n int) (w *Waiter) {
+// dequeueNext takes out so many and returns the last.
+func dequeueNext(r *Room, n int) (w *Waiter) {
 	for range n {
 		w = r.Next(0)
-		r.Serve(w)
+		r.Dequeue(w)
 	}
 	return w
 }
@@ -560,7 +560,7 @@ func TestTheForgottenGainNothing(t *testing.T) {
 		if r.tenants.find("again", r.users.find("", 1)) == 0 {
 			push(r, "again", 0)
 		}
-		if serveNext(r, 1).Tenant == "again" {
+		if dequeueNext(r, 1).Tenant == "again" {
 			again++
 		}
 	}
@@ -581,7 +581,7 @@ func TestVirtualTimeBeginsAnewForThoseAwayToo(t *testing.T) {
 	steady := func(n int) {
 		for range n {
 			come("steady", 1)
-			if w := serveNext(r, 1); w.Tenant != "steady" {
+			if w := dequeueNext(r, 1); w.Tenant != "steady" {
 				t.Fatalf("%s is served before its turn", w.Tenant)
 			}
 		}
@@ -589,14 +589,14 @@ func TestVirtualTimeBeginsAnewForThoseAwayToo(t *testing.T) {
 	come("steady", 1)
 	steady(40)
 	come("away", 16)
-	if w := serveNext(r, 1); w.Tenant != "away" {
+	if w := dequeueNext(r, 1); w.Tenant != "away" {
 		t.Fatalf("%s is served before one that comes after a pause", w.Tenant)
 	}
 	steady(16 - credit - 1)
 	come("away", 1)
 	for more := 0; ; more++ {
 		come("steady", 1)
-		if serveNext(r, 1).Tenant == "away" {
+		if dequeueNext(r, 1).Tenant == "away" {
 			return
 		}
 		if more > 3 {
@@ -657,7 +657,7 @@ func contend(t *testing.T, turns int, flows ...*backlog) {
 		}
 		w := r.Next(now)
 		divide(flows, cost(w))
-		r.Serve(w)
+		r.Dequeue(w)
 		b := w.Owner.(*backlog)
 		b.waiting--
 		b.served += cost(w)

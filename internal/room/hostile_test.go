@@ -98,7 +98,7 @@ func TestHostileNumbers(t *testing.T) {
 			switch rng.IntN(6) {
 			case 0, 1:
 				if w := r.Next(at * ms); w != nil {
-					r.Serve(w)
+					r.Dequeue(w)
 				}
 			case 2:
 				r.AdjustCost(rng.IntN(8)-2, w.User, w.Tenant, floats[rng.IntN(len(floats))]*float64(units[rng.IntN(len(units))]))
@@ -117,7 +117,7 @@ func TestHostileNumbers(t *testing.T) {
 			if w == nil {
 				t.Fatalf("nobody is next, and %d wait", n)
 			}
-			r.Serve(w)
+			r.Dequeue(w)
 			r.check(t)
 		}
 	}
@@ -133,7 +133,7 @@ func TestMemoryIsBounded(t *testing.T) {
 			r.Push(0, &Waiter{User: "steady", Units: 1, Expires: Never})
 			r.Push(0, &Waiter{User: fmt.Sprint("once", i), Tenant: fmt.Sprint("of", i), Units: 1, Expires: Never})
 			w := r.Next(0)
-			r.Serve(w)
+			r.Dequeue(w)
 			if w.User == "steady" {
 				served++
 			}

@@ -244,7 +244,7 @@ func (m *many) next(now time.Duration) *one {
 	return m.head(m.highest())
 }
 
-func (m *many) serve(o *one) {
+func (m *many) dequeue(o *one) {
 	if o.class == m.highest() && m.shares[o.class] == 0 {
 		m.standing.flood.hadItsTurn(int(o.class))
 	}

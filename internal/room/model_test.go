@@ -103,7 +103,7 @@ func (b *both) any(arg uint32) *one {
 	return b.m.queue[int(arg)%len(b.m.queue)]
 }
 
-func (b *both) serve() {
+func (b *both) dequeue() {
 	w, o := b.r.Next(b.now), b.m.next(b.now)
 	if b.same("next", w, o) {
 		if tenants, _ := o.levels(); b.m.newestFirst() && !b.m.reversed(o) && len(b.m.of(tenants, o.tenant, false)) > 1 {
@@ -112,8 +112,8 @@ func (b *both) serve() {
 		if o.class < b.m.highest() {
 			b.seen["out of turn"]++
 		}
-		b.r.Serve(w)
-		b.m.serve(o)
+		b.r.Dequeue(w)
+		b.m.dequeue(o)
 		b.gone(o)
 	}
 }
@@ -167,7 +167,7 @@ func (b *both) step(op, arg uint32) {
 	case 0, 1, 2, 3, 4, 5, 6:
 		b.arrive(arg)
 	case 7, 8, 9, 10, 11:
-		b.serve()
+		b.dequeue()
 	case 12, 13:
 		if o := b.any(arg); o != nil {
 			b.r.GiveUp(b.now, b.in[o])
@@ -244,7 +244,7 @@ func TestModel(t *testing.T) {
 			b.step(rng.Uint32(), rng.Uint32())
 		}
 		for range 30 {
-			b.serve()
+			b.dequeue()
 		}
 		if b.r.Len() != 0 || b.r.users.n != 0 || b.r.tenants.n != 0 {
 			t.Fatalf("seed %d: %d wait, and %d users and %d tenants are known", seed, b.r.Len(), b.r.users.n, b.r.tenants.n)
@@ -466,7 +466,7 @@ func (p *twins) step(op, arg int) {
 	case 6, 7, 8, 9:
 		w, o := p.r.Next(p.now), p.s.next(p.now)
 		if p.same("next", id(w), o.name()); w != nil {
-			p.r.Serve(w)
+			p.r.Dequeue(w)
 			p.s.remove(o)
 			p.s.standing.served++
 			p.gone(o.id)

@@ -48,7 +48,7 @@ func TestEarliestDeadlineFirst(t *testing.T) {
 			if got := r.Next(Never); got != want {
 				t.Fatalf("%v is served, want %v", got.Owner, want.Owner)
 			}
-			r.Serve(want)
+			r.Dequeue(want)
 		}
 		if len(r.deadlines.nodes) > 202 {
 			t.Errorf("%d nodes for 200 waiters", len(r.deadlines.nodes))
@@ -88,7 +88,7 @@ func TestAhead(t *testing.T) {
 			r.Push(0, random())
 		}
 		for range rng.IntN(15) {
-			r.Serve(r.Next(0))
+			r.Dequeue(r.Next(0))
 		}
 		w := random()
 		estimate := r.Ahead(w)
@@ -96,7 +96,7 @@ func TestAhead(t *testing.T) {
 		var real int64
 		for next := r.Next(0); next != w; next = r.Next(0) {
 			real += next.Units
-			r.Serve(next)
+			r.Dequeue(next)
 		}
 		// 9 flows of each class, with 4 units and two levels to be off by, and that
 		// over the share if there is one.
@@ -142,7 +142,7 @@ func demanding(r *Room, now *time.Duration, low, high int) {
 			}
 		}
 		if w := r.Next(*now); w != nil {
-			r.Serve(w)
+			r.Dequeue(w)
 		}
 	}
 }
@@ -221,7 +221,7 @@ func TestLittleIsNotStarved(t *testing.T) {
 		} else {
 			come(2)
 		}
-		r.Serve(r.Next(now))
+		r.Dequeue(r.Next(now))
 		if crowd, lasted := r.Crowd(now, 1); crowd > 1 {
 			t.Fatalf("%v: a crowd of %v for %v", now, crowd, lasted)
 		}

@@ -251,8 +251,8 @@ func (r *Room) Oldest() *Waiter {
 	return r.tenants.all[r.next(r.nextClass())].back.next
 }
 
-// Serve takes out w, whose turn it is.
-func (r *Room) Serve(w *Waiter) {
+// Dequeue takes out w, whose turn it is.
+func (r *Room) Dequeue(w *Waiter) {
 	r.countServed(w)
 	if class := int(w.Class); class == r.highest() && r.classes[class].share == 0 {
 		r.standing.flood.hadItsTurn(class)

@@ -37,13 +37,13 @@ func come(t *testing.T, r *Room, now time.Duration, n int) (displaced []time.Dur
 	return displaced
 }
 
-func serve(r *Room, now time.Duration, n int) (served []time.Duration) {
+func dequeue(r *Room, now time.Duration, n int) (served []time.Duration) {
 	for range n {
 		w := r.Next(now)
 		if w == nil {
 			return served
 		}
-		r.Serve(w)
+		r.Dequeue(w)
 		served = append(served, w.Arrived)
 	}
 	return served
@@ -56,7 +56,7 @@ func TestOrders(t *testing.T) {
 		for at := range time.Duration(3) {
 			come(t, r, at, 1)
 		}
-		if got := serve(r, 3, 3); !slices.Equal(got, want) {
+		if got := dequeue(r, 3, 3); !slices.Equal(got, want) {
 			t.Errorf("order %d: %v, want %v", order, got, want)
 		}
 	}
@@ -83,7 +83,7 @@ func TestABurstIsServedInOrder(t *testing.T) {
 	}
 	r.Expire(r.Oldest())
 	come(t, r, 199*ms, 1)
-	if got := serve(r, 199*ms, 1); got[0] != 0 {
+	if got := dequeue(r, 199*ms, 1); got[0] != 0 {
 		t.Errorf("%v goes first, before an interval has been judged", got)
 	}
 }
@@ -103,7 +103,7 @@ func TestAStandingQueueTurns(t *testing.T) {
 		t.Error("a newcomer would take the place of the oldest, and the room is full")
 	}
 	come(t, r, 201*ms, 2)
-	if got := serve(r, 202*ms, 1); r.Len() != 3 || got[0] != 201*ms {
+	if got := dequeue(r, 202*ms, 1); r.Len() != 3 || got[0] != 201*ms {
 		t.Errorf("%d wait, %v went first", r.Len(), got)
 	}
 }
@@ -142,10 +142,10 @@ func TestTurnInABurst(t *testing.T) {
 func TestWhatTurnsBack(t *testing.T) {
 	r := standingRoom(t, Adaptive)
 	r.PreferNewest(nobody)
-	if serve(r, 201*ms, 1); !r.NewestFirst() {
+	if dequeue(r, 201*ms, 1); !r.NewestFirst() {
 		t.Error("back with 3 of 4 waiting")
 	}
-	if serve(r, 201*ms, 1); r.NewestFirst() {
+	if dequeue(r, 201*ms, 1); r.NewestFirst() {
 		t.Error("half of the queue is gone, and the newest goes first")
 	}
 
@@ -166,7 +166,7 @@ func TestWhatTurnsBack(t *testing.T) {
 func TestStandingStartsAnew(t *testing.T) {
 	for at, anew := range map[time.Duration]bool{200 * ms: false, 399 * ms: false, 400 * ms: true} {
 		r := standingRoom(t, Adaptive)
-		serve(r, 200*ms, 4)
+		dequeue(r, 200*ms, 4)
 		come(t, r, at, 8)
 		if r.NewestFirst() == anew || (r.Len() == 8) != anew {
 			t.Errorf("%v: newest first %v, %d wait", at, r.NewestFirst(), r.Len())
@@ -207,7 +207,7 @@ func TestOverloadKeepsFewWaiting(t *testing.T) {
 				longest = max(longest, at-out.Arrived)
 			}
 		}
-		serve(r, at, 1)
+		dequeue(r, at, 1)
 	}
 	if r.Len() > 8 || longest == 0 || longest > 10*ms {
 		t.Errorf("%d wait, some of them %v before they are displaced", r.Len(), longest)
@@ -223,10 +223,10 @@ func TestImpatience(t *testing.T) {
 	if !r.GiveUp(10*ms, w) || r.GiveUp(10*ms, w) || !r.NewestFirst() {
 		t.Error("somebody left once, and the oldest goes first")
 	}
-	serve(r, 11*ms, 1) // an empty room does not make the others patient
+	dequeue(r, 11*ms, 1) // an empty room does not make the others patient
 	come(t, r, 12*ms, 1)
 	come(t, r, 109*ms, 1)
-	if got := serve(r, 109*ms, 1); got[0] != 109*ms {
+	if got := dequeue(r, 109*ms, 1); got[0] != 109*ms {
 		t.Errorf("%v goes first", got)
 	}
 	if r.Next(110 * ms); r.NewestFirst() {

@@ -120,7 +120,7 @@ func (s *Station) Enter(now time.Duration, job int32, work float64) {
 		s.queue.push(queued{job, work})
 		return
 	}
-	s.serve(job, work)
+	s.start(job, work)
 	s.adjust()
 }
 
@@ -159,7 +159,7 @@ func (s *Station) SetCapacity(now time.Duration, scale float64, slots int) {
 func (s *Station) refill() {
 	for s.queue.n > 0 && (s.slots == 0 || s.jobs.Len() < s.slots) {
 		q := s.queue.pop()
-		s.serve(q.job, q.work)
+		s.start(q.job, q.work)
 	}
 }
 
@@ -181,7 +181,7 @@ func (s *Station) adjust() {
 	}
 }
 
-func (s *Station) serve(job int32, work float64) {
+func (s *Station) start(job int32, work float64) {
 	s.jobs.Push(serving{s.v + work, s.order, job})
 	s.order++
 }

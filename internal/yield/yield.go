@@ -33,7 +33,7 @@ const (
 func New() *Yielder { return &Yielder{epoch: time.Now()} }
 
 // Yield lets other requests go first. It reports whether the handler is to be timed, and
-// [Yielder.Served] to be called.
+// [Yielder.HandlerTook] to be called.
 func (y *Yielder) Yield() (timed bool) {
 	timed = y.underPressure()
 	if timed && y.mean.Load() >= int64(longHandler) {
@@ -43,9 +43,9 @@ func (y *Yielder) Yield() (timed bool) {
 	return timed
 }
 
-// Served counts the time that a handler took. Concurrent updates may be lost: it is a
+// HandlerTook counts the time that a handler took. Concurrent updates may be lost: it is a
 // mean of many.
-func (y *Yielder) Served(took time.Duration) {
+func (y *Yielder) HandlerTook(took time.Duration) {
 	mean := y.mean.Load()
 	y.mean.Store(mean + (int64(took)-mean)/8)
 }

@@ -62,10 +62,10 @@ func Handler(o Options) http.Handler {
 		mux.Handle("GET /explain", o.Explain)
 	}
 	if o.Quotas != nil {
-		o.Quotas.serve(mux)
+		o.Quotas.register(mux)
 	}
 	if o.Reload != nil {
-		o.Reload.serve(mux)
+		o.Reload.register(mux)
 	}
 	if o.Pprof {
 		mux.HandleFunc("GET /debug/pprof/", pprof.Index)

@@ -40,7 +40,7 @@ const mostBody = 4 << 20
 // mostChanges is how many changes may be in progress: so many bodies are in memory at most.
 const mostChanges = 4
 
-func (a *QuotaAPI) serve(mux *http.ServeMux) {
+func (a *QuotaAPI) register(mux *http.ServeMux) {
 	a.turns = make(chan struct{}, mostChanges)
 	mux.HandleFunc("GET /quotas", func(w http.ResponseWriter, _ *http.Request) { a.list(w, "") })
 	mux.HandleFunc("GET /quotas/{gate}", func(w http.ResponseWriter, r *http.Request) { a.list(w, r.PathValue("gate")) })

@@ -46,7 +46,7 @@ type ReloadAPI struct {
 
 var errNoFile error = &requestError{http.StatusConflict, "there is nothing to reload: the gateway was started without a configuration file"}
 
-func (a *ReloadAPI) serve(mux *http.ServeMux) {
+func (a *ReloadAPI) register(mux *http.ServeMux) {
 	mux.HandleFunc("GET /reload", func(w http.ResponseWriter, _ *http.Request) { writeReload(w, http.StatusOK, a.Last()) })
 	mux.HandleFunc("POST /reload", a.reload)
 }

@@ -107,7 +107,7 @@ func (m *meaning) listeners() {
 			m.address(path.At("address"), l.Address)
 		}
 		m.exempt(path.At("connections", "exempt"), l.Connections.Exempt)
-		m.serve(path, l)
+		m.purpose(path, l)
 		if l.TLS == nil {
 			continue
 		}
@@ -118,8 +118,8 @@ func (m *meaning) listeners() {
 	}
 }
 
-// serve checks what a listener serves, and who may connect to one for Envoy.
-func (m *meaning) serve(path fault.Path, l *Listener) {
+// purpose checks what a listener serves, and who may connect to one for Envoy.
+func (m *meaning) purpose(path fault.Path, l *Listener) {
 	for i, what := range l.Serve {
 		switch {
 		case what != ServeHTTP && what != ServeExtProc && what != ServeRateLimit:

@@ -40,14 +40,14 @@ func (m *connectionModel) fatal(format string, args ...any) {
 	m.Fatalf("step %d: %s", m.step, fmt.Sprintf(format, args...))
 }
 
-// serves reports whether a request of the client would be read now.
-func (m *connectionModel) serves() bool {
+// wouldRead reports whether a request of the client would be read now.
+func (m *connectionModel) wouldRead() bool {
 	return m.writers[0] == nil && !m.full() && !m.leaving && m.mutedFor(m.now) == 0 && m.login.may(keyMetadata, 100) == nil
 }
 
 // request lets a request come, which the gateway answers itself if own.
 func (m *connectionModel) request(p pending, own bool) {
-	if !m.serves() || len(m.sent) > 250 {
+	if !m.wouldRead() || len(m.sent) > 250 {
 		return
 	}
 	m.mayRead()
@@ -84,7 +84,7 @@ func (m *connectionModel) until() (last time.Time) {
 
 // logIn lets the next request of a login come: who it is for is one of three.
 func (m *connectionModel) logIn(who int) {
-	if !m.serves() || len(m.sent) > 250 || m.handshake && m.claims != "" {
+	if !m.wouldRead() || len(m.sent) > 250 || m.handshake && m.claims != "" {
 		return // clients wait for the end of one
 	}
 	m.mayRead()
