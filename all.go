@@ -18,7 +18,7 @@ import (
 // first.
 //
 // Neighbours that ask servers ([Distant]) are asked at the same time, but for the last gate of
-// all: so two quotas on a server cost the time of one. Several of them may refuse then. If one of
+// all. So two quotas on a server cost the time of one. Several of them may refuse then. If one of
 // them is a [Predictor] and would refuse, they are asked in their order.
 //
 // When a gate refuses, the grants before it are cancelled in reverse order, and its

@@ -46,13 +46,13 @@ func (s scope) in(ctx context.Context) context.Context {
 	return context.WithValue(ctx, carried.Scope{}, &s)
 }
 
-// WithPriority returns a context for a scope in which work has priority p: at every gate that is given
-// the context, and in the calls to others that weirhttp.Transport and weirgrpc.Client make with it. The
-// innermost scope holds. Work that names a priority of its own keeps that if it is lower. Normal is
-// the zero value and names none.
+// WithPriority returns a context for a scope in which work has priority p. It has that at every gate
+// that is given the context. So have the calls to others that weirhttp.Transport and weirgrpc.Client
+// make with it. The innermost scope holds. Work that names a priority of its own keeps that if it is
+// lower. Normal is the zero value and names none.
 //
 // In the context of a request that came in (see [WithReceived]) the scope's priority is at most that
-// of the request: a stranger's work never goes up.
+// of the request. A stranger's work never goes up.
 func WithPriority(ctx context.Context, p Priority) context.Context {
 	s := scopeOf(ctx)
 	s.priority, s.ranked = p, true

@@ -192,7 +192,7 @@ type Window struct {
 	// most are to shrink first (keyed.Config.LargestFirst). Of what they hold now, held is
 	// how many units would remain if none held more than the limit. all is the most that
 	// they held together, at the end of this window or of the one in which the controller
-	// asked before: a reading may be as old as that. The first call visits all keys, so a
+	// asked before. A reading may be as old as that. The first call visits all keys, so a
 	// controller asks only when it decides.
 	Within func(limit int64) (held, all float64)
 }

@@ -35,9 +35,9 @@
 //
 // A number, or one controller for all pools. EvidentDB's admission control is
 // control.LagMap here: the pool of each database follows the lag of one queue. The
-// controller is asked once a window, whatever the number of keys. Its limit holds for
-// each key, also for keys to come. If the limit has a fraction (control.Drain), so many of
-// the keys have one slot more: at 2.25 a quarter of them has 3 and the others 2, another
+// controller is asked once a window, whatever the number of keys. Its limit holds for each
+// key, also for keys to come. If the limit has a fraction (control.Drain), so many of the
+// keys have one slot more. At 2.25 a quarter of them has 3 and the others 2, another
 // quarter each window. Keys with an override are not among them.
 //
 // The controller is shown the window of the mean key in use. Counts and levels are

@@ -85,9 +85,9 @@ func (s *shard) pool(t slot.Ticket) *gate.Pool[use] { return &s.permits[t.ID()&1
 // settings first and then visits each shard, so no decision misses them.
 func (s *shard) settings() *settings { return s.gate.settings.Load() }
 
-// findOrAdd returns the slot of a key. An unknown key becomes known. It reports
-// false if there is no place: every key of this shard is in use, and the gate
-// has as many keys as it may.
+// findOrAdd returns the slot of a key. An unknown key becomes known. It reports false if
+// there is no place. Then every key of this shard is in use, and the gate has as many
+// keys as it may.
 func (s *shard) findOrAdd(set *settings, h uint64, n *keys.Name) (slot uint32, ok bool) {
 	if slot, ok := s.table.Find(h, n); ok {
 		return slot, true

@@ -27,8 +27,8 @@ func (rt *Route) Told(w *weir.Work, trusted bool, r *weir.Rejection) *weir.Rejec
 	return rt.attempts.Told(w, trusted, r)
 }
 
-// attemptsOf returns the count of refused attempts of a route: that of the route with the same name in
-// the policy before, or a new one. One with another share counts anew.
+// attemptsOf returns the count of refused attempts of a route. It is that of the route with the same
+// name in the policy before, or a new one. One with another share counts anew.
 func (c *compiler) attemptsOf(rt *Route) *throttle.Attempts {
 	if prev := c.opts.Previous; prev != nil && c.opts.Now == nil {
 		if was := prev.byName[rt.name]; was != nil && was.retryShare == rt.retryShare {

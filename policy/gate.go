@@ -20,11 +20,11 @@ import (
 // its state.
 //
 //   - enforce: what the mechanism refuses is refused.
-//   - observe: the mechanism is asked without waiting, on the live traffic.
-//     Work it has room for holds a permit as usual; work it has no room for is
-//     counted as observed and goes on with the zero Permit. So work that would
-//     have waited for a slot counts as refused with reason limit, and what went
-//     on regardless is not part of the gate's in-flight.
+//   - observe: the mechanism is asked without waiting, on the live traffic. Work it has
+//     room for holds a permit as usual. Work it has no room for is counted as observed
+//     and goes on with the zero Permit. So work that would have waited for a slot counts
+//     as refused with reason limit. What went on regardless is not part of the gate's
+//     in-flight.
 //   - off: the mechanism is not asked; the permit is the zero Permit.
 //
 // A change of mode holds for the next piece of work; work that waits goes on
@@ -169,8 +169,8 @@ func (g *Gate) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit, 
 }
 
 // AdmitIn is [quota.Quota.AdmitIn] under the gate's mode. In observe mode what would be refused or
-// delayed is counted as observed: refused work goes on with the zero Permit and is not charged,
-// delayed work is charged and its Answer has no Wait. Off, and where there is no quota inside,
+// delayed is counted as observed. Refused work goes on with the zero Permit and is not charged.
+// Delayed work is charged, and its Answer has no Wait. Off, and where there is no quota inside,
 // nothing is charged: the Answer is Free.
 func (g *Gate) AdmitIn(ctx context.Context, mode quota.Mode, w weir.Work) (weir.Permit, quota.Answer, error) {
 	return g.charge(w, func(q *quota.Quota, w weir.Work) (weir.Permit, quota.Answer, error) { return q.AdmitIn(ctx, mode, w) })

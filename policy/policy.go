@@ -238,8 +238,8 @@ func (p *Policy) replace(next *Policy) {
 // policy has adopted.
 func (p *Policy) Close() { closeAll(p.own()) }
 
-// closeAll closes gates. Those that tell a store elsewhere what they have charged do so at the same time: others would be charged, and have more to
-// tell, while one waits for its answer.
+// closeAll closes gates. Those that tell a store elsewhere what they have charged do so at the same time. Otherwise some would be charged, and have
+// more to tell, while one waits for its answer.
 func closeAll(gates []*Gate) {
 	var distant sync.WaitGroup
 	for _, g := range gates {

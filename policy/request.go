@@ -527,9 +527,9 @@ func (c *compiler) checkTimeouts() []timeoutHeader {
 // it is no proof of identity.
 //
 // Forward writes the time that is left until the earliest deadline into each header that brought a
-// deadline. If none did and the route has a Timeout, it adds a header: grpc-timeout for requests of
-// gRPC, and the first other header of [DeadlineSpec] for the rest. Values that cannot be parsed go
-// on unchanged.
+// deadline. If none did and the route has a Timeout, it adds a header. That is grpc-timeout for
+// requests of gRPC, and the first other header of [DeadlineSpec] for the rest. Values that cannot
+// be parsed go on unchanged.
 func (p *Policy) Forward(out http.Header, in *http.Request, w *weir.Work, arrived time.Time) {
 	v := ViewHTTP(in)
 	p.ForwardView(out, &v, w, arrived)

@@ -23,7 +23,7 @@ type Spec struct {
 	// Gates are the gates by name. A gate used by several routes is one gate.
 	Gates map[string]GateSpec `json:"gates,omitempty"`
 	// Signals are the signals that gates read, by name, if their defaults do not fit. A gate may
-	// name a signal that is not here: then the name says what it reads, such as cpu, memory and the
+	// name a signal that is not here. Then the name says what it reads, such as cpu, memory and the
 	// other words of [SignalKinds].
 	Signals map[string]SignalSpec `json:"signals,omitempty"`
 	// Routes are matched by their patterns, most specific first, as net/http's
@@ -115,7 +115,7 @@ type GateSpec struct {
 	Quota *QuotaSpec `json:"quota,omitempty" example:"{rate: 10/s, by: [user]}" short:"rate" lift:"rate,burst,by"`
 }
 
-// Guess returns the gate that a scalar in its place was meant to be, empty if it is none: a number is
+// Guess returns the gate that a scalar in its place was meant to be, empty if it is none. A number is
 // its limit, 10/s its rate.
 func (g *GateSpec) Guess(scalar string) string {
 	if _, err := ParseLimit(scalar); err == nil {
@@ -378,9 +378,10 @@ type ShedSpec struct {
 // defaultShedWait is [ShedSpec].Wait where it is left out, as in DAGOR.
 const defaultShedWait = Duration(20 * time.Millisecond)
 
-// QuotaSpec is a gate that limits what is used up and comes back with time: requests, bytes or
-// tokens, for example so many a second or a day. See package quota. It takes no slots, so it stands
-// before the gate with a limit. If a later gate refuses, the work gets back what it was charged.
+// QuotaSpec is a gate that limits what is used up and comes back with time. That is requests, bytes
+// or tokens, for example so many a second or a day. See package quota. It takes no slots, so it
+// stands before the gate with a limit. If a later gate refuses, the work gets back what it was
+// charged.
 type QuotaSpec struct {
 	QuotaLimitSpec
 	// Who has buckets of its own: each user, client, tenant, route, priority, address (IPv6:

@@ -44,8 +44,8 @@ type Header interface {
 	Host() string
 }
 
-// HeaderName is the name of a header in the two forms that protocols use, so that nobody has to
-// convert it for each request: X-Tenant as of net/http, and x-tenant as of HTTP/2 and gRPC.
+// HeaderName is the name of a header in the two forms that protocols use: X-Tenant as of
+// net/http, and x-tenant as of HTTP/2 and gRPC. So nobody has to convert it for each request.
 type HeaderName struct{ Canonical, Lower string }
 
 // NewHeaderName returns both forms of a header's name.

@@ -45,11 +45,11 @@ func (q *Quota) Charge(ctx context.Context, w weir.Work) (Answer, error) {
 	return a, nil
 }
 
-// AdmitIn is Charge in Strict or Permissive mode, whatever the mode of the gate, and with
-// a permit, as from [Quota.Admit]: Cancel gives the tokens back, and SetCost corrects the
-// cost. It is for protocols where the mode depends on the client, and where more than the
-// quota decides what is done. Kafka refuses newer clients and delays older ones, and both
-// share their buckets. Any other mode counts as Strict.
+// AdmitIn is Charge in Strict or Permissive mode, whatever the mode of the gate. It
+// returns a permit, as [Quota.Admit] does: Cancel gives the tokens back, and SetCost
+// corrects the cost. It is for protocols where the mode depends on the client, and where
+// more than the quota decides what is done. Kafka refuses newer clients and delays older
+// ones, and both share their buckets. Any other mode counts as Strict.
 func (q *Quota) AdmitIn(ctx context.Context, mode Mode, w weir.Work) (weir.Permit, Answer, error) {
 	if mode != Permissive {
 		mode = Strict

@@ -84,9 +84,10 @@ func (q *Quota) Allow(w weir.Work) bool {
 }
 
 // Wait blocks until w may happen, and charges its cost. It returns a [*weir.Rejection] as
-// its error in two cases: ctx ends before, or the wait would be longer than the deadline
-// of ctx, w.Deadline or w.MaxWait allow. Config.Queue bounds it as it bounds Admit. If
-// Config.Queue lets nothing wait, any number of callers may wait here, however long.
+// its error in two cases. Either ctx ends before, or the wait would be longer than the
+// deadline of ctx, w.Deadline or w.MaxWait allow. Config.Queue bounds it as it bounds
+// Admit. If Config.Queue lets nothing wait, any number of callers may wait here, however
+// long.
 func (q *Quota) Wait(ctx context.Context, w weir.Work) error {
 	set := q.settings.Load()
 	if set.places == 0 {

@@ -160,7 +160,7 @@ func (r *Rule) check(f *fault.List, at fault.Path, debt bool) {
 	}
 }
 
-// Match says which values of one part of an identity a rule matches: the one that it is,
+// Match says which values of one part of an identity a rule matches. It is one value, or
 // [Every], or, if it is empty, all of them together. Use [Named] for values that come from
 // elsewhere: they may be empty, or look like Every.
 //

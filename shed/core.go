@@ -217,7 +217,7 @@ func (c *core) limit(class int) float64 {
 }
 
 // retry is when refused work should come back. With a cursor that is the next decision. With
-// thresholds the next decision is milliseconds away, and a pressure is rarely gone so soon: a
+// thresholds the next decision is milliseconds away, and a pressure is rarely gone so soon. A
 // client that came back then would be refused many times. So it is at least Hold, for which the
 // gate itself takes a pressure as still true. It is at least leastRetry, as in other gates, and at
 // most the longest window, for clocks that go back.

@@ -13,9 +13,9 @@ import (
 // means its default.
 type SchedLatencyConfig struct {
 	// Wait is how long a goroutine may wait for a processor. Default 10 ms, the
-	// scheduler's own time slice. What waits longer waits behind more than one slice.
-	// Go's run time keeps a histogram of waits, and Wait is rounded up to its next bucket:
-	// by 25 % at most, 10 ms to 10.5 ms. Range 10 µs to 10 s.
+	// scheduler's own time slice. What waits longer waits behind more than one slice. Go's
+	// run time keeps a histogram of waits, and Wait is rounded up to its next bucket. That
+	// is by 25 % at most, 10 ms to 10.5 ms. Range 10 µs to 10 s.
 	Wait time.Duration `default:"10ms" min:"10us" max:"10s"`
 	// Share of the goroutines that may wait longer. Range (0, 1], default 0.1. With
 	// this share, shedding was measured with a service of 2 ms of processor time a

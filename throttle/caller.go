@@ -77,11 +77,11 @@ func (c *Caller) Start(name string, deadline time.Time, safe bool) Call {
 	return call
 }
 
-// Do runs fn for a call to a target, and again if that is safe and can help: [AnswerOf] says what an
-// error means. Before each attempt the target's guard and the own limit admit w, whose Attempt
-// is the attempt's number. Do returns nil, the error of the last attempt, or a [*weir.Rejection] if
-// this process refused. safe is as for [Caller.Start]. fn is one call: if a second one in it cannot connect, or is refused, its error
-// does not prove that the first has not begun. Wrap such an error by its text alone, or make a call of each.
+// Do runs fn for a call to a target, and again if that is safe and can help: [AnswerOf] says what an error means. Before each attempt
+// the target's guard and the own limit admit w, whose Attempt is the attempt's number. Do returns nil, the error of the last attempt,
+// or a [*weir.Rejection] if this process refused. safe is as for [Caller.Start]. fn is one call. If a second one in it cannot
+// connect, or is refused, its error does not prove that the first has not begun. Wrap such an error by its text alone, or make a call
+// of each.
 func (c *Caller) Do(ctx context.Context, name string, w weir.Work, safe bool, fn func(context.Context) error) error {
 	w.Inherit(ctx)
 	deadline, _ := ctx.Deadline()

@@ -94,7 +94,7 @@ func (c *core) share(class int) float64 {
 // share is that excess over the requests. With several, the excess of all is taken from the lowest
 // class first, as far as its requests go, then from the next. And no class has a smaller share than
 // one above it. So where the server refuses without regard to priority, the lower classes make room
-// for the higher ones; where it refuses low ones only, high ones notice nothing.
+// for the higher ones. Where it refuses low ones only, high ones notice nothing.
 func (c *core) shareBy(w *window, class int, padding float64) float64 {
 	var excess float64
 	var asked [weir.Classes]float64

@@ -22,10 +22,10 @@ import (
 // of a healthy server is never refused. Once the server has accepted half of Padding in a row, the
 // newest tenth of the window decides, if it refuses less. So an outage is soon forgotten.
 //
-// A result counts when work ends: [weir.Overload] as refused, [weir.OK] and [weir.Failed] as
-// accepted, because a server that answers with an error has taken the work. [weir.Abandoned] and
-// [weir.NoSample] say nothing of the server and do not count, and neither does work that was
-// cancelled. So work that never ends never counts. Give each call a time-out.
+// A result counts when work ends. [weir.Overload] counts as refused. [weir.OK] and [weir.Failed]
+// count as accepted, because a server that answers with an error has taken the work.
+// [weir.Abandoned] and [weir.NoSample] say nothing of the server and do not count, and neither
+// does work that was cancelled. So work that never ends never counts. Give each call a time-out.
 //
 // Each class of priority has counts of its own, and the lower class is refused first. Exempt work is
 // never refused, and its results do not count.

@@ -23,8 +23,8 @@ const (
 	relayed = "relayed"
 )
 
-// answerTo returns what came of an attempt that did not succeed: by err, by the trailer, and by whether
-// a stream to a server was ever opened.
+// answerTo returns what came of an attempt that did not succeed. It judges by err, by the trailer, and
+// by whether a stream to a server was ever opened.
 //
 // The time to come back is that of [PushbackHeader], else that of a RetryInfo. A refusal by a gate of
 // weir is one with an ErrorInfo of [Domain] whose reason is a [weir.Reason].

@@ -75,11 +75,11 @@ type Client struct {
 	fallback *throttle.Caller
 }
 
-// DialOptions returns the options of a connection whose calls are the client's: an interceptor for unary
-// calls and one for streams, chained after those of options given before. They also turn the retries
-// off that a service config asks grpc-go for. Those happen below all interceptors, where no budget
-// counts them: with both, three attempts would be nine. What grpc-go sends again because no server
-// has seen it stays.
+// DialOptions returns the options of a connection whose calls are the client's. They are an interceptor
+// for unary calls and one for streams, chained after those of options given before. They also turn the
+// retries off that a service config asks grpc-go for. Those happen below all interceptors, where no
+// budget counts them: with both, three attempts would be nine. What grpc-go sends again because no
+// server has seen it stays.
 func (c *Client) DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(c.unary), grpc.WithChainStreamInterceptor(c.stream), grpc.WithDisableRetry(),

@@ -44,8 +44,8 @@ func WithLongestTap(d time.Duration) Option {
 // of the gate do, and [Guard.TapSnapshot].
 //
 // A permit of the tap is held while the message comes, and that time is part of what the gate's
-// controller measures. If no handler ever runs, because the client leaves or its message is at
-// fault, the permit is given back when the call's context ends, or within a millisecond of that.
+// controller measures. No handler ever runs if the client leaves or its message is at fault.
+// Then the permit is given back when the call's context ends, or within a millisecond of that.
 func (g *Guard) Tap(next grpctap.ServerInHandle) grpctap.ServerInHandle {
 	g.tapping.Store(true)
 	return func(ctx context.Context, info *grpctap.Info) (context.Context, error) {

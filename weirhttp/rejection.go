@@ -69,11 +69,9 @@ func noCost(rej *weir.Rejection) bool { return rej.Reason == weir.ReasonTooLarge
 //	 "gate":"api","reason":"queue_full","value":256,"limit":256,"remaining":0,
 //	 "retryable":true,"retry_after_ms":1250}
 //
-// There may be four more members. "rule" is the rule of the gate. "window" is the number of the
-// limit that refused if several hold together, from 1. "signal" is what binds the limit, such as
-// "cpu_throttling". "relayed" is true in the answer of a handler behind [Middleware], which passes on what
-// a gate further in has said: its own work had begun, so [Transport] takes it for no work that has not. Numbers that are not finite are null. Without an estimate retry_after_ms is left out, and a retryable
-// refusal gets a Retry-After of one second, plus the random part.
+// There may be four more members. "rule" is the rule of the gate. "window" is the number of the limit that refused if several hold together, from 1. "signal" is what binds the limit, such as
+// "cpu_throttling". "relayed" is true in the answer of a handler behind [Middleware], which passes on what a gate further in has said. Its own work had begun. So [Transport] does not take it for work that
+// never started. Numbers that are not finite are null. Without an estimate retry_after_ms is left out, and a retryable refusal gets a Retry-After of one second, plus the random part.
 //
 // The body of a refused request is not read. If more than a few kilobytes are still to come on
 // HTTP/1, the connection is closed after the answer.

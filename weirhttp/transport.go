@@ -337,7 +337,7 @@ func answerTo(ctx context.Context, resp *http.Response, err error) throttle.Answ
 	return a
 }
 
-// untrusted reports whether TLS has failed for a reason that the next connection meets again: the server's certificate is not
+// untrusted reports whether TLS has failed for a reason that the next connection meets again. The server's certificate is not
 // one to trust, or it does not speak TLS there.
 func untrusted(err error) bool {
 	var (

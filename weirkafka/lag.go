@@ -152,7 +152,7 @@ func (l *Lag) Name() string { return l.cfg.Name }
 // commits, and each broker that leads a partition for starts and ends. Whatever the number of topics,
 // a broker gets one request of each kind. One partition that cannot be told makes it an error.
 //
-// It may return up to 20 s after ctx has ended: what franz-go says first on a connection has a time of its own, and
+// It may return up to 20 s after ctx has ended. What franz-go says first on a connection has a time of its own, and
 // some brokers accept connections and are silent. A [signal.Poller] waits for it, and the lag is unknown meanwhile.
 func (l *Lag) Read(ctx context.Context) (float64, error) {
 	all, err := l.Partitions(ctx)

@@ -35,9 +35,9 @@ type Pool struct {
 // Option changes what [New] and [Open] do by default.
 type Option func(*Pool)
 
-// WithWork lets fn say more about a piece of work before the gate is asked: who asks, how important
-// it is, what it costs, whether it writes or is exempt. Op is query, exec, batch, copy, begin, acquire or ping,
-// and Write is set as the package's documentation says. A ping is Exempt. sql is the statement; it is empty for a
+// WithWork lets fn say more about a piece of work before the gate is asked. It may say who asks, how important it
+// is, what it costs, whether it writes or is exempt. Op is query, exec, batch, copy, begin, acquire or ping, and
+// Write is set as the package's documentation says. A ping is Exempt. sql is the statement; it is empty for a
 // transaction, a connection, a batch, a copy and a ping.
 func WithWork(fn func(ctx context.Context, sql string, w *weir.Work)) Option {
 	return func(p *Pool) { p.work = fn }
@@ -96,7 +96,7 @@ const DefaultExempt = poolgate.DefaultExempt
 // pgxpool.ParseConfig; it is copied, and what is changed in the copy is what [CancelRequests] changes.
 //
 // The limiter never admits more than there are connections. gate.Exempt connections are for exempt
-// work; 0 means [DefaultExempt], or a quarter of the pool if that is less, and with a negative value
+// work. 0 means [DefaultExempt], or a quarter of the pool if that is less. With a negative value
 // there are none. The rest is the ceiling of the default controller. A gate.Limit above it is an
 // error. A gate.Controller must have a maximum that fits.
 //

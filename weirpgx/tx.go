@@ -95,7 +95,7 @@ func (t *tx) end(ctx context.Context, err error, committed bool) {
 }
 
 // Commit implements [pgx.Tx]. The connection is back afterwards, whatever it returns. With a context that has ended
-// nothing is sent that could commit: the transaction is rolled back as by Rollback, and the error says that nothing
+// nothing is sent that could commit. The transaction is rolled back as by Rollback, and the error says that nothing
 // was committed. If the context ends while the server commits, the error says that nobody knows.
 func (t *tx) Commit(ctx context.Context) error {
 	if ctx.Err() != nil {

@@ -176,8 +176,8 @@ func wrap(inner driver.Conn, g *guard) driver.Conn {
 
 func (c *dbConn) base() *dbConn { return c }
 
-// enter returns whose use a call is: of the transaction or the [database/sql.Conn] that has the connection,
-// or of the method of [DB] that has asked the gate. Anybody else comes from below the pool, so
+// enter returns whose use a call is. It is that of the transaction or the [database/sql.Conn] that has the
+// connection, or of the method of [DB] that has asked the gate. Anybody else comes from below the pool, so
 // it is asked here, and the connection has the permit until it is given back. mine says so.
 func (c *dbConn) enter(ctx context.Context, method, query string) (u *use, mine bool, err error) {
 	if c.invalid { // and a Conn goes on with it

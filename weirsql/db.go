@@ -35,7 +35,7 @@
 // [database/sql.DB] wakes those who wait for a connection at random, and nothing bounds them. So nobody should
 // wait there. [Open] makes pool and gate together: the limit finds itself, up to the connections less some
 // places for exempt work. With [New] and a gate of your own, set MaxOpenConns above its limit, and
-// MaxIdleConns to the same; the default of 2 means a new connection for nearly each query under load. A DB
+// MaxIdleConns to the same. The default of 2 means a new connection for nearly each query under load. A DB
 // logs once if work had to wait in the pool. [PoolWait] is a signal for pools that others share.
 //
 // # Contexts that end while the database works

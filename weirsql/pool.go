@@ -14,7 +14,7 @@ import (
 )
 
 // DefaultExempt is how many connections [Open] sets aside for exempt work, such as pings, if the pool is large
-// enough: no more than a quarter of it.
+// enough. They are no more than a quarter of it.
 const DefaultExempt = poolgate.DefaultExempt
 
 // Open returns a DB whose pool and gate are made for each other, or an error that names every setting out of
@@ -23,10 +23,10 @@ const DefaultExempt = poolgate.DefaultExempt
 // maxConns is the most connections that this process may open, at least 1. Take what the database allows,
 // less what it keeps for its operators, and divide by the processes, those of a rolling update included.
 //
-// gate may have no more than a name: the limit then finds itself. gate.Exempt connections are for exempt work;
-// 0 means [DefaultExempt], or a quarter of the pool if that is less, and with a negative value there are
-// none. The rest is the most that the limit may be. A gate.Limit above it is an error. A
-// gate.Controller has bounds of its own: set its Max to fit.
+// gate may have no more than a name: the limit then finds itself. gate.Exempt connections are for exempt work.
+// 0 means [DefaultExempt], or a quarter of the pool if that is less. With a negative value there are none. The
+// rest is the most that the limit may be. A gate.Limit above it is an error. A gate.Controller has bounds of
+// its own: set its Max to fit.
 //
 // MaxIdleConns is MaxOpenConns: a connection that is closed after each use costs more than most statements.
 // Idle connections go by SetConnMaxIdleTime.
@@ -129,9 +129,9 @@ func (w *waits) since(s sql.DBStats) (mean time.Duration, known bool) {
 // DefaultPoolWait is the wait in a pool that counts as a pressure of 1 where nothing else is said.
 const DefaultPoolWait = 10 * time.Millisecond
 
-// PoolWait returns a signal: how long work waits for a connection in a pool, in the mean since the last reading,
-// over the most that is wanted. 0 for that means [DefaultPoolWait]. It has no value while nobody waits. It is
-// for pools that others share. db is a [DB], a [database/sql.DB], or whatever has such counters.
+// PoolWait returns a signal of how long work waits for a connection in a pool. It is the mean since the last
+// reading, over the most that is wanted, where 0 means [DefaultPoolWait]. It has no value while nobody waits. It
+// is for pools that others share. db is a [DB], a [database/sql.DB], or whatever has such counters.
 func PoolWait(db interface{ Stats() sql.DBStats }, most time.Duration) signal.Signal {
 	if most <= 0 {
 		most = DefaultPoolWait

@@ -99,8 +99,8 @@ func (t *tx) Rollback() error {
 	return err
 }
 
-// over tells the gate what came of the transaction: if it has not committed, what its last failed statement
-// came to, or why its context ended.
+// over tells the gate what came of the transaction. If it has not committed, that is what its last failed
+// statement came to, or why its context ended.
 func (t *tx) over(committed bool, err error) {
 	u := t.c.use
 	t.c.tx = nil

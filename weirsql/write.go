@@ -81,8 +81,9 @@ func opensRead(word []byte) bool {
 	return false
 }
 
-// changes reports whether no statement with this word surely is a read: SELECT … FOR UPDATE takes locks,
-// SELECT … INTO makes a table, EXPLAIN ANALYZE runs what it explains, and s.NEXTVAL counts on in some databases.
+// changes reports whether a statement with this word may be more than a read. SELECT … FOR UPDATE takes locks,
+// and SELECT … INTO makes a table. EXPLAIN ANALYZE runs what it explains, and s.NEXTVAL counts on in some
+// databases.
 func changes(word []byte) bool {
 	switch string(word) {
 	case "insert", "update", "delete", "merge", "replace", "into", "for", "lock", "call", "do", "copy",

@@ -5,7 +5,7 @@
 //
 // The empty processor is a server of grpc-go with the generated messages. It answers each message
 // with an empty one of its kind. Both processors are processes of their own on one core
-// (GOMAXPROCS=1), and both get the same mode: headers of the request and of the answer, and its
+// (GOMAXPROCS=1). Both get the same mode: headers of the request and of the answer, and its
 // trailers.
 //
 // For memory it opens as many streams at each processor as an Envoy with so many requests in

@@ -64,7 +64,7 @@ func serveEmpty(addr string) error {
 	return server.Serve(l)
 }
 
-// weirFile is the file of weir: one gate with a fixed limit above all that comes, so that what is
+// weirFile is the file of weir: one gate with a fixed limit above all that comes. So what is
 // measured is the way to it.
 const weirFile = `listeners: [{address: "%s", serve: [ext_proc]}]
 admin: {address: off}

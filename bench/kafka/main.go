@@ -6,8 +6,8 @@
 //
 // Its parts:
 //
-//   - quota: what a principal gets that produces and fetches at full speed, through two gateways with one Redis before three brokers, and
-//     from the brokers with that quota of their own.
+//   - quota: what a principal gets that produces and fetches at full speed. It goes through two gateways with one Redis before three
+//     brokers, and to brokers with that quota of their own.
 //   - shared: throughput of a producer and of a consumer, and a small round trip. Relay, broker and client share all cores.
 //   - plain: the same, where the gateway, or nginx, has a core of its own. Broker and client share the other one, with nothing between
 //     them too. tls is that with TLS.

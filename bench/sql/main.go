@@ -8,10 +8,10 @@
 // start at 4 and at 128. All take turns, round by round, under the same two loads.
 //
 //   - Closed: many more clients than the pool can take. Each has one transaction at a time. They wait in order.
-//   - Open: transactions arrive at random, twice as many as the best fixed size gets done. The deadline
-//     of each is five times the p95 of a lone client. No more than 20,000 a second can be sent. In seconds in which the
-//     load left too late the figures say more about this program than about a limit. So where there are many of them the table
-//     has the word void, and where that is so for all, the open load ends after the first round.
+//   - Open: transactions arrive at random, twice as many as the best fixed size gets done. The deadline of each is five times
+//     the p95 of a lone client. No more than 20,000 a second can be sent. In seconds in which the load left too late the
+//     figures say more about this program than about a limit. So where there are many of them the table has the word void.
+//     Where that is so for all, the open load ends after the first round.
 //
 // Where the work is pgbench's transaction, pgbench makes the tables. It also plays a turn itself, with as many clients as each
 // size: what the server can do without a pool and without this program.

@@ -55,7 +55,7 @@ var workloads = []*workload{
 	}},
 }
 
-// fill makes the tables, on connections that nothing else has used: a cancel of the load before may come
+// fill makes the tables, on connections that nothing else has used. A cancel of the load before may come
 // after all, and would stop a statement of these.
 func (w *workload) fill(ctx context.Context, pool *pgxpool.Pool, own *pgbench) error {
 	pool.Reset()

@@ -111,8 +111,8 @@ func (db *database) fill(ctx context.Context) error {
 }
 
 // calibrate measures how many queries of each of these callers the database can answer in a second if
-// it does nothing else: those of as many clients as there are processors. It takes the best of three
-// times, for on a machine that others use as well, two may be slow.
+// it does nothing else. There are as many clients as processors. It takes the best of three times,
+// for on a machine that others use as well, two may be slow.
 func (db *database) calibrate(ctx context.Context, each time.Duration, of ...caller) (map[string]float64, error) {
 	clients := min(runtime.NumCPU(), 8)
 	pool, err := newPool(ctx, db.URL, clients)

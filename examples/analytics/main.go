@@ -1,7 +1,8 @@
 // Command analytics shows an analytical service in a wave of heavy queries, as Klaviyo told of
-// theirs. Callers with deadlines of their own ask an Envoy, two gRPC pods, and one PostgreSQL.
-// Six ways to protect it get the same load: no limit; the limits of that story; one gate before both
-// pods, with slots for each caller, or for all together; two gates there; a default gate in each pod.
+// theirs. Callers with deadlines of their own ask an Envoy, two gRPC pods, and one PostgreSQL. Six
+// ways to protect it get the same load: no limit, the limits of that story, and a default gate in
+// each pod. The others are before both pods: one gate with slots for each caller or for all together,
+// or two gates.
 //
 // Everything runs on this machine, on loopback, and ends with the command. The load is measured out
 // by what the database can do here. docs/howto/protect-an-analytics-service.md tells what comes out.

@@ -1,5 +1,6 @@
 // Command execution is a small database server over HTTP, with the two stages of admission that MongoDB
-// has: tickets at the ingress, and execution control before the storage, which is a PostgreSQL here.
+// has. There are tickets at the ingress, and execution control before the storage, which is a
+// PostgreSQL here.
 //
 //	make execution                                     all three controllers under one load, and a plot
 //	bin/execution -serve 127.0.0.1:8017                a server to play with

@@ -35,7 +35,7 @@ func errController(name string) error {
 }
 
 // smallMachine has thresholds for two cores. EvidentDB's are 10 to 1,000 slots at a lag of 10,000 to 100,000,
-// read every 5 s. The wait for a slot is a quarter of the time that a batch takes at a lag of 100: whoever waits
+// read every 5 s. The wait for a slot is a quarter of the time that a batch takes at a lag of 100. Whoever waits
 // has the time of the queue before the gate on top of the one behind it.
 var smallMachine = admissionConfig{controller: byLine, min: 1, max: 20, target: 200, critical: 2000, every: time.Second, wait: 50 * time.Millisecond}
 

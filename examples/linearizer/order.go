@@ -109,7 +109,7 @@ func ownerOf(epoch int64) string {
 
 // advance is what the claim becomes when its owner has dealt with the record at offset. fresh says that its batch was
 // new. Offsets may leave gaps: Kafka's own markers have some, too. A new batch at an offset that was applied before is
-// behind records that Kafka has lost: what comes after it is new, too, so the claim goes back.
+// behind records that Kafka has lost. What comes after it is new, too, so the claim goes back.
 func (c claim) advance(offset int64, leader int32, fresh bool) claim {
 	if offset < c.next && !fresh {
 		return c

@@ -155,7 +155,7 @@ func (p *processor) rewind(ctx context.Context, partition int32, lost *kgo.ErrDa
 	}
 }
 
-// leave forgets partitions. A transaction that is under way may still end: if the next owner has taken the
+// leave forgets partitions. A transaction that is under way may still end. If the next owner has taken the
 // partition over by then, it fails, else the next owner begins behind it.
 func (p *processor) leave(_ context.Context, _ *kgo.Client, gone map[string][]int32) {
 	p.mu.Lock()
@@ -244,8 +244,8 @@ func oldest(parts []kgo.FetchTopicPartition) int {
 	return first
 }
 
-// work applies the first records of a partition in one transaction, and returns how many are dealt with: all
-// of them if the partition is no longer this processor's.
+// work applies the first records of a partition in one transaction, and returns how many are dealt with.
+// These are all of them if the partition is no longer this processor's.
 func (p *processor) work(ctx context.Context, partition int32, records []*kgo.Record) int {
 	all := len(records)
 	epoch, ours := p.epoch(partition)
@@ -283,7 +283,7 @@ func read(r *kgo.Record) entry {
 	return e
 }
 
-// apply writes entries, however long the store is busy or its disk full: nothing else of this processor goes
+// apply writes entries, however long the store is busy or its disk full. Nothing else of this processor goes
 // on meanwhile, so the lag rises and the API slows down. It reports false if the partition is somebody else's.
 func (p *processor) apply(ctx context.Context, partition int32, epoch int64, entries []entry) bool {
 	ours := p.owns(partition, epoch)

@@ -92,7 +92,7 @@ func ignoreDone(err error) error {
 	return err
 }
 
-// take makes a processor of this generation the owner of a partition, and says where it begins: next is 0 if nothing
+// take makes a processor of this generation the owner of a partition, and says where it begins. next is 0 if nothing
 // of the partition was ever applied. With an error, it says who is the owner.
 func (s *store) take(ctx context.Context, partition, generation int32, gone int64) (c claim, err error) {
 	err = s.inTx(ctx, func(tx *sql.Tx) (err error) {

@@ -45,8 +45,8 @@ func heard[R any](ctx context.Context, log *slog.Logger, request func() (R, erro
 	}
 }
 
-// identityOf names the topic for good: its cluster, and its own id, which a topic of the same name that is
-// made anew does not have.
+// identityOf names the topic for good, by its cluster and its own id. A topic of the same name that is
+// made anew has another id.
 func identityOf(ctx context.Context, client *kgo.Client, log *slog.Logger) (string, error) {
 	req := kmsg.NewPtrMetadataRequest()
 	t := kmsg.NewMetadataRequestTopic()

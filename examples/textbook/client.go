@@ -76,8 +76,8 @@ func firstStep() table {
 	return t
 }
 
-// lastingOverload is what becomes of nine in ten rejected, as it goes on: 100 requests a second to a
-// server that takes ten a second, and to one that rejects nine of ten whatever comes.
+// lastingOverload is what becomes of nine in ten rejected, as it goes on. 100 requests a second go
+// to a server that takes ten a second, and to one that rejects nine of ten whatever comes.
 func lastingOverload() table {
 	t := table{title: "Nine of ten rejected at first: dropped by the client in each second, of 100 requests"}
 	seconds := []int{1, 2, 5, 10, 30, 60, 120}

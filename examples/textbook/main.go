@@ -1,4 +1,4 @@
-// Command textbook is what introductions to admission control teach, as one program: rate,
+// Command textbook is what introductions to admission control teach, as one program. It has rate,
 // concurrency, load and priority gates in a row, a bounded queue, and a client that cooperates. Their
 // code and their numbers are often wrong in the same places. So the program computes both, theirs and
 // those of weir, and prints them beside each other.

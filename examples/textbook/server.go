@@ -134,8 +134,8 @@ func newShed(c *clock, load func() float64) *shed.Shedder {
 	return weir.Must(shed.New(shed.Config{Name: "load", Salt: 1, Now: c.time, Pressure: func() (float64, bool) { return load(), true }}))
 }
 
-// row is all gates in a row before a server with 50 slots and work of 100 ms: 10 s each at three
-// loads of the machine.
+// row is all gates in a row before a server with 50 slots and work of 100 ms. It lasts 10 s each
+// at three loads of the machine.
 func row() table {
 	t := table{title: "All gates in a row: served of asked, and refused by"}
 	t.add("", "load 0.60", "load 0.92", "load 0.97")

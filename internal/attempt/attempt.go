@@ -28,8 +28,8 @@ func Of(values func(Header) []string) int {
 	return most
 }
 
-// In returns the number of the attempt that the lines of the header say, the largest of them: 0 for the first, and where they
-// say nothing of use. Anybody may say it, because it only counts against the caller.
+// In returns the number of the attempt that the lines of the header say, the largest of them. It is 0 for the first, and
+// where they say nothing of use. Anybody may say it, because it only counts against the caller.
 func (h Header) In(lines []string) int {
 	most := 0
 	for _, line := range lines {

@@ -11,9 +11,8 @@ import (
 	"unsafe"
 )
 
-// New returns a connection that reads and writes the socket of c by raw system calls. Everything else
-// it leaves to c, deadlines too. What c does beside in a Read or Write of its own is passed over. It returns c itself if c has no socket, as with TLS, and where this is not done: on systems other
-// than Linux, and under the race detector, which does not see what such calls order.
+// New returns a connection that reads and writes the socket of c by raw system calls. Everything else it leaves to c, deadlines too. What c does beside in a Read or Write of its own is passed
+// over. It returns c itself if c has no socket, as with TLS. So it does on systems other than Linux, and under the race detector, which does not see what such calls order.
 func New(c net.Conn) net.Conn {
 	has, ok := c.(syscall.Conn)
 	if !ok {

@@ -6,9 +6,9 @@
 // ([Room.Push]) are decided here and nowhere else:
 //
 //   - between classes by strict priority, except for guaranteed shares (fair.go);
-//   - in a class between users, and between the tenants of a user, by start-time
-//     fair queueing with weights and costs (fair.go); so a user gains nothing by
-//     inventing tenants;
+//   - in a class between users, and between the tenants of a user, by start-time fair
+//     queueing with weights and costs (fair.go). So a user gains nothing by inventing
+//     tenants;
 //   - among a tenant's waiters by the [Order] (order.go);
 //   - in a full room a waiter of the class that losingClass names is displaced. It is the
 //     last one of the user and tenant with the greatest load (displace.go).
@@ -376,8 +376,8 @@ func weight(of float64) float64 {
 // cost is what a waiter counts in fair queueing. Nobody is served for nothing.
 func cost(w *Waiter) float64 { return max(1, float64(w.Units)) }
 
-// Full reports whether a newcomer without names, of class 0 or 1, is refused for certain;
-// false while it might displace somebody or turn the queue.
+// Full reports whether a newcomer without names, of class 0 or 1, is refused for certain.
+// It is false while the newcomer might displace somebody or turn the queue.
 func (r *Room) Full() bool {
 	if len(r.expiry) < r.size {
 		return false

@@ -354,7 +354,7 @@ func firstLimit(own *policy.Spec) int64 {
 }
 
 // behindQuotas puts the quotas that the scenario's own policy has before the gates of the
-// column: they are a promise that the scenario is about, not a way to protect a backend.
+// column. They are a promise that the scenario is about, not a way to protect a backend.
 func behindQuotas(own *policy.Spec, s *sim.Scenario) (*sim.Scenario, error) {
 	spec := s.Policy.Spec
 	spec.Gates = maps.Clone(spec.Gates)
@@ -525,7 +525,7 @@ func tryFixed(ctx context.Context, s *sim.Scenario, limit int64, wait time.Durat
 	}, nil
 }
 
-// aim is what the oracle is best at: the first goal that is a part of what it
+// aim is what the oracle is best at. It is the first goal that is a part of what it
 // reaches, otherwise good answers over the whole run.
 func aim(s *sim.Scenario) sim.Goal {
 	for _, g := range s.Goals {

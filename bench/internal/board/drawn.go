@@ -18,9 +18,9 @@ import (
 	"github.com/weir-go/weir/sim"
 )
 
-// Scenarios drawn by chance: the backend's shape and size, its service times, the deadline and who is
-// told of it, and how the load or the capacity changes. Nobody chose them, so no constant can have been
-// chosen for them. The same number always gives the same scenario.
+// Scenarios drawn by chance. Drawn are the backend's shape and size, its service times, the deadline
+// and who is told of it, and how load or capacity changes. Nobody chose them, so no constant can have
+// been chosen for them. The same number always gives the same scenario.
 
 // drawnSeed begins the random numbers of all of them.
 const drawnSeed = 20261129

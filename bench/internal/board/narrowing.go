@@ -13,7 +13,7 @@ import (
 )
 
 // The picture of a belief that narrows: the default controller before a pool of workers that
-// always has more to do, of which a half goes away after a while.
+// always has more to do. After a while half of the workers go away.
 const (
 	poolPlaces  = 30
 	poolService = 20 * time.Millisecond // exponential

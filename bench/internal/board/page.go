@@ -62,9 +62,9 @@ func (c *count) String() string {
 	return fmt.Sprintf("%d of %d", c.reached, c.goals)
 }
 
-// Tally says for each column how many of its goals it reached: those of the
-// scenarios and backends that the default was tuned on, and those held out. The
-// worst cell is the one with the least goodput beside the best fixed limit's.
+// Tally says for each column how many of its goals it reached. It counts those that the
+// default was tuned on apart from those held out. The worst cell is the one with the
+// least goodput beside the best fixed limit's.
 func Tally(cells []Cell) string {
 	rows := kit.Table{{"column", "goals reached, tuned on", "goals reached, held out", seedsDiffer, "worst cell: goodput over the best fixed limit's"}}
 	for _, controller := range controllers {
@@ -182,9 +182,9 @@ func missed(cells []Cell, columns ...string) string {
 	return cmp.Or(b.String(), "Nothing.\n")
 }
 
-// Table is the board as text that is Markdown as well: a line for each scenario,
-// backend and metric, a column for each controller, and the limit that the default
-// one set. A figure that misses its goal is marked with a cross.
+// Table is the board as text that is Markdown as well. It has a line for each scenario,
+// backend and metric, and a column for each controller. Another column is the limit that
+// the default one set. A figure that misses its goal is marked with a cross.
 func (b *board) Table(cells []Cell) string { return table(cells, b.Columns) }
 
 func table(cells []Cell, columns []string) string {

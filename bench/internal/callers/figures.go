@@ -67,7 +67,7 @@ func goalOf(kind string, bound float64, atMost bool) *kit.Goal {
 	return &kit.Goal{Bound: bound, AtMost: atMost}
 }
 
-// share is what clients were served in the fault of their fair share: as much as half of what both
+// share is what clients were served in the fault, over their fair share. That is half of what both
 // were served, and no more than they asked for.
 func (p *plan) share(kind string, mine, others []second) figure {
 	a, b := total(mine, p.calm, p.calm+p.fault), total(others, p.calm, p.calm+p.fault)

@@ -1,11 +1,11 @@
 // Package cost compares what an admission costs with the least it could cost
 // and with what others charge for it.
 //
-// A figure in nanoseconds says more about the machine than about the code. So
-// every [Subject] stands in a [group] beside a floor: the same thing done with
-// the bare operations that nobody can do without (a pair of compare-and-swaps,
-// two clock reads, a channel). Subject and floor are timed in turn, many times,
-// in one run, and what counts is the ratio. The goals are ratios too.
+// A figure in nanoseconds says more about the machine than about the code. So every
+// [Subject] stands in a [group] beside a floor: the same thing done with bare operations.
+// Nobody can do without those: a pair of compare-and-swaps, two clock reads, a channel.
+// Subject and floor are timed in turn, many times, in one run, and what counts is the
+// ratio. The goals are ratios too.
 //
 // README.md says how to run it.
 package cost
@@ -20,8 +20,8 @@ type Subject struct {
 	Goal goal
 	// New sets the subject up. stop ends what it started.
 	New func() (loop Loop, stop func())
-	// Parks tells that it sleeps by nature where several are at it, on a lock
-	// for instance: that it does not use its cores says nothing of the machine.
+	// Parks tells that it sleeps by nature where several are at it, on a lock for
+	// instance. That it does not use its cores then says nothing of the machine.
 	Parks bool
 }
 

@@ -151,10 +151,9 @@ func start(s Subject, p Plan, workers int) (*measured, error) {
 // tries is how often a turn is repeated that did not have its cores.
 const tries = 200
 
-// time takes one turn. On a busy machine the workers may have to share a core
-// and run one after the other, never in each other's way: such a turn would
-// flatter whatever suffers from contention. It shows in the CPU time, and is
-// repeated.
+// time takes one turn. On a busy machine the workers may have to share a core and run one
+// after the other, never in each other's way. Such a turn would flatter whatever suffers
+// from contention. It shows in the CPU time, and is repeated.
 func (m *measured) time() error {
 	for range tries {
 		took, used, err := run(m.loop, m.n, m.workers)

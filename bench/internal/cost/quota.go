@@ -98,8 +98,8 @@ func conform(arrival *atomic.Int64, now int64) bool {
 	}
 }
 
-// keyring is random keys, side by side in the order in which they are asked for:
-// the store is to miss the processor's caches, not the benchmark.
+// keyring is random keys, side by side in the order in which they are asked for. The
+// store is to miss the processor's caches, not the benchmark.
 type keyring struct {
 	text string
 	next atomic.Uint32
@@ -238,8 +238,8 @@ func weirDecide(limit quota.Window, keys int, more ...quota.Window) func() (Loop
 // are so high that nothing is refused.
 type decide func(key string) error
 
-// quotaPeers are the limiters of others that keep their state in memory, at their
-// defaults but for bounds on keys, for a number of keys; 0 means one.
+// quotaPeers are the limiters of others that keep their state in memory. They are at
+// their defaults but for bounds on keys. The number is that of keys; 0 means one.
 func quotaPeers(keys int) []Subject {
 	return []Subject{
 		{Name: "golang.org/x/time/rate Allow, in a map with a mutex", New: asked(keys, xrate)},
@@ -304,15 +304,15 @@ func goLimiter(ctx context.Context) (decide, func()) {
 
 // footprint is what a million buckets take beside their decisions.
 type footprint struct {
-	// Bytes a bucket takes of the heap, the slack of growth included: the worst of
-	// twenty looks on the way to a million, and in the end.
+	// Bytes a bucket takes of the heap, the slack of growth included. They are the worst
+	// of twenty looks on the way to a million, and in the end.
 	WorstBytes, Bytes float64
-	// GC is the share of the process's CPU time that collections take while each
-	// decision about a million buckets makes a kilobyte of garbage; Without is the
-	// same with one bucket. There are more collections then, as the heap is smaller.
+	// GC is the share of the process's CPU time that collections take while each decision
+	// about a million buckets makes a kilobyte of garbage. Without is the same with one
+	// bucket. There are more collections then, as the heap is smaller.
 	GC, Without float64
-	// Tables is the share that the buckets themselves take of it: what one collection
-	// takes longer with them than without, times how often there is one.
+	// Tables is the share that the buckets themselves take of it. It is how much longer
+	// one collection takes with them than without, times how often there is one.
 	Tables float64
 }
 

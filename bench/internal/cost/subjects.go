@@ -117,9 +117,8 @@ func tryAdmit(l *limit.Limiter) Loop {
 	}
 }
 
-// tryAdmitHolding ends the oldest of eight permits with each new one, as a
-// server does whose work overlaps: the slot just given back is never the one
-// just taken.
+// tryAdmitHolding ends the oldest of eight permits with each new one, as a server does
+// whose work overlaps. The slot just given back is never the one just taken.
 func tryAdmitHolding(l *limit.Limiter) Loop {
 	return func(n int) (err error) {
 		var held [8]weir.Permit
@@ -450,7 +449,7 @@ func channelHandoff() (Loop, func()) {
 // operation is one hand-off.
 //
 // That holds while both are in step; between sees to the first step. On several cores
-// they can fall out of step for a while: the one that was woken gives the slot back
+// they can fall out of step for a while. Then the one that was woken gives the slot back
 // before the other asks for it.
 func between(acquire func() error, release func()) Loop {
 	turns := func(n int) error {

@@ -33,10 +33,10 @@ type role struct {
 	Law      Law
 	Guard    Guard
 	Upstream string `json:",omitempty"`
-	// Nested makes each request to a server or a backend call the same service
-	// again before it is answered: a server in its own process (told: with the
-	// context that carries the permit; untold: without), a backend by way of the
-	// gateway at the URL that is given.
+	// Nested makes each request to a server or a backend call the same service again
+	// before it is answered. A server calls in its own process: told, with the context
+	// that carries the permit, or untold, without. A backend calls by way of the gateway
+	// at the URL that is given.
 	Nested string `json:",omitempty"`
 }
 

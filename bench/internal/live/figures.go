@@ -32,10 +32,10 @@ type figures struct {
 	// backend's own processor, else 1.
 	Bound float64 `json:"bound"`
 
-	// Settle is when goodput first held, for the time of 400 requests, 95 % of
-	// what was offered or could be done; FirstLate the late share of the first
-	// half second; Calm when the last fifth of a second with 1 % of refusals
-	// was over. In seconds, from the stage's beginning.
+	// Settle is when goodput first held 95 % of what was offered or could be done, for
+	// the time of 400 requests. FirstLate is the late share of the first half second.
+	// Calm is when the last fifth of a second with 1 % of refusals was over. Times are in
+	// seconds from the stage's beginning.
 	Settle    float64 `json:"settle_s"`
 	FirstLate float64 `json:"first_late"`
 	Calm      float64 `json:"calm_s"`

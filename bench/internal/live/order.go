@@ -20,8 +20,8 @@ type orderFigures struct {
 	Sent    int     `json:"sent"`
 	Served  float64 `json:"served"`
 	Refused float64 `json:"refused"`
-	// P99 is the latency of what was not refused, in ms; Alone the same while only
-	// those were there that must not suffer, 0 where the row has no such time.
+	// P99 is the latency of what was not refused, in ms. Alone is the same while only
+	// those were there that must not suffer. It is 0 where the row has no such time.
 	P99   float64 `json:"p99_ms"`
 	Alone float64 `json:"alone_p99_ms"`
 	// OffShare is by how much of its share by weight the class is off, of all that
@@ -80,7 +80,7 @@ func (r *runner) order(ctx context.Context, round int) error {
 	return nil
 }
 
-// ordered starts what a row is run on: a gateway with a file of its own before a
+// ordered starts what a row is run on. It is a gateway with a file of its own before a
 // backend, or a server with a gate inside.
 func (r *runner) ordered(ctx context.Context, row *orderRow, guard string) ([]*lane, error) {
 	if row.library {

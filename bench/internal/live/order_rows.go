@@ -77,8 +77,8 @@ func ofPriority(word string) string { return head("/", "X-Priority: "+word+"\r\n
 // victims are the tenants that share half of the capacity.
 const victims = 100
 
-// The lengths of a run of part three, at pace 1: to warm up, to be measured, and to
-// be measured where nothing is but counted.
+// The lengths of a run of part three, at pace 1: to warm up, and to be measured. The last
+// is to be measured where answers are only counted.
 const (
 	orderWarm  = 3 * time.Second
 	orderStage = 7 * time.Second
@@ -165,8 +165,8 @@ func nestedRows() []orderRow {
 // nested reports whether the row's requests make others.
 func (row *orderRow) nested() bool { return row.classes[0].nested }
 
-// The guards of part three: the gateway told who asks, with the default limiter and
-// with the backend's best concurrency, and the gateway as it is. Where work is
+// The guards of part three. They are the gateway told who asks, with the default limiter
+// and with the backend's best concurrency, and the gateway as it is. Where work is
 // nested, also the best concurrency and not told, and with nested calls that are not
 // exempt but high.
 const (

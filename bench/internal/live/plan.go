@@ -138,8 +138,8 @@ func (u *upstream) patience(impatient bool) time.Duration {
 	return max(100*time.Millisecond, 5*u.law.loaded())
 }
 
-// sideBySide is the sum of rates, in requests a second, up to which all proxies
-// are measured at the same time: they take a small part of a core together.
+// sideBySide is the sum of rates, in requests a second, up to which all proxies are
+// measured at the same time. Together they take a small part of a core.
 const sideBySide = 3000
 
 // The guards that both parts and the report speak of.

@@ -75,16 +75,15 @@ func weirGate(c limit.Config) (*limiter, error) {
 	return &limiter{weir: l}, err
 }
 
-// The classics at the defaults of Netflix's concurrency-limits (of which
-// platinummonkey/go-concurrency-limits is the Go port), inside its WindowedLimit:
-// one observation a second, the mean latency of the window. Late work is
-// reported as dropped, as their documentation says. They are weir's own
-// implementations: they do not have the port's faults (windows of nothing but
-// drops are not lost here). WindowedLimit leaves out samples below 100 µs, and so
-// does windowed.
+// The classics at the defaults of Netflix's concurrency-limits, of which
+// platinummonkey/go-concurrency-limits is the Go port. They are inside its WindowedLimit:
+// one observation a second, the mean latency of the window. Late work is reported as
+// dropped, as their documentation says. They are weir's own implementations: they do not
+// have the port's faults (windows of nothing but drops are not lost here). WindowedLimit
+// leaves out samples below 100 µs, and so does windowed.
 
-// newAIMD: 20 at first, 20 to 200, times 0.9 after a drop or a mean above 5 s; windows
-// of fewer than 10 samples are thrown away.
+// newAIMD: 20 at first, 20 to 200, times 0.9 after a drop or a mean above 5 s. Windows of
+// fewer than 10 samples are thrown away.
 func newAIMD() (*control.AIMD, error) {
 	return control.NewAIMD(control.AIMDConfig{Min: 20, Max: 200, Take: control.AggregateMean, DiscardThin: true})
 }
@@ -123,19 +122,19 @@ func (c windowed) Update(w *control.Window) control.Decision {
 	return c.Controller.Update(&rest)
 }
 
-// newFailsafe is failsafe-go's adaptive limiter, version 0.9.8, as NewBuilder makes
-// it: limits 1 to 200, 20 at first, at most 5 times what is in flight; windows
-// of at least 1 s and 50 executions, the 90th percentile of each against a
-// baseline of age 10; correlations over 50 windows. Every execution is recorded,
-// also those that finish late: dropping them instead, which the documentation
-// allows, would leave it without samples in a brown-out. By default it has no queue.
+// newFailsafe is failsafe-go's adaptive limiter, version 0.9.8, as NewBuilder makes it.
+// Limits are 1 to 200, 20 at first, and at most 5 times what is in flight. Windows are of
+// at least 1 s and 50 executions. The 90th percentile of each is compared with a baseline
+// of age 10, and correlations are over 50 windows. Every execution is recorded, also
+// those that finish late: dropping them instead, which the documentation allows, would
+// leave it without samples in a brown-out. By default it has no queue.
 func newFailsafe(*env) (*limiter, error) {
 	return failsafe(adaptivelimiter.NewBuilder[any]().Build()), nil
 }
 
-// newFailsafeQueueing adds a queue with the factors that BuildPrioritized takes
-// by default: none is refused up to 2 times the limit, everybody from 3 times
-// it. Who waits does so until its context's deadline.
+// newFailsafeQueueing adds a queue with the factors that BuildPrioritized takes by
+// default. None is refused up to 2 times the limit, and everybody from 3 times it. Who
+// waits does so until its context's deadline.
 func newFailsafeQueueing(*env) (*limiter, error) {
 	l := adaptivelimiter.NewBuilder[any]().WithQueueing(2, 3).Build()
 	waits := failsafe(l)
@@ -165,12 +164,11 @@ var failsafePriorities = map[weir.Priority]priority.Priority{
 	weir.Background: priority.Low, weir.Normal: priority.Medium, weir.High: priority.High, weir.Critical: priority.VeryHigh,
 }
 
-// newPrioritizer is failsafe-go's adaptive limiter with a prioritizer, version
-// 0.9.8: when the queue fills up, a threshold under which levels are refused is
-// calibrated anew every so often; the queue itself is in order of arrival. Who
-// waits does so until its context's deadline. The limit is fixed at the backend's best
-// concurrency, unless it is to find one; none is refused up to 2 times the limit,
-// everybody from max times it.
+// newPrioritizer is failsafe-go's adaptive limiter with a prioritizer, version 0.9.8.
+// When the queue fills up, a threshold under which levels are refused is calibrated anew
+// every so often. The queue itself is in order of arrival. Who waits does so until its
+// context's deadline. The limit is fixed at the backend's best concurrency, unless it is
+// to find one. None is refused up to 2 times the limit, and everybody from max times it.
 func newPrioritizer(fixed bool, every time.Duration, most float64) maker {
 	return func(e *env) (*limiter, error) {
 		p := adaptivelimiter.NewPrioritizer()
@@ -189,12 +187,12 @@ func newPrioritizer(fixed bool, every time.Duration, most float64) maker {
 	}
 }
 
-// newQueueSet is the queue set of Kubernetes API Priority and Fairness, version
-// 0.37.2, with the settings of its global-default level: 128 queues of 50, hands
-// of 6. Its number of seats is a setting of the server; here it is the backend's
-// best concurrency. Requests wait for a quarter of the time they have, or of the
-// server's time-out of a minute, as its HTTP filter has them do. flow says of which
-// flow a request is, and how many seats it takes.
+// newQueueSet is the queue set of Kubernetes API Priority and Fairness, version 0.37.2.
+// It has the settings of its global-default level: 128 queues of 50, hands of 6. Its
+// number of seats is a setting of the server; here it is the backend's best concurrency.
+// Requests wait for a quarter of the time they have, or of the server's time-out of a
+// minute, as its HTTP filter has them do. flow says of which flow a request is, and how
+// many seats it takes.
 func newQueueSet(flow func(*weir.Work) (flow, seats uint64)) maker {
 	return func(e *env) (*limiter, error) {
 		begun, err := queueset.NewQueueSetFactory(eventclock.Real{}).BeginConstruction(
@@ -250,10 +248,10 @@ func (mute) SetToCurrentTime()      {}
 func (mute) SetDenominator(float64) {}
 
 // newPartitions is a limiter in the manner of Netflix's AbstractPartitionedLimiter
-// (concurrency-limits, Java): below the limit everybody is let in; at it, who is
-// below the guarantee of its partition, whatever that adds up to. Nobody waits.
-// There is no Go module with it; this is its rule, with a fixed limit. It gives parts
-// of the backend's best concurrency to priorities; others have what is left over.
+// (concurrency-limits, Java). Below the limit everybody is let in. At it, only those are
+// whose partition is below its guarantee, whatever that adds up to. Nobody waits. There
+// is no Go module with it; this is its rule, with a fixed limit. It gives parts of the
+// backend's best concurrency to priorities; others have what is left over.
 func newPartitions(parts map[weir.Priority]float64) maker {
 	return func(e *env) (*limiter, error) {
 		inside, all := map[weir.Priority]float64{}, 0

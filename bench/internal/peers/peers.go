@@ -1,6 +1,6 @@
-// Package peers is the layer of the scoreboard that other projects stand on:
-// their limiters beside weir's, before the same simulated backends, under the
-// same scenario files.
+// Package peers is the layer of the scoreboard that other projects stand on. Their
+// limiters are beside weir's, before the same simulated backends, under the same scenario
+// files.
 //
 // The simulator (package sim) owns backend, clients and figures. The limiters of
 // others read the wall clock, so a run takes place inside a testing/synctest

@@ -40,9 +40,9 @@ type source struct {
 // of those that they are meant for.
 var standard = []string{"B1", "B2", "B3", "B4", "P1"}
 
-// limitSources judge rows of the simulator's scoreboard in stretches of their own: by
-// goodput while there is more load than capacity, by the share served while there is
-// not. S2 and S11 are shortened, as peers cost up to 60 µs a request.
+// limitSources judge rows of the simulator's scoreboard in stretches of their own. While
+// there is more load than capacity, goodput counts. While there is not, the share served
+// does. S2 and S11 are shortened, as peers cost up to 60 µs a request.
 var limitSources = []source{
 	{table: tableSteps, file: "steps-800", goals: []sim.Goal{stretch("goodput", 60, 120), stretch("served", 120, 180)}, columns: []string{"800/s: fault", "800/s: after"}},
 	{table: tableSteps, file: "steps-1500", goals: []sim.Goal{stretch("goodput", 60, 120), stretch("goodput", 120, 180)}, columns: []string{"1500/s: fault", "1500/s: after"}},

@@ -98,8 +98,8 @@ func newGoZero(computing bool) maker {
 	}
 }
 
-// usage is the share of the backend that is busy, over time: what a process
-// that is its own backend would read as the usage of its processors.
+// usage is the share of the backend that is busy, over time. A process that is its own
+// backend would read it as the usage of its processors.
 type usage struct {
 	best   float64
 	phases []sim.Phase // one run through them
@@ -153,8 +153,8 @@ func (u *usage) phase(at time.Duration) (float64, time.Duration) {
 	return 1, at + time.Second
 }
 
-// reading is a processor's usage as aegis and go-zero read it: in thousandths,
-// as a moving average that keeps 0.95 of the old at each tick.
+// reading is a processor's usage in thousandths, as aegis and go-zero read it. It is a
+// moving average that keeps 0.95 of the old at each tick.
 type reading struct {
 	of    *usage
 	every time.Duration

@@ -25,8 +25,8 @@ type verdict struct {
 	// those who know nothing, Peer whose it is.
 	Worst     worst `json:"worst"`
 	BestWorst worst `json:"best_worst"`
-	// Reached says whether the goal is: never below the best peer, told ones
-	// left out, and a worst figure of at least 0.90 or twice the best peer's.
+	// Reached says whether the goal is reached. weir is never below the best peer, told
+	// ones left out. Its worst figure is at least 0.90, or twice the best peer's.
 	Reached bool `json:"reached"`
 	// Losses are the figures on which weir was below: the best of those who know
 	// nothing, and the best of those who were told.

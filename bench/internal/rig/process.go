@@ -1,4 +1,4 @@
-// Package rig has what benchmarks of real servers share: processes on cores of
+// Package rig has what benchmarks of real servers share. These are processes on cores of
 // their own, what the kernel says of them, and clients that cost little.
 package rig
 

@@ -180,9 +180,10 @@ func (e *environment) longestFirst() []string {
 	return names
 }
 
-// leaks reports whether a text repeats a part of a value that is long enough to matter, in
-// whatever case: advice on methods and hosts changes it. What begins like a URL says nothing by
-// its scheme. Of a very long value both ends are looked for: a message repeats no more.
+// leaks reports whether a text repeats a part of a value that is long enough to matter. Its
+// case does not count, because advice on methods and hosts changes it. What begins like a URL
+// says nothing by its scheme. Of a very long value both ends are looked for: a message repeats
+// no more.
 func leaks(text, value string) bool {
 	const end = 2048
 	if len(value) > 2*end {

@@ -33,8 +33,8 @@ const (
 	inPatterns  = "write it before the path in match: [example.com/]"
 )
 
-// elsewhere is what to write for the words of nginx, Caddy, Traefik, Envoy and HAProxy: by the group
-// where they stand, and the word in small letters without dashes, dots and underscores.
+// elsewhere is what to write for the words of nginx, Caddy, Traefik, Envoy and HAProxy. It is found
+// by the group where they stand, and the word in small letters without dashes, dots and underscores.
 var elsewhere = map[string]map[string]string{
 	"": {
 		"http": "remove this level: " + strings.TrimPrefix(listenForm, "write ") + ", upstreams: and routes: stand at the top", "server": listenForm, "servers": listenForm,

@@ -305,8 +305,9 @@ func (w *warner) signalsUsed() map[string]bool {
 	return used
 }
 
-// patternNote says what a pattern means if its author probably meant another kind: a prefix with a
-// star, a regular expression, or a path without its first slash. Otherwise it returns nothing.
+// patternNote says what a pattern means if its author probably meant another kind. Examples are a
+// prefix with a star, a regular expression, and a path without its first slash. Otherwise it
+// returns nothing.
 func patternNote(pattern string) string {
 	host, path, _ := strings.Cut(pattern[strings.LastIndexAny(pattern, " \t")+1:], "/")
 	instead := ""

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// The wave is a picture of the load in plain characters: a column for each second, the
-// good answers of each side as # under what was asked for, as dots.
+// The wave is a picture of the load in plain characters, with a column for each second.
+// The good answers of each side are # under what was asked for, as dots.
 const (
 	waveHeight  = 5  // so that the table and both charts fit on a terminal of 24 lines
 	waveColumns = 60 // at most; a longer load has several seconds in a column, a short one two columns a second

@@ -149,7 +149,7 @@ func broken(err error) error {
 }
 
 // isEnd reports whether an error says that Envoy has ended the stream. A time-out of the stream has the
-// same effect as a reset: Envoy tells no more of a request on which the backend may still work.
+// same effect as a reset. Envoy tells no more of a request on which the backend may still work.
 func isEnd(err error) bool {
 	code := status.Code(err)
 	return errors.Is(err, io.EOF) || code == codes.Canceled || code == codes.DeadlineExceeded
@@ -452,10 +452,10 @@ func (x *exchange) rest(taken time.Duration) time.Duration {
 	return max(0, hold.Unknown-taken)
 }
 
-// worked returns how much of the time that a request has taken counts as work. Envoy does not say
-// when a body was complete, and a client that sends slowly is no slow server. So a request with a
-// body counts for twice what its route is known to take, at most: the mean still finds its way to what
-// most answers take, and the few that are slow on purpose cannot lead it away.
+// worked returns how much of the time that a request has taken counts as work. Envoy does not say when
+// a body was complete, and a client that sends slowly is no slow server. So a request with a body
+// counts for twice what its route is known to take, at most. The mean still finds its way to what most
+// answers take. The few that are slow on purpose cannot lead it away.
 func (x *exchange) worked(taken time.Duration) time.Duration {
 	if !x.uploads {
 		return taken

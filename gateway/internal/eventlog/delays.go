@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// delays turns the waits that clients of Kafka are told into two lines for each bucket of a quota: one when it begins to delay, one
-// when it has ended. Clients choose their names, so both lines and buckets are bounded; the rest is told as a number.
+// delays turns the waits that clients of Kafka are told into two lines for each bucket of a quota. One says that it begins to
+// delay, one that it has ended. Clients choose their names, so both lines and buckets are bounded; the rest is told as a number.
 type delays struct {
 	log *slog.Logger
 

@@ -162,7 +162,7 @@ func (l *Log) WriteRefused(r *http.Request, err error) {
 	}})
 }
 
-// UpstreamFailed logs that a target of an upstream failed: it refused or broke a connection, did
+// UpstreamFailed logs that a target of an upstream failed. It refused or broke a connection, did
 // not answer in time, or answered that its own upstream had failed.
 func (l *Log) UpstreamFailed(upstream, target, failure string, err error) {
 	l.add(kind{upstreamFailure, upstream, target, failure}, last{details: []slog.Attr{slog.String("error", Clip(err.Error()))}})

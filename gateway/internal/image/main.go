@@ -1,6 +1,7 @@
-// Image builds a container image from a container file without a container engine: one layer with the
-// files that the container file copies, and the configuration that it states. The same input gives the
-// same bytes, which engines do not promise. The archive is what docker load and podman load read.
+// Image builds a container image from a container file without a container engine. The image is one
+// layer with the files that the container file copies, and the configuration that it states. The same
+// input gives the same bytes, which engines do not promise. The archive is what docker load and podman
+// load read.
 //
 //	image -file packaging/Containerfile -context DIR -arch amd64 -time SECONDS -tag weir:VERSION -o FILE
 //

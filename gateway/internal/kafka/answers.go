@@ -121,8 +121,8 @@ func (r *relay) pass(a *incoming, buf []byte) error {
 	return copyN(r.client, r.broker, left, buf)
 }
 
-// splice lets the kernel move the last n bytes of a large answer from socket to socket. It returns how many are left to be copied: all, if
-// they are few, with TLS on either side, or while as many are spliced as may be.
+// splice lets the kernel move the last n bytes of a large answer from socket to socket. It returns how many are left to be copied. These
+// are all if they are few, with TLS on either side, or while as many are spliced as may be.
 func (r *relay) splice(n int) (left int, err error) {
 	in, out := rawconn.TCP(r.broker), rawconn.TCP(r.client)
 	if n < leastMoved || in == nil || out == nil {

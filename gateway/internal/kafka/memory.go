@@ -12,7 +12,8 @@ import (
 // fits into a connection's buffer while it is read or written is not counted, nor is what is copied. Who finds no room waits for its turn,
 // and reads nothing meanwhile. Everybody in a room leaves it in a while, whatever clients do:
 //
-//   - who is in raw waits for its own client, for a time that is bounded, and then for small or large, or for its broker to read;
+//   - who is in raw waits for its own client, for a time that is bounded. Then it waits for small or large, or for its broker to
+//     read;
 //   - who is in small or large waits for its broker, and then for answers. Before it comes in nothing is in flight on its connection;
 //   - who is in answers waits for its broker or its client, for a time that is bounded, and for no room.
 //

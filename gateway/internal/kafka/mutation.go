@@ -192,7 +192,8 @@ func (r *relay) chargeTopics(g *policy.Gate, req *request, m *mutation, mode quo
 }
 
 // answerTo is what a client is told of a refusal: an error, why, and how long it is to wait. A code of 0 is none, and the topic goes to the
-// broker: the client does not know the error, or the connection ends, or the gate is closed. A reload closes gates, and so does a stop.
+// broker. Then the client does not know the error, or the connection ends, or the gate is closed. A reload closes gates, and so does a
+// stop.
 func answerTo(refused *weir.Rejection, mode quota.Mode, windows []quota.Window) (code int16, why string, wait time.Duration) {
 	switch refused.Reason {
 	case weir.ReasonBlocked:
@@ -228,7 +229,7 @@ func tellOwed(refused *weir.Rejection, windows []quota.Window) string {
 }
 
 // finishMutation is told the broker's answer to what was sent on, and returns the client's. What the broker has refused in the end is given
-// back. A topic that it had not heard of when it was asked, and has changed all the same, is charged now: the controller knows a topic before
+// back. A topic that it had not heard of when it was asked, and has changed all the same, is charged now. The controller knows a topic before
 // the brokers do.
 func (r *relay) finishMutation(p *pending, resp kmsg.Response) kmsg.Response {
 	m, made, now := p.mutation, &r.server.made, time.Now()

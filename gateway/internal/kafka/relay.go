@@ -60,11 +60,11 @@ const (
 	mostAnswerHeader = 64
 )
 
-// leastMoved is the least that is moved as a large request or a large answer: below that, what it takes to begin is more than what is saved.
+// leastMoved is the least that is moved as a large request or a large answer. Below that, what it takes to begin is more than what is saved.
 const leastMoved = 64 << 10
 
 // requestCopies bounds the large requests that are copied through large buffers at a time, and answerSplices the answers that the kernel
-// moves. Such an answer has a pipe: two descriptors, and up to 1 MiB of the kernel's memory, of which a user has 64 MiB by default
+// moves. Such an answer has a pipe: two descriptors, and up to 1 MiB of the kernel's memory. A user has 64 MiB of that by default
 // (pipe-user-pages-soft).
 var requestCopies, answerSplices = make(chan struct{}, 32), make(chan struct{}, 32)
 
@@ -106,7 +106,7 @@ func (r *relay) close() {
 }
 
 // reset ends the client's connection as the kernel of a broker does that is not there. An end in order, before the first answer, is one that
-// clients take for a broker that wants TLS or a login: franz-go gives up records then.
+// clients take for a broker that wants TLS or a login. franz-go gives up records then.
 func (r *relay) reset() {
 	if in := rawconn.TCP(r.raw); in != nil {
 		_ = in.SetLinger(0) // where it cannot be, it ends in order

@@ -11,8 +11,9 @@ type loaded struct {
 	load int64
 }
 
-// inOrder returns the seats as they are to be tried, from the given turn on: one after the other, or
-// those with the fewest requests in progress first. Equal ones stay in turn. buf is memory to use.
+// inOrder returns the seats as they are to be tried, from the given turn on. They are one after the
+// other, or those with the fewest requests in progress come first. Equal ones stay in turn. buf is
+// memory to use.
 func (u *Upstream) inOrder(turn uint64, buf []loaded) []loaded {
 	n := uint64(len(u.seats))
 	for i := range n {

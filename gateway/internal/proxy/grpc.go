@@ -203,7 +203,7 @@ func (m *messageCount) add(p []byte) {
 	}
 }
 
-// requestGrace is how long the request of a call may be under way before the call is a stream: its
+// requestGrace is how long the request of a call may be under way before the call is a stream. Its
 // client takes its time, or streams.
 const requestGrace = time.Second
 

@@ -4,13 +4,13 @@
 // It is [net/http/httputil.ReverseProxy] with a transport tuned for one hop,
 // and what a gateway needs around it:
 //
-//   - targets in turn, each behind a gate of its own if it has a limit; one that
-//     fails too often in a row is ejected for a while,
+//   - targets in turn, each behind a gate of its own if it has a limit. One that fails
+//     too often in a row is ejected for a while,
 //   - a bound on every wait: for a connection, for sending, for the answer,
 //   - the outcome of each request, sampled when the header of the answer arrives,
-//   - a client that leaves does not free its slot: the upstream works on, so the
-//     request goes on until the upstream answers, or the time that it was expected
-//     to take has passed.
+//   - a client that leaves does not free its slot, because the upstream works on. The
+//     request goes on until the upstream answers, or the time that it was expected to
+//     take has passed.
 //
 // Headers that claim something about the client (X-Forwarded-*, Forwarded, and those that
 // identities are read from) are passed on only from trusted peers. From everybody else they

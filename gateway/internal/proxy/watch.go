@@ -231,9 +231,9 @@ func (x *exchange) silent(now time.Duration) bool {
 	return !x.call.GRPC && most > 0 && since > 0 && !x.paused && now-since >= most
 }
 
-// expectedEnd estimates when the upstream will be done with the request. 0 means that the slot is
-// kept as long as it takes: before the first answer on a route nothing is known, and the request keeps
-// its slot as long as it would with its client there.
+// expectedEnd estimates when the upstream will be done with the request. 0 means that the slot is kept
+// as long as it takes. Before the first answer on a route nothing is known. Then the request keeps its
+// slot as long as it would with its client there.
 func (x *exchange) expectedEnd(now time.Duration, round uint64) time.Duration {
 	worked, _ := x.work(now)
 	rest := x.upstream.shared.times.Rest(x.route, worked, x.route.Oldest(round))

@@ -197,8 +197,8 @@ func decodeInto(into any, data []byte, faults *fault.List) {
 type Rule struct {
 	Gate string `json:"gate"`
 	policy.QuotaRuleSpec
-	// Asked is the limit that was asked for in a protocol that knows greater and smaller ones than a rule may have; 0: the rule's
-	// own.
+	// Asked is the limit that was asked for in a protocol that knows greater and smaller ones than a rule may have. 0 is the
+	// rule's own.
 	Asked float64   `json:"asked,omitempty"`
 	SetAt time.Time `json:"set_at,omitzero"`
 	SetBy string    `json:"set_by,omitempty"`

@@ -180,7 +180,7 @@ func (l Limits) Compile() {
 // texts are the keys whose values are texts, however they look.
 var texts = []string{"domain", "key", "value", "unit", "name"}
 
-// tidy makes a tree what the service of these files takes it for: a key without a value is left
+// tidy makes a tree what the service of these files takes it for. A key without a value is left
 // out, and numbers may be texts. Metadata is anything; it becomes a text of JSON.
 func tidy(n *setting.Node) {
 	n.Members = slices.DeleteFunc(n.Members, func(m setting.Member) bool { return m.Value.Kind == setting.Null })

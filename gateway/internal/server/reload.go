@@ -260,8 +260,8 @@ func (s *Server) open(next, prev *state) (_ *opened, err error) {
 		return nil, err
 	}
 
-	// 2. Open what is not open yet: rules that are set at run time, listeners with their
-	// certificates, the admin socket, the access log, tracing, stores, lags of Kafka. What is open and has not changed is kept.
+	// 2. Open what is not open yet: rules that are set at run time, and listeners with their certificates. Then the admin
+	//    socket, the access log, tracing, stores and lags of Kafka. What is open and has not changed is kept.
 	if o.place, o.rules, err = s.openRules(cfg); err != nil {
 		return nil, err
 	}

@@ -91,7 +91,7 @@ type Server struct {
 
 	draining atomic.Bool
 	failed   chan error // a listener that stopped by itself
-	// The stages of a shutdown, as contexts: closing ends when nothing more is accepted, cutting
+	// The stages of a shutdown, as contexts. closing ends when nothing more is accepted, cutting
 	// when nothing in flight is waited for any more, aborted by Abort.
 	closing, cutting, aborted context.Context
 	close, cut, abort         context.CancelFunc

@@ -39,7 +39,7 @@ type Config struct {
 	// those that ACLs give them. Clients of Server.Addr, who do not log in, may do everything.
 	Users map[string]string
 	// Certificate, if there is one, is what the broker shows at Server.TLS, where Users log in with
-	// SCRAM: a key in PKCS #8 and its certificates, in PEM.
+	// SCRAM. It is a key in PKCS #8 and its certificates, in PEM.
 	Certificate []byte
 	// Settings are name=value, after those that every such broker has. It makes no topics by itself.
 	Settings []string
@@ -346,7 +346,7 @@ func (s *Server) Move(ctx context.Context, addr string) error {
 	return s.launch(ctx)
 }
 
-// Lose kills the broker, takes the records of a partition from an offset on, and starts it anew: what a machine does whose
+// Lose kills the broker, takes the records of a partition from an offset on, and starts it anew. So does a machine whose
 // disk had not got them when its power went. The partition has one segment, and no batch goes over the offset.
 func (s *Server) Lose(ctx context.Context, topic string, partition int32, offset int64) error {
 	s.process.End = os.Kill
