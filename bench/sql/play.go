@@ -71,7 +71,7 @@ func found() (all []*subject) {
 	for _, start := range []int64{4, 128} {
 		all = append(all,
 			&subject{name: fmt.Sprintf("default from %d", start), controllers: func() (control.Controller, control.Controller, error) {
-				c, err := control.NewBelief(control.BeliefConfig{Initial: start, Max: most})
+				c, err := control.NewBelief(control.BeliefConfig{Initial: start, Min: 1, Max: most}) // bounds as weirsql.Open sets them
 				return c, nil, err
 			}},
 			&subject{name: fmt.Sprintf("Probe from %d", start), controllers: func() (control.Controller, control.Controller, error) {

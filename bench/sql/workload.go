@@ -23,8 +23,8 @@ type workload struct {
 // as the clients. Reads of one row cost both the same, and clients with one core could not send twice what the server gets done.
 const (
 	rows  = 100_000
-	light = 100
-	heavy = 20_000
+	light = 300
+	heavy = 10_000
 )
 
 var (
@@ -36,14 +36,14 @@ var (
 )
 
 var workloads = []*workload{
-	{"point", "Reads of a hundred rows by their keys", readTables, "", point},
+	{"point", "Reads of three hundred rows by their keys", readTables, "", point},
 	{"pgbench", "The transaction of pgbench at scale 1: all of them update one row", nil, pgx.ReadCommitted, func(ctx context.Context, db *weirpgx.Pool) error {
 		return bank(ctx, db, pgx.TxOptions{})
 	}},
 	{"serializable", "The same, serializable: transactions that meet fail", nil, pgx.Serializable, func(ctx context.Context, db *weirpgx.Pool) error {
 		return bank(ctx, db, pgx.TxOptions{IsoLevel: pgx.Serializable})
 	}},
-	{"heavy", "The same reads; 3 of 100 read twenty thousand rows in a row", readTables, "", func(ctx context.Context, db *weirpgx.Pool) error {
+	{"heavy", "The same reads; 3 of 100 read ten thousand rows in a row", readTables, "", func(ctx context.Context, db *weirpgx.Pool) error {
 		if rand.IntN(100) < 3 {
 			return read(ctx, db, heavy)
 		}

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -40,6 +41,7 @@ func startApart(ctx context.Context, program string) (db *postgres.Server, err e
 	if err := cores.PinSelf(rest); err != nil {
 		return nil, err
 	}
+	runtime.GOMAXPROCS(1) // two threads on one core would wait for each other's time slices
 	err = cores.Pinned(own, func() (err error) {
 		db, err = startDatabase(ctx, program)
 		return err

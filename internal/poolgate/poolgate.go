@@ -30,7 +30,8 @@ func Fit(pkg string, gate limit.Config, conns int64) (limit.Config, error) {
 		return gate, err
 	}
 	if gate.Controller == nil && gate.Limit == 0 {
-		belief, err := control.NewBelief(control.BeliefConfig{Min: min(2, places), Max: places})
+		// Transactions that hinder each other may get most done one at a time.
+		belief, err := control.NewBelief(control.BeliefConfig{Min: 1, Max: places})
 		if err != nil {
 			return gate, err
 		}

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/weir/limit"
 )
 
-// Pool and limiter fit each other: the limiter never asks for more connections than there are.
+// Pool and limiter fit each other: the limiter never asks for more connections than there are, and may ask for one.
 func TestFit(t *testing.T) {
 	for _, tt := range []struct {
 		name          string
@@ -54,6 +54,10 @@ func TestFit(t *testing.T) {
 			if got := l.Snapshot().Limit; got > tt.limit {
 				t.Errorf("%s: a limit of %d with a ceiling of %d", tt.name, got, tt.limit)
 			}
+		}
+		l.Restore(control.State{Limit: 1})
+		if got := l.Snapshot().Limit; got != 1 {
+			t.Errorf("%s: a limit of %d, and one transaction at a time may be best", tt.name, got)
 		}
 		l.Close()
 	}
