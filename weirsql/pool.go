@@ -23,7 +23,7 @@ const DefaultExempt = poolgate.DefaultExempt
 // maxConns is the most connections that this process may open, at least 1. Take what the database allows,
 // less what it keeps for its operators, and divide by the processes, those of a rolling update included.
 //
-// gate may have no more than a name: the limit then finds itself. gate.Exempt connections are for exempt work.
+// gate may have no more than a name: the limit then finds itself, from 1 up. gate.Exempt connections are for exempt work.
 // 0 means [DefaultExempt], or a quarter of the pool if that is less. With a negative value there are none. The
 // rest is the most that the limit may be. A gate.Limit above it is an error. A gate.Controller has bounds of
 // its own: set its Max to fit.
