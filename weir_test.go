@@ -288,7 +288,7 @@ func TestNames(t *testing.T) {
 	}
 	for _, s := range []string{"", "urgent", "priority(7)", "Normal"} {
 		if _, ok := weir.ParsePriority(s); ok {
-			t.Errorf("%q is no priority", s)
+			t.Errorf("%q is not a priority", s)
 		}
 	}
 	seen := map[string]bool{}

@@ -200,9 +200,9 @@ func (p *certPattern) fault() (problem, instead string) {
 		return "could be continued to another domain",
 			"write the slash after the domain: uri:spiffe://example.org/*"
 	case p.what == "uri" && !strings.Contains(p.name, ":"):
-		return "is no URI", "write a URI such as uri:spiffe://example.org/edge"
+		return "is not a URI", "write a URI such as uri:spiffe://example.org/edge"
 	case p.what == "hash" && !isHash(p.name):
-		return "is no SHA-256", "write 64 hexadecimal digits, as openssl x509 -fingerprint -sha256 prints them"
+		return "is not a SHA-256", "write 64 hexadecimal digits, as openssl x509 -fingerprint -sha256 prints them"
 	}
 	return "", ""
 }

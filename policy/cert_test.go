@@ -191,7 +191,7 @@ func TestCertFaults(t *testing.T) {
 		spec IdentitySpec
 		want string
 	}{
-		{IdentitySpec{User: "cert"}, `identity.user: "cert" is no source; did you mean cert:? ` + sourceForms},
+		{IdentitySpec{User: "cert"}, `identity.user: "cert" is not a source; did you mean cert:? ` + sourceForms},
 		{IdentitySpec{User: "cert:"}, "identity.user: cert: does not say what to read; " + certForms},
 		{IdentitySpec{User: "cert:san"}, "identity.user: a certificate has several kinds of alternative names; write cert:uri for a SPIFFE ID or another URI, or cert:dns"},
 		{IdentitySpec{User: "cert:mail"}, `identity.user: a certificate has no "mail"; ` + certForms},
@@ -204,8 +204,8 @@ func TestCertFaults(t *testing.T) {
 		{IdentitySpec{TrustedCerts: []string{"uri:spiffe://*/edge"}}, `identity.trusted_certs[0]: "uri:spiffe://*/edge" has a star that is not at its end; write a URI, or the beginning of one and a star: uri:spiffe://example.org/edge/*`},
 		{IdentitySpec{TrustedCerts: []string{"uri:spiffe://example.org*"}}, `identity.trusted_certs[0]: "uri:spiffe://example.org*" could be continued to another domain; write the slash after the domain: uri:spiffe://example.org/*`},
 		{IdentitySpec{TrustedCerts: []string{"uri:*"}}, `identity.trusted_certs[0]: "uri:*" could be continued to another domain; write the slash after the domain: uri:spiffe://example.org/*`},
-		{IdentitySpec{TrustedCerts: []string{"uri:edge"}}, `identity.trusted_certs[0]: "uri:edge" is no URI; write a URI such as uri:spiffe://example.org/edge`},
-		{IdentitySpec{TrustedCerts: []string{"hash:abc"}}, `identity.trusted_certs[0]: "hash:abc" is no SHA-256; write 64 hexadecimal digits, as openssl x509 -fingerprint -sha256 prints them`},
+		{IdentitySpec{TrustedCerts: []string{"uri:edge"}}, `identity.trusted_certs[0]: "uri:edge" is not a URI; write a URI such as uri:spiffe://example.org/edge`},
+		{IdentitySpec{TrustedCerts: []string{"hash:abc"}}, `identity.trusted_certs[0]: "hash:abc" is not a SHA-256; write 64 hexadecimal digits, as openssl x509 -fingerprint -sha256 prints them`},
 	} {
 		_, err := Compile(Spec{Identity: tt.spec}, Options{})
 		if err == nil || err.Error() != "policy: "+tt.want {

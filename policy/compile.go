@@ -105,7 +105,7 @@ func (c *compiler) checkWord(at fault.Path, what, word string, known []string) b
 	if word == "" || slices.Contains(known, word) {
 		return true
 	}
-	c.Add(at, fmt.Sprintf("%q is no %s", word, what), fault.Suggest(word, known, what+"s"))
+	c.Add(at, fmt.Sprintf("%q is not a %s", word, what), fault.Suggest(word, known, what+"s"))
 	return false
 }
 

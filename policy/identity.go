@@ -392,12 +392,12 @@ func (c *compiler) checkPriorities(at fault.Path, words map[string]string) map[s
 		p, ok := weir.ParsePriority(words[word])
 		switch at := at.At(word); {
 		case word == "" || strings.TrimSpace(word) != word || len(word) > longestWord || bounded(word) != word:
-			c.Add(at, fmt.Sprintf("%.80q is no word that a header could bring", word),
+			c.Add(at, fmt.Sprintf("%.80q is not a word that a header could bring", word),
 				fmt.Sprintf("write 1 to %d bytes of plain text", longestWord))
 		case seen[lower] != "":
 			c.Add(at, fmt.Sprintf("%q is %q in other letters", word, seen[lower]), "write one of the two; upper and lower case are alike")
 		case !ok:
-			c.Add(at, fmt.Sprintf("%q is no priority", words[word]), fault.Suggest(words[word], priorities, "priorities"))
+			c.Add(at, fmt.Sprintf("%q is not a priority", words[word]), fault.Suggest(words[word], priorities, "priorities"))
 		default:
 			classes[lower] = p
 		}
@@ -416,7 +416,7 @@ func (c *compiler) checkSource(at fault.Path, text string) source {
 	case isAddress(text):
 		return source{kind: peerSource}
 	case !colon:
-		c.Add(at, fmt.Sprintf("%q is no source", text), sourceSuggestion(text))
+		c.Add(at, fmt.Sprintf("%q is not a source", text), sourceSuggestion(text))
 		return source{}
 	}
 	switch word {
@@ -439,10 +439,10 @@ func (c *compiler) checkSource(at fault.Path, text string) source {
 		return source{kind: constSource, key: value}
 	default:
 		if meant := sourceMeant(text); meant != "" {
-			c.Add(at, fmt.Sprintf("%q is no source", text), "write "+meant)
+			c.Add(at, fmt.Sprintf("%q is not a source", text), "write "+meant)
 			return source{}
 		}
-		c.Add(at, fmt.Sprintf("%q is no source", text), sourceSuggestion(word+":"))
+		c.Add(at, fmt.Sprintf("%q is not a source", text), sourceSuggestion(word+":"))
 	}
 	return source{}
 }
@@ -496,7 +496,7 @@ func isForeignAddress(word string) bool {
 
 func (c *compiler) checkHeader(at fault.Path, name string) source {
 	if !isToken(name) {
-		c.Add(at, fmt.Sprintf("%q is no header name", name), "write letters, digits and dashes, such as header:X-Tenant")
+		c.Add(at, fmt.Sprintf("%q is not a header name", name), "write letters, digits and dashes, such as header:X-Tenant")
 		return source{}
 	}
 	key := http.CanonicalHeaderKey(name)
@@ -526,13 +526,13 @@ func (c *compiler) checkPrioritySource(at fault.Path, text string, classes map[s
 		c.Add(at, "a path is chosen by the client, and so would be its priority",
 			"write header:NAME, or give the route a priority. A header is believed only from trusted networks")
 	case peerSource:
-		c.Add(at, "an address is no priority", "write header:NAME or const:VALUE")
+		c.Add(at, "an address is not a priority", "write header:NAME or const:VALUE")
 	case certSource:
 		c.Add(at, "a certificate says who somebody is, not how important the work is",
 			"write header:NAME, and the certificates that are believed under trusted_certs")
 	case constSource:
 		if _, ok := classes[strings.ToLower(s.key)]; !ok {
-			c.Add(at, fmt.Sprintf("%q is no priority", s.key), fault.Suggest(s.key, slices.Sorted(maps.Keys(classes)), "priorities"))
+			c.Add(at, fmt.Sprintf("%q is not a priority", s.key), fault.Suggest(s.key, slices.Sorted(maps.Keys(classes)), "priorities"))
 		}
 	}
 	return s

@@ -290,8 +290,8 @@ func TestParseNetwork(t *testing.T) {
 		t.Errorf("%v, %v", n, err)
 	}
 	for text, want := range map[string]string{
-		"":            `"" is no network in CIDR notation; write a network such as 10.0.0.0/8 or fd00::/8`,
-		"192.0.2.1":   `"192.0.2.1" is no network in CIDR notation; write 192.0.2.1/32`,
+		"":            `"" is not a network in CIDR notation; write a network such as 10.0.0.0/8 or fd00::/8`,
+		"192.0.2.1":   `"192.0.2.1" is not a network in CIDR notation; write 192.0.2.1/32`,
 		"192.0.2.1/8": "192.0.2.1/8 has bits set beyond its 8; write 192.0.0.0/8, or 192.0.2.1/32 for the one address",
 	} {
 		if _, err := ParseNetwork(text); err == nil || err.Error() != want {

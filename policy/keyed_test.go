@@ -359,7 +359,7 @@ func TestReadWriteFaults(t *testing.T) {
 		"gates.db.limit.limit: 5 slots for two pools are not between twice min (4) and twice max (128)",
 		"gates.other.limit.probe.read_ratio: means nothing without read_write",
 		"gates.belief.limit.probe: means nothing to the controller belief",
-		`gates.shed.shed.wait_of: "db" is no gate with one limit`,
+		`gates.shed.shed.wait_of: "db" is not a gate with one limit`,
 		`routes[3].access: "wirte" is not known; did you mean write?`,
 	} {
 		if !strings.Contains(got, want) {

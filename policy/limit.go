@@ -64,7 +64,7 @@ func (c *compiler) checkClassShares(at fault.Path, shares map[string]float64) {
 	for _, class := range slices.Sorted(maps.Keys(shares)) {
 		share := shares[class]
 		if !slices.Contains(priorities, class) {
-			c.Add(at.At(class), fmt.Sprintf("%q is no priority", class), fault.Suggest(class, priorities, "priorities"))
+			c.Add(at.At(class), fmt.Sprintf("%q is not a priority", class), fault.Suggest(class, priorities, "priorities"))
 		}
 		sum += share
 	}

@@ -52,7 +52,7 @@ func (c *compiler) checkBase(at fault.Path, s *QuotaSpec) {
 	for i, word := range s.By {
 		at := at.At("by").Index(i)
 		if word == "" || !slices.Contains(quotaParts, word) {
-			c.Add(at, fmt.Sprintf("%q is no part of an identity", word), partMeant(word))
+			c.Add(at, fmt.Sprintf("%q is not a part of an identity", word), partMeant(word))
 		} else if slices.Contains(s.By[:i], word) {
 			c.Add(at, fmt.Sprintf("%q is written twice", word), "write it once")
 		}

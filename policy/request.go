@@ -140,7 +140,7 @@ func (c *compiler) checkEventField(at fault.Path, text string) eventField {
 	}
 	path := strings.Split(text, ".")
 	if len(path) > deepestEvent || slices.ContainsFunc(path, func(name string) bool { return !eventName.MatchString(name) }) {
-		c.Add(at, fmt.Sprintf("%.80q is no path to a number in JSON", text), "write names with dots between, at most eight, such as usage.total_tokens")
+		c.Add(at, fmt.Sprintf("%.80q is not a path to a number in JSON", text), "write names with dots between, at most eight, such as usage.total_tokens")
 		return eventField{}
 	}
 	return eventField{path: path, key: []byte(`"` + path[len(path)-1] + `"`)}
@@ -504,7 +504,7 @@ func (c *compiler) checkTimeouts() []timeoutHeader {
 	var headers []timeoutHeader
 	for i, name := range names {
 		if !isToken(name) {
-			c.Add(at.Index(i), strconv.Quote(name)+" is no header name", "write letters, digits and dashes, such as X-Request-Timeout")
+			c.Add(at.Index(i), strconv.Quote(name)+" is not a header name", "write letters, digits and dashes, such as X-Request-Timeout")
 			continue
 		}
 		h := newTimeoutHeader(name)

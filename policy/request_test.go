@@ -249,15 +249,15 @@ func TestCostFaults(t *testing.T) {
 	got := strings.Join(faultsOf(t, err), "\n")
 	for _, want := range []string{
 		"routes[0].cost_from: a cost comes from a header only; write header:NAME, such as header:X-Cost",
-		`routes[0].settle: "X-Cost" is no source; did you mean header:X-Cost?`,
-		`routes[1].cost_from: "a b" is no header name`,
+		`routes[0].settle: "X-Cost" is not a source; did you mean header:X-Cost?`,
+		`routes[1].cost_from: "a b" is not a header name`,
 		"routes[1].settle_keep: means nothing without settle",
 		"routes[2].cost_from: means nothing to exempt work",
 		"routes[3].cost: is 9223372036854775807, too large; write at most 1000000000000000",
 		"routes[4].cost: is -1, too small",
-		`routes[5].settle_event: "$.usage" is no path to a number in JSON; write names with dots between, at most eight, such as usage.total_tokens`,
-		`routes[6].settle_event: "usage..tokens" is no path`,
-		`routes[7].settle_event: "a.b.c.d.e.f.g.h.i" is no path`,
+		`routes[5].settle_event: "$.usage" is not a path to a number in JSON; write names with dots between, at most eight, such as usage.total_tokens`,
+		`routes[6].settle_event: "usage..tokens" is not a path`,
+		`routes[7].settle_event: "a.b.c.d.e.f.g.h.i" is not a path`,
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %s in\n%s", want, got)
@@ -422,7 +422,7 @@ func TestAdmissionsFaults(t *testing.T) {
 		want       []string
 	}{
 		{"peer", nil, []string{"identity.admissions: admissions are counted in a header only"}},
-		{"X-Count", nil, []string{`identity.admissions: "X-Count" is no source; did you mean header:X-Count?`}},
+		{"X-Count", nil, []string{`identity.admissions: "X-Count" is not a source; did you mean header:X-Count?`}},
 		{"header:x-priority", nil, []string{"identity.admissions: X-Priority says something else already"}},
 		{"header:Grpc-Timeout", nil, []string{"identity.admissions: Grpc-Timeout says something else already"}},
 		{"", []RouteSpec{{Name: "a", DemoteAfter: 3}}, []string{"routes[0].demote_after: nothing says how often an operation has been admitted; write identity: {admissions: header:X-Admissions}"}},
@@ -641,7 +641,7 @@ func TestForward(t *testing.T) {
 func TestTimeoutFaults(t *testing.T) {
 	_, err := Compile(Spec{Deadline: DeadlineSpec{Headers: []string{"X Timeout", "grpc-timeout", "Grpc-Timeout"}}}, Options{})
 	got := strings.Join(faultsOf(t, err), "\n")
-	for _, want := range []string{`deadline.headers[0]: "X Timeout" is no header name`, `deadline.headers[2]: "Grpc-Timeout" is in the list already`} {
+	for _, want := range []string{`deadline.headers[0]: "X Timeout" is not a header name`, `deadline.headers[2]: "Grpc-Timeout" is in the list already`} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %s in\n%s", want, got)
 		}

@@ -66,7 +66,7 @@ func (c *compiler) checkPressing(at fault.Path, name string) {
 			known = append(known, name)
 		}
 	}
-	c.Add(at, fmt.Sprintf("%q is no gate with one limit", name), fault.Suggest(name, known, "gates with a limit"))
+	c.Add(at, fmt.Sprintf("%q is not a gate with one limit", name), fault.Suggest(name, known, "gates with a limit"))
 }
 
 func (g *GateSpec) hasOneLimit() bool { return g.Limit != nil && g.Each == nil && !g.isPair() }

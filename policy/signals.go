@@ -129,7 +129,7 @@ func (r *reading) check(name string, spec SignalSpec) error {
 		faults.Add(fault.Path{"path"}, "no file is named", "write the file that holds the number")
 	case r.word == "http":
 		if u, err := url.Parse(spec.URL); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-			faults.Add(fault.Path{"url"}, fmt.Sprintf("%q is no http or https URL", spec.URL), "write for instance http://127.0.0.1:8000/lag")
+			faults.Add(fault.Path{"url"}, fmt.Sprintf("%q is not an http or https URL", spec.URL), "write for instance http://127.0.0.1:8000/lag")
 		}
 	}
 	if spec.Then == "safe" && spec.SafeValue == 0 {
@@ -426,7 +426,7 @@ func (s SignalSpec) fromFile(context.Context) (float64, error) {
 	case err != nil:
 		return 0, err
 	case !info.Mode().IsRegular():
-		return 0, fmt.Errorf("%s is no regular file (%s)", s.Path, info.Mode())
+		return 0, fmt.Errorf("%s is not a regular file (%s)", s.Path, info.Mode())
 	}
 	f, err := os.Open(s.Path)
 	if err != nil {
@@ -501,7 +501,7 @@ func stepInto(v any, step string) (any, error) {
 func parseNumber(text string) (float64, error) {
 	v, err := strconv.ParseFloat(text, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%.40q is no number", text)
+		return 0, fmt.Errorf("%.40q is not a number", text)
 	}
 	return v, nil
 }

@@ -68,7 +68,7 @@ func TestSignalFaults(t *testing.T) {
 	want := []string{
 		`signals.a.read: "cpuu" is nothing that a signal can read; write read: cpu`,
 		`signals.b: "b" is nothing that a signal can read; write read: and one of load, sched_latency, runnable`,
-		"signals.behind.url: \"127.0.0.1:8000\" is no http or https URL",
+		"signals.behind.url: \"127.0.0.1:8000\" is not an http or https URL",
 		"signals.cpu.wait: is 5ns, too small; write at least 1us",
 		"signals.cpu.interval: is 1ns, too small; write at least 1ms",
 		`signals.cpu.then: "stop" is not known; write one of ignore, safe`,
@@ -346,7 +346,7 @@ func TestNumberIn(t *testing.T) {
 	f(" 12.5\n", "", 12.5, "")
 	f(`{"lag": {"orders": [3, "4e2"]}}`, "lag.orders.1", 400, "")
 	f(`{"lag": 7}`, "lag", 7, "")
-	f("many", "", 0, `"many" is no number`)
+	f("many", "", 0, `"many" is not a number`)
 	f(`{"lag": 7}`, "lag.total", 0, `field lag.total: there is no "total"`)
 	f(`{"lag": [7]}`, "lag.1", 0, `there is no "1"`)
 	f(`{"lag": true}`, "lag", 0, "holds no number")
@@ -417,7 +417,7 @@ func TestHTTPThatMeansHarm(t *testing.T) {
 		"header": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("X-Much", strings.Repeat("x", 1<<20))
 		}, "header"},
-		"nothing": {func(http.ResponseWriter, *http.Request) {}, "no number"},
+		"nothing": {func(http.ResponseWriter, *http.Request) {}, "not a number"},
 	} {
 		up := httptest.NewServer(c.answer)
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)

@@ -17,7 +17,7 @@ func TestFileThatIsNone(t *testing.T) {
 		t.Skip("no pipes here: ", err)
 	}
 	for _, path := range []string{pipe, t.TempDir(), "/dev/zero"} {
-		if v, err := (SignalSpec{Path: path}).fromFile(t.Context()); err == nil || !strings.Contains(err.Error(), "no regular file") {
+		if v, err := (SignalSpec{Path: path}).fromFile(t.Context()); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 			t.Errorf("%s: %v, %v", path, v, err)
 		}
 	}

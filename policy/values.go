@@ -99,7 +99,7 @@ func (d *Duration) UnmarshalJSON(data []byte) error {
 // The error is a [Fault].
 func ParseLimit(text string) (quota.Window, error) {
 	if len(text) > longestLimit {
-		return quota.Window{}, fault.New(fmt.Sprintf("%d bytes are no limit", len(text)), "write for instance 10/s burst 20")
+		return quota.Window{}, fault.New(fmt.Sprintf("%d bytes are too many for a limit", len(text)), "write for instance 10/s burst 20")
 	}
 	if m := rateForm.FindStringSubmatch(text); m != nil {
 		return parseRate(text, m[1], m[2], m[3])
@@ -111,7 +111,7 @@ func ParseLimit(text string) (quota.Window, error) {
 	if meant := rateMeant(text); meant != "" {
 		instead = "write " + meant
 	}
-	return quota.Window{}, fault.New(fmt.Sprintf("%q is no limit", text), instead)
+	return quota.Window{}, fault.New(fmt.Sprintf("%q is not a limit", text), instead)
 }
 
 // foreignRate is a rate as other products write it: 10r/s, 10 requests per minute, 20(10s), 10rps.
@@ -159,7 +159,7 @@ var periods = map[string]quota.Period{"hour": quota.Hour, "day": quota.Day, "wee
 func parseRate(text, count, unit, burst string) (quota.Window, error) {
 	n, err := parseTokens(count)
 	if meant := rateMeant(text); err != nil && meant != "" && count[0] != '0' {
-		return quota.Window{}, fault.New(fmt.Sprintf("%q is no number", count), "write "+meant)
+		return quota.Window{}, fault.New(fmt.Sprintf("%q is not a number", count), "write "+meant)
 	}
 	if err != nil {
 		return quota.Window{}, err
@@ -170,10 +170,10 @@ func parseRate(text, count, unit, burst string) (quota.Window, error) {
 	}
 	if !ok {
 		if meant := rateMeant(text); meant != "" && units[unit] == 0 && meant != text {
-			return quota.Window{}, fault.New(fmt.Sprintf("%q is no unit of time", unit), "write "+meant)
+			return quota.Window{}, fault.New(fmt.Sprintf("%q is not a unit of time", unit), "write "+meant)
 		}
 		if d, err = time.ParseDuration(unit); err != nil || d <= 0 {
-			return quota.Window{}, fault.New(fmt.Sprintf("%q is no unit of time", unit), fmt.Sprintf("write %s/s, %s/min, %s/h or, for 10 seconds, %s/10s", count, count, count, count))
+			return quota.Window{}, fault.New(fmt.Sprintf("%q is not a unit of time", unit), fmt.Sprintf("write %s/s, %s/min, %s/h or, for 10 seconds, %s/10s", count, count, count, count))
 		}
 	}
 	l := quota.Per(n, d)
@@ -203,11 +203,11 @@ func parseCalendar(count, period, zone string) (quota.Window, error) {
 	}
 	p, ok := periods[period]
 	if !ok {
-		return quota.Window{}, fault.New(fmt.Sprintf("%q is no period", period), fmt.Sprintf("write %s a day, or hour, week or month; a second or a minute is %s/s or %s/min", count, count, count))
+		return quota.Window{}, fault.New(fmt.Sprintf("%q is not a period", period), fmt.Sprintf("write %s a day, or hour, week or month; a second or a minute is %s/s or %s/min", count, count, count))
 	}
 	in, err := zoneOf(zone)
 	if err != nil {
-		return quota.Window{}, fault.New(fmt.Sprintf("%q is no time zone that is known here", zone), "write one such as Europe/Berlin, or leave it out for UTC")
+		return quota.Window{}, fault.New(fmt.Sprintf("%q is not a time zone that is known here", zone), "write one such as Europe/Berlin, or leave it out for UTC")
 	}
 	l := quota.PerCalendar(n, p, in)
 	return l, valid(count+" a "+period, l)
@@ -217,7 +217,7 @@ func parseCalendar(count, period, zone string) (quota.Window, error) {
 func parseTokens(text string) (float64, error) {
 	n, err := strconv.ParseFloat(text, 64)
 	if err != nil || strings.ContainsAny(text, "xXpP_") || math.IsNaN(n) || math.IsInf(n, 0) {
-		return 0, fault.New(fmt.Sprintf("%q is no number", text), "write for instance 10, 0.5 or 1e6")
+		return 0, fault.New(fmt.Sprintf("%q is not a number", text), "write for instance 10, 0.5 or 1e6")
 	}
 	if n <= 0 {
 		return 0, fault.New(fmt.Sprintf("%s is not above 0", text), "write a number above 0; to refuse everything, write a rule with blocked: true")
@@ -268,7 +268,7 @@ func ParseNetwork(text string) (netip.Prefix, error) {
 		case "localhost", "loopback":
 			instead = "write 127.0.0.0/8 and ::1/128"
 		}
-		return p, fault.New(fmt.Sprintf("%q is no network in CIDR notation", text), instead)
+		return p, fault.New(fmt.Sprintf("%q is not a network in CIDR notation", text), instead)
 	}
 	switch {
 	case p.Addr().Is4In6():

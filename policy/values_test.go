@@ -48,11 +48,11 @@ func TestParseLimit(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"": "is no limit; write for instance", "10": "is no limit", "ten/s": "is no number; write", "10MB/s": `"10MB" is no number; write 10485760/s`, "1.5 KiB/s": "write 1536/s", "0/s": "is not above 0", "-1/s": "is not above 0",
-		"NaN/s": "is no number", "Inf/s": "is no number", "1e300/s": "is out of range", "0x10/s": "is no number", "1e-300/s": "is out of range",
-		"10/fortnight": "is no unit of time", "10/0s": "is no unit", "10/day": "write 10/24h", "10/d": "10 a day", "10/month": "write 10/720h",
-		"10/s burst 0": "is not above 0", "10/s burst x": "is no number", "10 a year": "is no period", "10 a day Nowhere/Here": "is no time zone",
-		strings.Repeat("9", 200) + "/s": "bytes are no limit",
+		"": "is not a limit; write for instance", "10": "is not a limit", "ten/s": "is not a number; write", "10MB/s": `"10MB" is not a number; write 10485760/s`, "1.5 KiB/s": "write 1536/s", "0/s": "is not above 0", "-1/s": "is not above 0",
+		"NaN/s": "is not a number", "Inf/s": "is not a number", "1e300/s": "is out of range", "0x10/s": "is not a number", "1e-300/s": "is out of range",
+		"10/fortnight": "is not a unit of time", "10/0s": "is not a unit", "10/day": "write 10/24h", "10/d": "10 a day", "10/month": "write 10/720h",
+		"10/s burst 0": "is not above 0", "10/s burst x": "is not a number", "10 a year": "is not a period", "10 a day Nowhere/Here": "is not a time zone",
+		strings.Repeat("9", 200) + "/s": "bytes are too many for a limit",
 	} {
 		if _, err := ParseLimit(text); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "; ") {
 			t.Errorf("%q: %v, want %q and a remedy", text, err, want)
@@ -98,11 +98,11 @@ func TestDuration(t *testing.T) {
 		{`"250"`, 0, "250 has no unit"},
 		{`"1 s"`, 0, `"1 s" has a space; write 1s`},
 		{`"2d"`, 0, `"2d" is in days; write 48h`},
-		{`"1 day"`, 0, `"1 day" is no duration`},
-		{`"soon"`, 0, `"soon" is no duration; write a number with a unit`},
-		{`""`, 0, "is no duration"},
-		{`true`, 0, "is no duration"},
-		{`{}`, 0, "is no duration"},
+		{`"1 day"`, 0, `"1 day" is not a duration`},
+		{`"soon"`, 0, `"soon" is not a duration; write a number with a unit`},
+		{`""`, 0, "is not a duration"},
+		{`true`, 0, "is not a duration"},
+		{`{}`, 0, "is not a duration"},
 	}
 	for _, tt := range tests {
 		var d Duration

@@ -84,7 +84,7 @@ func ParseDescriptor(text string) (string, error) {
 		return "", err
 	}
 	if rest || slices.ContainsFunc(pairs, func(p pair) bool { return p.wild != exactly }) {
-		return "", errors.New("has an asterisk, which is no value; name one, or write %2A for the character")
+		return "", errors.New("has an asterisk, which is not a value; name one, or write %2A for the character")
 	}
 	return patternText(pairs, false), nil
 }
@@ -131,7 +131,7 @@ func parsePattern(text string) (pairs []pair, rest bool, err error) {
 	for _, word := range words {
 		key, value, ok := strings.Cut(word, "=")
 		if !ok || key == "" {
-			return nil, false, fmt.Errorf("%.60q is no pair; write key=value, key=* for each value, or key=** for all of them together", word)
+			return nil, false, fmt.Errorf("%.60q is not a pair; write key=value, key=* for each value, or key=** for all of them together", word)
 		}
 		p := pair{}
 		for p.wild < together && strings.HasSuffix(value, "*") {

@@ -87,14 +87,14 @@ func TestDescriptorsBesideOtherParts(t *testing.T) {
 
 func TestFaultsOfDescriptors(t *testing.T) {
 	for pattern, want := range map[string]string{
-		"db":                                   "is no pair",
-		"=users":                               "is no pair",
+		"db":                                   "is not a pair",
+		"=users":                               "is not a pair",
 		"db=a*b":                               "not at its end",
 		"d*=a":                                 "not at its end",
 		"db=***":                               "not at its end",
 		"db=100%":                              "%25",
 		"db=%zz":                               "%25",
-		"db=a,":                                "is no pair",
+		"db=a,":                                "is not a pair",
 		"db=" + strings.Repeat("a", 201) + "*": "at most 200",
 		strings.Repeat("a=1,", 16) + "a=1":     "at most 16",
 	} {

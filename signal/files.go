@@ -81,7 +81,7 @@ func parseFields(data []byte, keys []string, values []uint64) (found int, err er
 				return found, fmt.Errorf("%s has no value", want)
 			}
 			if values[i], err = strconv.ParseUint(fields[0], 10, 64); err != nil {
-				return found, fmt.Errorf("%s is no number: %q", want, fields[0])
+				return found, fmt.Errorf("%s is not a number: %q", want, fields[0])
 			}
 			found |= 1 << i
 		}

@@ -111,7 +111,7 @@ func TestAnswers(t *testing.T) {
 		{"nor another code one for retries", safe, server{err: status.Error(codes.NotFound, "no"), trailer: pushback("0")}, 1, 0, 1, 1},
 		{"pushback says no", safe, server{err: unavailable, trailer: pushback("-1")}, 1, 0, 1, 0},
 		{"pushback says no to what was refused", unsafe, server{err: Status(full).Err(), trailer: pushback("-1")}, 1, 0, 1, 0},
-		{"pushback is no number", safe, server{err: unavailable, trailer: pushback("x")}, 1, 0, 1, 0},
+		{"pushback is not a number", safe, server{err: unavailable, trailer: pushback("x")}, 1, 0, 1, 0},
 		{"pushback is empty", safe, server{err: unavailable, trailer: pushback("")}, 1, 0, 1, 0},
 		{"pushback twice", safe, server{err: unavailable, trailer: pushback("1", "1")}, 1, 0, 1, 0},
 		{"pushback of more than 32 bits", safe, server{err: unavailable, trailer: pushback("2147483648")}, 1, 0, 1, 0},

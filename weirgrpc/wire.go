@@ -61,7 +61,7 @@ func StatusOf(h http.Header) (st *status.Status, ok bool) {
 	}
 	n, err := strconv.ParseUint(values[0], 10, 31)
 	if err != nil {
-		return status.New(codes.Unknown, "the status is no number"), true
+		return status.New(codes.Unknown, "the status is not a number"), true
 	}
 	p := &spb.Status{Code: int32(n), Message: h.Get(messageHeader)}
 	if text := h.Get(detailsHeader); text != "" && len(text) <= longestDetails {

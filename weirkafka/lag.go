@@ -140,7 +140,7 @@ func CheckTopic(name string) error {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' || r == '-'
 	}
 	if name == "" || len(name) > 249 || name == "." || name == ".." || slices.ContainsFunc([]rune(name), func(r rune) bool { return !legal(r) }) {
-		return fault.New(fmt.Sprintf("%.40q is no name of a topic", name), "write 1 to 249 letters, digits, dots, underscores and hyphens")
+		return fault.New(fmt.Sprintf("%.40q is not a name of a topic", name), "write 1 to 249 letters, digits, dots, underscores and hyphens")
 	}
 	return nil
 }

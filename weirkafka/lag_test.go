@@ -49,7 +49,7 @@ func TestLagFaults(t *testing.T) {
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, want := range []string{"no cluster", "Group: no consumer group", `Topics[1]: "a" is in the list already`, `Topics[2]: "no good" is no name of a topic`, "Take: ", "Isolation: ", "From: "} {
+	for _, want := range []string{"no cluster", "Group: no consumer group", `Topics[1]: "a" is in the list already`, `Topics[2]: "no good" is not a name of a topic`, "Take: ", "Isolation: ", "From: "} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in:\n%v", want, err)
 		}

@@ -68,7 +68,7 @@ func (d *Document) Read(ctx context.Context, known []byte) ([]byte, error) {
 	case text == sum:
 		return known, nil
 	case len(text) < digestSize || digest([]byte(text[digestSize:])) != text[:digestSize]:
-		return nil, fail(Invalid, fmt.Errorf("the value of %s is no document of this library", d.key))
+		return nil, fail(Invalid, fmt.Errorf("the value of %s is not a document of this library", d.key))
 	}
 	return []byte(text[digestSize:]), nil
 }

@@ -65,7 +65,7 @@ var errProtocol = errors.New("the server does not follow the protocol")
 // Write counts the commands before the server can see them.
 func (g *guard) Write(p []byte) (int, error) {
 	if err := g.asked.scan(p); err != nil {
-		return 0, fmt.Errorf("weirredis: what is asked is no command: %w", err)
+		return 0, fmt.Errorf("weirredis: what is asked is not a command: %w", err)
 	}
 	g.count.Store(g.asked.whole)
 	if g.follow && bytes.Contains(p, []byte("SUBSCRIBE\r\n")) {
@@ -184,7 +184,7 @@ func (f *frames) scan(b []byte) error {
 // begin reads the first byte of a line, which says what follows.
 func (f *frames) begin(kind byte) error {
 	if !sized(kind) && !plainLine(kind) {
-		return fmt.Errorf("a message that begins with %q is no answer", kind)
+		return fmt.Errorf("a message that begins with %q is not a answer", kind)
 	}
 	if len(f.open) == 0 {
 		f.budget, f.push = mostFrame, kind == '>'
@@ -248,7 +248,7 @@ func (f *frames) digit(c byte) error {
 	f.digits++
 	switch {
 	case f.last == '\r' || f.digits > mostNumber:
-		return errors.New("a length is no number")
+		return errors.New("a length is not a number")
 	case c == '-' && f.digits == 1:
 		f.minus = true
 	case c >= '0' && c <= '9':
@@ -256,7 +256,7 @@ func (f *frames) digit(c byte) error {
 			return errTooLarge
 		}
 	default:
-		return errors.New("a length is no number")
+		return errors.New("a length is not a number")
 	}
 	return nil
 }
@@ -266,7 +266,7 @@ func (f *frames) follow() error {
 	kind, n := f.kind, f.length
 	switch {
 	case f.digits == 0 || f.minus && (n != 1 || kind != '$' && kind != '*'):
-		return errors.New("a length is no number")
+		return errors.New("a length is not a number")
 	case f.minus: // the null of RESP 2
 		f.ended()
 		return nil

@@ -442,7 +442,7 @@ func (s *Store) probe(key string) error {
 	}
 	s.laneOf(c, key).answered()
 	if took := time.Since(begin); took > s.cfg.Deadline {
-		return fail(Timeout, fmt.Errorf("a probe took %v", took.Round(time.Millisecond)))
+		return fail(Timeout, fmt.Errorf("a probe took %v, longer than the deadline of %v", took.Round(time.Millisecond), s.cfg.Deadline))
 	}
 	return nil
 }

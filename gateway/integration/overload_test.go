@@ -70,7 +70,7 @@ func badRefusal(r *vegeta.Result) string {
 		return "not a 503"
 	}
 	if s, err := strconv.Atoi(r.Headers.Get("Retry-After")); err != nil || s < 1 {
-		return "Retry-After " + strconv.Quote(r.Headers.Get("Retry-After")) + " is no number of seconds"
+		return "Retry-After " + strconv.Quote(r.Headers.Get("Retry-After")) + " is not a number of seconds"
 	}
 	if ct := r.Headers.Get("Content-Type"); !strings.HasPrefix(ct, "application/problem+json") {
 		return "Content-Type is " + ct

@@ -25,7 +25,7 @@ func Parse(data []byte, faults *fault.List) *setting.Node {
 	p := &parser{data: data, dec: json.NewDecoder(bytes.NewReader(data)), now: fault.Place{Line: 1, Col: 1}}
 	p.dec.UseNumber()
 	if !utf8.Valid(data) {
-		faults.AddFault(p.broken(fault.New("has bytes that are no UTF-8", "save the text as UTF-8")))
+		faults.AddFault(p.broken(fault.New("has bytes that are not UTF-8", "save the text as UTF-8")))
 		return nil
 	}
 	n, err := p.value(0)

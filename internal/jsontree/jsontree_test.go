@@ -9,7 +9,7 @@ import (
 
 func TestParseRefuses(t *testing.T) {
 	for text, want := range map[string]string{
-		"{\"user\":\"\xff\xfe\"}":                     "no UTF-8",
+		"{\"user\":\"\xff\xfe\"}":                     "not UTF-8",
 		`{"user":"\ud800"}`:                           "line 1: has half of a surrogate pair",
 		`{"user":"\udc00\ud800"}`:                     "half of a surrogate pair",
 		`{"\ud800x":1}`:                               "half of a surrogate pair",

@@ -386,10 +386,10 @@ func (d decoder) scalar(at fault.Path, n *Node, v reflect.Value, f Field) {
 	}
 	var moment *time.ParseError
 	if errors.As(err, &moment) {
-		err = fault.New(quote(n.Text)+" is no time", `write one as in "2026-01-02T15:04:05Z"`)
+		err = fault.New(quote(n.Text)+" is not a time", `write one as in "2026-01-02T15:04:05Z"`)
 	}
 	if err == errOther {
-		problem := fmt.Sprintf("%s is %s", quote(n.Text), isNo(v))
+		problem := fmt.Sprintf("%s is %s", quote(n.Text), isNot(v))
 		instead := "write " + f.wants(v.Type())
 		if v.Kind() == reflect.String {
 			problem = fmt.Sprintf("%s is %s, not a text", quote(n.Text), n.says())
@@ -417,14 +417,14 @@ func (d decoder) scalar(at fault.Path, n *Node, v reflect.Value, f Field) {
 	}
 }
 
-func isNo(v reflect.Value) string {
+func isNot(v reflect.Value) string {
 	switch {
 	case v.Kind() == reflect.Bool:
 		return "neither true nor false"
 	case v.CanFloat():
-		return "no number"
+		return "not a number"
 	}
-	return "no whole number"
+	return "not a whole number"
 }
 
 type otherKind struct{}

@@ -212,7 +212,7 @@ func (f *Field) bounded(v reflect.Value) error {
 		return nil
 	}
 	if x := number(v); x != x {
-		return fault.New("NaN is no number", "write a number"+such(f.Example))
+		return fault.New("NaN is not a number", "write a number"+such(f.Example))
 	}
 	if low, ok := Bound(v.Type(), f.Min); ok && number(v) < low {
 		or := ""
@@ -301,12 +301,12 @@ func ParseDuration(text string) (time.Duration, error) {
 		} else {
 			unit = "ms"
 		}
-		return 0, fault.New(strconv.Quote(text)+" is no duration", "write "+m[1]+unit)
+		return 0, fault.New(strconv.Quote(text)+" is not a duration", "write "+m[1]+unit)
 	}
 	if days, err := strconv.Atoi(strings.TrimSuffix(text, "d")); err == nil {
 		return 0, fault.New(strconv.Quote(text)+" is in days", fmt.Sprintf("write %dh", 24*days))
 	}
-	return 0, fault.New(strconv.Quote(text)+" is no duration", "write a number with a unit, such as 250ms, 2s or 1m30s")
+	return 0, fault.New(strconv.Quote(text)+" is not a duration", "write a number with a unit, such as 250ms, 2s or 1m30s")
 }
 
 // Words says in words what the setting may be.

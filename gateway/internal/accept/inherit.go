@@ -43,7 +43,7 @@ func inherit(env func(string) string, open func(fd int) *os.File) (*Inherited, e
 	for fd := firstInherited; fd < firstInherited+n; fd++ {
 		socket, err := inheritSocket(open(fd))
 		if err != nil {
-			wrong = append(wrong, fmt.Errorf("file descriptor %d of LISTEN_FDS is no TCP socket that listens (%w); of a socket unit weir takes ListenStream=PORT or ADDRESS:PORT only", fd, err))
+			wrong = append(wrong, fmt.Errorf("file descriptor %d of LISTEN_FDS is not a TCP socket that listens (%w); of a socket unit weir takes ListenStream=PORT or ADDRESS:PORT only", fd, err))
 			continue
 		}
 		in.sockets = append(in.sockets, socket)

@@ -19,7 +19,7 @@ var ErrSocketInUse = errors.New("another process answers there; stop it, or choo
 func ListenUnix(path string, mode fs.FileMode) (*net.UnixListener, error) {
 	if info, err := os.Lstat(path); err == nil {
 		if info.Mode()&os.ModeSocket == 0 {
-			return nil, errors.New("a file that is no socket is there; remove it, or choose another path")
+			return nil, errors.New("a file that is not a socket is there; remove it, or choose another path")
 		}
 		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 			c.Close()

@@ -196,7 +196,7 @@ func extProc(f figures, s envoy.Snapshot) {
 	}
 	gauge(f, "weir_ext_proc_streams_open", "Streams of ext_proc now, one for each request in Envoy.", s.Open)
 	gauge(f, "weir_ext_proc_held", "Slots held for requests that Envoy has given up, because the server behind it works on.", s.Held)
-	counts(f, "weir_ext_proc_streams_total", "Streams of ext_proc by how they ended. Many that are early mean a processing_mode with too few phases.", "end", ended)
+	counts(f, "weir_ext_proc_streams_total", "Streams of ext_proc by how they ended. Many that end early mean that the processing_mode of Envoy has too few phases.", "end", ended)
 }
 
 // rateLimit tells of one limit of the rate limit service.
@@ -225,7 +225,7 @@ var quotaReasons = []weir.Reason{
 
 func gate(f figures, g *policy.Gate) {
 	s := g.Snapshot()
-	gauge(f, "weir_gate_limit", "Limit of a gate now, in slots.", s.Limit)
+	gauge(f, "weir_gate_limit", "Slots of a gate now. Of a gate that sheds, how many of its 512 levels pass.", s.Limit)
 	gauge(f, "weir_gate_in_flight", "Slots in use now. Above the limit for a while after the limit has fallen.", s.InFlight)
 	gauge(f, "weir_gate_waiting", "Work in the wait room now.", s.Waiting)
 	for class := range weir.Classes {
@@ -279,7 +279,7 @@ func gate(f figures, g *policy.Gate) {
 
 // estimate sends what the controller of a gate believes of the backend.
 func estimate(f figures, e *weir.Estimate) {
-	gauge(f, "weir_gate_best_limit", "Limit that is worth most, in the mean of all that the gate's controller believes. Absent while it climbs.", e.Best)
+	gauge(f, "weir_gate_best_limit", "Limit that the gate's controller now thinks best. Absent while it climbs from a cold start.", e.Best)
 	gauge(f, "weir_gate_best_limit_low", "Lower end of the interval that has the best concurrency with a probability of 0.95.", e.Low)
 	gauge(f, "weir_gate_best_limit_high", "Upper end of that interval.", e.High)
 	gauge(f, "weir_gate_expected_loss_ratio", "Part of the backend's throughput, 0 to 1, that the limit now is expected to lose because the best one is not known.", e.Loss)
@@ -295,8 +295,8 @@ func probes(f figures, p *weir.Probes) {
 	}
 	counter(f, "weir_gate_probe_nudges_total", "Pools that a probe moved by one slot, because rounding would have left them.", p.Nudged)
 	gauge(f, "weir_gate_probe_stable_limit", "Size between two probes, of both pools together.", p.Stable)
-	gauge(f.with("at", "stable"), "weir_gate_probe_throughput", "Requests a second that were finished before the last probe, and in it.", p.Throughput)
-	gauge(f.with("at", "probe"), "weir_gate_probe_throughput", "Requests a second that were finished before the last probe, and in it.", p.Probed)
+	gauge(f.with("at", "stable"), "weir_gate_probe_throughput", "Requests a second that were finished before the last probe (stable), and in it (probe).", p.Throughput)
+	gauge(f.with("at", "probe"), "weir_gate_probe_throughput", "Requests a second that were finished before the last probe (stable), and in it (probe).", p.Probed)
 }
 
 // keys shows the pools of a gate with a limit for each key. By name it shows two sets of keys; each
@@ -338,7 +338,7 @@ func (c *collector) keys(f figures, pools policy.Pools, byKey *top[waits]) {
 			return
 		}
 		f := f.with("key", key)
-		w.collect(f, "weir_key_wait_seconds", "Time that admitted work of one key spent in the wait room: the keys with most admissions. All other keys are other.")
+		w.collect(f, "weir_key_wait_seconds", "Time that admitted work of one key spent in the wait room: the keys with most admissions. All other keys are counted together as other.")
 		if _, first := seen.add(use.Key); first && known {
 			limit(f, use.Limit)
 		}
@@ -459,7 +459,7 @@ func (c *collector) tenants(all figures) {
 	c.metrics.byTenant.each(func(name string, t tally) {
 		for by := range proxy.NumAnswerers {
 			f := all.with("tenant", name).with("by", by.String())
-			counter(f, "weir_tenant_requests_total", "Requests by tenant and who answered: upstream, gate or gateway. The tenants with most requests; all others are other.", t.requests[by])
+			counter(f, "weir_tenant_requests_total", "Requests by tenant and who answered: upstream, gate or gateway. Only the tenants with most requests have a series; the rest is counted together as other.", t.requests[by])
 			counter(f, "weir_tenant_request_seconds_total", "Time from the arrival of requests to the end of their answers, summed up, by tenant and who answered.", t.seconds[by])
 		}
 	})
@@ -483,7 +483,7 @@ func (c *collector) rules(all figures) {
 	if s.Age >= 0 {
 		gauge(all, "weir_quota_dynamic_read_age_seconds", "Time since the rules set at run time were last read from where they are kept; they are read every second. Absent before the first time.", s.Age.Seconds())
 	}
-	counts(all, "weir_quota_dynamic_failures_total", "Failures of the place where rules set at run time are kept, by kind: read, broken (what is there is no document), write.", "kind", s.Failures)
+	counts(all, "weir_quota_dynamic_failures_total", "Failures of the place where rules set at run time are kept, by kind: read, broken (its content is not a document of rules), write.", "kind", s.Failures)
 }
 
 func quotaUse(f figures, u *QuotaUse, refused *top[uint64]) {
@@ -495,7 +495,7 @@ func quotaUse(f figures, u *QuotaUse, refused *top[uint64]) {
 		gauge(f, "weir_quota_buckets_limit", "Bound on the buckets of a gate in the memory of the gateway.", b.Max)
 		gauge(f, "weir_quota_bytes", "Memory that the buckets of a gate take.", b.Bytes)
 		counter(f, "weir_quota_purged_total", "Buckets forgotten because they were full again.", b.Purged)
-		counter(f, "weir_quota_overflowed_total", "Decisions about keys for which there was no bucket left. These keys share one bucket, so they are refused together.", b.Overflowed)
+		counter(f, "weir_quota_overflowed_total", "Decisions about keys for which there was no bucket left. They share one bucket, and are refused together. If it grows, raise max_keys.", b.Overflowed)
 	}
 	if refused == nil {
 		return
@@ -503,7 +503,7 @@ func quotaUse(f figures, u *QuotaUse, refused *top[uint64]) {
 	seen := make(names)
 	refused.each(func(name string, n uint64) {
 		if label, first := seen.add(name); first {
-			counter(f.with("bucket", label), "weir_quota_refused_total", "Refusals of a quota by bucket: the buckets with most refusals. All others are other.", n)
+			counter(f.with("bucket", label), "weir_quota_refused_total", "Refusals of a quota by bucket: the buckets with most refusals. All others are counted together as other.", n)
 		}
 	})
 }
@@ -520,7 +520,7 @@ func kafkaCharges(f figures, all *top[charges]) {
 			return
 		}
 		f := f.with("bucket", label)
-		counter(f, "weir_kafka_charged_total", "Bytes or partitions that a quota has charged to clients of Kafka, by bucket: those charged most often. What was given back is in it. All others are other.", n.cost)
+		counter(f, "weir_kafka_charged_total", "Bytes or partitions that a quota has charged to clients of Kafka, by bucket: those charged most often. What was given back is in it. All others are counted together as other.", n.cost)
 		counter(f, "weir_kafka_delays_total", "Delays of clients of Kafka by bucket, as weir_kafka_charged_total.", n.delays)
 		counter(f, "weir_kafka_delay_seconds_total", "Seconds of those delays.", n.seconds)
 	})

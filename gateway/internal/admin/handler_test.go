@@ -104,9 +104,9 @@ func TestBadQuotaInput(t *testing.T) {
 		`"limits": ["1/h", "0/s"]`: "not above 0", `"limits": []`: "", `"rate": ""`: "", `"rate": null`: "", `"rate": "10/s", "blocked": true`: "",
 	}
 	for rate, want := range map[string]string{
-		"0/s": "not above 0", "-1/s": "not above 0", "NaN/s": "is no number", "Inf/s": "is no number", "1e300/s": "out of range", "1e-300/s": "out of range",
-		"10/s burst 0": "not above 0", "10/s burst -1": "not above 0", "10/s burst NaN": "is no number", "10/s burst 1e300": "out of range", "10": "is no limit",
-		strings.Repeat("9", 10<<10) + "/s": "bytes are no limit", "10/s\x00": "is no unit",
+		"0/s": "not above 0", "-1/s": "not above 0", "NaN/s": "is not a number", "Inf/s": "is not a number", "1e300/s": "out of range", "1e-300/s": "out of range",
+		"10/s burst 0": "not above 0", "10/s burst -1": "not above 0", "10/s burst NaN": "is not a number", "10/s burst 1e300": "out of range", "10": "is not a limit",
+		strings.Repeat("9", 10<<10) + "/s": "bytes are too many for a limit", "10/s\x00": "is not a unit",
 	} {
 		bad[`"rate": `+text(rate)] = want
 	}

@@ -293,7 +293,7 @@ func TestQuotaReset(t *testing.T) {
 	f("/quotas/api/reset?user=alice", "", 200, `"bucket": "api/user=alice"`)
 	f("/quotas/apo/reset?user=alice", "", 404, "there is no gate")
 	f("/quotas/api/reset", "", 422, "nobody is named")
-	f("/quotas/api/reset?user=*", "", 422, "is no name")
+	f("/quotas/api/reset?user=*", "", 422, "is not a name")
 	f("/quotas/api/reset?tenant=t", "", 422, "user: is missing")
 	f("/quotas/api/reset?usr=alice", "", 400, "usr")
 	f("/quotas/api/reset?user=a&user=b", "", 400, "one value")

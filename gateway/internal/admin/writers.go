@@ -112,7 +112,7 @@ func readPlain(name string) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no plain file", name)
+		return nil, fmt.Errorf("%s is not a regular file", name)
 	}
 	f, err := os.Open(name)
 	if err != nil {

@@ -15,7 +15,7 @@ func TestTokenIsNoFile(t *testing.T) {
 	if err := syscall.Mkfifo(name, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := readToken(name); err == nil || !strings.Contains(err.Error(), "no plain file") {
+	if _, err := readToken(name); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("%v", err)
 	}
 }

@@ -80,7 +80,7 @@ func askAdmin(ctx context.Context, at, method, path string, header http.Header, 
 	defer client.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(ctx, method, base+path, bytes.NewReader(body))
 	if err != nil {
-		return nil, usage("--admin %q is no address; write host:port, for instance %s, or unix:/run/weir/admin.sock", at, config.DefaultAdmin)
+		return nil, usage("--admin %q is not an address; write host:port, for instance %s, or unix:/run/weir/admin.sock", at, config.DefaultAdmin)
 	}
 	for name, values := range header {
 		req.Header[name] = values

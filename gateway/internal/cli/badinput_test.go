@@ -8,10 +8,10 @@ import (
 
 // badRates are limits that are none, and what is said of them.
 var badRates = map[string]string{
-	"0/s": "not above 0", "-1/s": "not above 0", "NaN/s": "is no number", "Inf/s": "is no number", "1e300/s": "out of range", "1e-300/s": "out of range",
-	"0x10/s": "is no number", "1e400/s": "is no number", "10/s burst 0": "not above 0", "10/s burst -1": "not above 0", "10/s burst Inf": "is no number",
-	"10/s burst 1e300": "out of range", "10/0s": "is no unit", "0 a day": "not above 0", "10": "is no limit", "": "is no limit", "10/s\n": "",
-	"10/s\x00": "is no unit", strings.Repeat("9", 10<<10) + "/s": "bytes are no limit",
+	"0/s": "not above 0", "-1/s": "not above 0", "NaN/s": "is not a number", "Inf/s": "is not a number", "1e300/s": "out of range", "1e-300/s": "out of range",
+	"0x10/s": "is not a number", "1e400/s": "is not a number", "10/s burst 0": "not above 0", "10/s burst -1": "not above 0", "10/s burst Inf": "is not a number",
+	"10/s burst 1e300": "out of range", "10/0s": "is not a unit", "0 a day": "not above 0", "10": "is not a limit", "": "is not a limit", "10/s\n": "",
+	"10/s\x00": "is not a unit", strings.Repeat("9", 10<<10) + "/s": "bytes are too many for a limit",
 }
 
 // badBursts are those that are none.
@@ -38,7 +38,7 @@ func TestRunBadRates(t *testing.T) {
 	}
 	f("--burst", "--rate=10/s", "--burst=many")
 	for _, name := range []string{"", "{}", "a b", "a\x00b", "a\nb", "ü"} {
-		f("is no header name", "--rate=10/s", "--by=header:"+name)
+		f("is not a header name", "--rate=10/s", "--by=header:"+name)
 	}
 	f("", "--rate=10/s", "--by=header:"+strings.Repeat("x", 10<<10))
 }

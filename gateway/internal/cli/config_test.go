@@ -155,7 +155,7 @@ func TestInitForAnUpstream(t *testing.T) {
 	}
 	var exit *ExitError
 	_, _, err := run(NewInitCommand(), "", "--upstream", "localhost:3000")
-	if want := `--upstream "localhost:3000" is no http, https, h2c or unix URL; write http://localhost:3000`; !errors.As(err, &exit) || exit.Code != 2 || err.Error() != want {
+	if want := `--upstream "localhost:3000" is not an http, https, h2c or unix URL; write http://localhost:3000`; !errors.As(err, &exit) || exit.Code != 2 || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
 	if _, _, err = run(NewInitCommand(), "", "http://localhost:3000"); err == nil || !strings.Contains(err.Error(), "--upstream http://localhost:3000") {

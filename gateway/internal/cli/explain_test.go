@@ -181,18 +181,18 @@ func TestExplainMistakes(t *testing.T) {
 	}
 	for _, to := range []string{"--admin=" + admin, "--config=testdata/explain/weir.yaml"} {
 		f(`--path "v1" does not begin with /; write /v1`, to, "--path=v1")
-		f(`--path "/a b" is none that a request can have`, to, "--path=/a b")
-		f(`--from "me" is no address; write for instance 192.0.2.7`, to, "--from=me")
-		f(`--method "G T" is none`, to, "--method=G T")
-		f(`--header "X-User" is none; write it as in "X-User: alice"`, to, "--header=X-User")
-		f(`--priority "urgent" is none; write background, normal, high or critical`, to, "--priority=urgent")
+		f(`--path "/a b" cannot be the path of a request`, to, "--path=/a b")
+		f(`--from "me" is not an address; write for instance 192.0.2.7`, to, "--from=me")
+		f(`--method "G T" is not one of HTTP`, to, "--method=G T")
+		f(`--header "X-User" has no value; write it as in "X-User: alice"`, to, "--header=X-User")
+		f(`--priority "urgent" is unknown; write background, normal, high or critical`, to, "--priority=urgent")
 		f(`--cost -1 is negative`, to, "--cost=-1")
 	}
 	broken := write(t, "q.json", "{}")
 	f("no gateway would start with them: "+broken+":1:", "--config="+write(t, "weir.yaml", "upstreams: {app: {targets: [\"http://127.0.0.1:3000\"]}}\nroutes: [{match: [/], upstream: app}]\nquotas: {file: "+broken+"}\n"))
 	f("leave one out", "--admin=x", "--config=y")
 	f("no gateway answers at 127.0.0.1:1", "--admin=127.0.0.1:1")
-	f("is no address", "--admin=%")
+	f("is not an address", "--admin=%")
 	none := httptest.NewServer(http.NotFoundHandler())
 	defer none.Close()
 	f("404 Not Found; is it the admin listener", "--admin", none.URL)
@@ -213,7 +213,7 @@ func answeringAnything(t *testing.T, body string) string {
 func TestExplainQuery(t *testing.T) {
 	admin, _ := explaining(t, "upstreams: {app: {targets: [\"http://127.0.0.1:3000\"]}}\nroutes: [{match: [/], upstream: app}]\n")
 	for query, want := range map[string]string{
-		"usr=alice": `"usr" says nothing about a request`, "cost=many": `cost "many" is no whole number`, "path=/a&path=/b": "path is given 2 times",
+		"usr=alice": `"usr" says nothing about a request`, "cost=many": `cost "many" is not a whole number`, "path=/a&path=/b": "path is given 2 times",
 	} {
 		res, err := http.Get("http://" + admin + "/explain?" + query)
 		if err != nil {

@@ -306,7 +306,7 @@ func runQuotaReset(ctx context.Context, o *quotaOptions) error {
 		switch name := *o.Rule.Part(part); name {
 		case "":
 		case "*":
-			return usage("--%s '*' is no name; one bucket is filled at a time", part)
+			return usage("--%s '*' is not a name; one bucket is filled at a time", part)
 		default:
 			whose.Set(part, string(name))
 		}

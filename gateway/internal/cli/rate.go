@@ -88,7 +88,7 @@ func (o *rateOptions) faults() (wrong []error) {
 	case o.BurstSet && !(o.Burst >= 1 && o.Burst <= quota.MaxTokens):
 		add("--burst %g is how many may come at once, from 1 to %g; leave it out for what the rate gives", o.Burst, float64(quota.MaxTokens))
 	case o.By != "" && len(o.Rates) == 0:
-		add("--by %s says whose a quota is, but there is none; write for instance --rate 10/s --by %s", o.By, o.By)
+		add("--by %s says whose a quota is, but there is no quota; write for instance --rate 10/s --by %s", o.By, o.By)
 	}
 	return wrong
 }

@@ -111,7 +111,7 @@ func TestRunRateMistakes(t *testing.T) {
 		}
 	}
 	const up = someUpstream
-	f(`--rate: "10" is no limit; write for instance 10/s, 10/s burst 20, 1000/h, or 5000 a day Europe/Berlin`, up, "--rate=10")
+	f(`--rate: "10" is not a limit; write for instance 10/s, 10/s burst 20, 1000/h, or 5000 a day Europe/Berlin`, up, "--rate=10")
 	f(`--rate: 0 is not above 0; write a number above 0`, up, "--rate=0/s")
 	f(`--rate: 10/day may mean two things; write 10/24h for tokens that come back all the time. Write 10 a day for all of them when a new day begins`, up, "--rate=10/day")
 	f(`--rate "10/s burst .5" has a burst of 0.5, which lets nothing through; write at least 1`, up, "--rate=10/s burst .5")
@@ -121,15 +121,15 @@ func TestRunRateMistakes(t *testing.T) {
 	f(`--burst 20: which of the 2 rates is it for? Write it there, as in --rate "10/s burst 20"`, up, "--rate=10/s", "--rate=100/h", "--burst=20")
 	f(`--burst 20: --rate "10/s burst 5" says a burst too; leave one of them out`, up, "--rate=10/s burst 5", "--burst=20")
 	f(`--burst 20: all of --rate "10 a day" comes back at once; leave --burst out`, up, "--rate=10 a day", "--burst=20")
-	f(`--by ip says whose a quota is, but there is none; write for instance --rate 10/s --by ip`, up, "--by=ip")
+	f(`--by ip says whose a quota is, but there is no quota; write for instance --rate 10/s --by ip`, up, "--by=ip")
 	f(`--by "X-User" is unknown; write header:NAME, as in header:X-User, or address, user or tenant`, up, "--rate=10/s", "--by=X-User")
-	f(`--by: "" is no header name; write letters, digits and dashes, such as header:X-Tenant`, up, "--rate=10/s", "--by=header:")
+	f(`--by: "" is not a header name; write letters, digits and dashes, such as header:X-Tenant`, up, "--rate=10/s", "--by=header:")
 	f(`--by header:A and --user header:B name two users; write --by user, or leave --user out`, up, "--rate=10/s", "--by=header:A", "--user=header:B")
 	f(`--by user: nothing says who the user is; write --by header:X-User, or --by address`, up, "--rate=10/s", "--by=user")
 	f(`--by tenant: nothing says who the tenant is; write --tenant header:X-Tenant beside it`, up, "--rate=10/s", "--by=tenant")
 	f(`--rate is given 9 times; at most 8 can hold together`, append([]string{up}, strings.Fields(strings.Repeat("--rate=1/s ", 9))...)...)
 	f("--limit 0 admits nothing; it is how many requests may be in progress at a time, at least 1. Leave it out to let the gateway find it\n"+
-		`--rate: "x" is no limit; write for instance 10/s, 10/s burst 20, 1000/h, or 5000 a day Europe/Berlin`+"\n"+
+		`--rate: "x" is not a limit; write for instance 10/s, 10/s burst 20, 1000/h, or 5000 a day Europe/Berlin`+"\n"+
 		`--by "me" is unknown; write header:NAME, as in header:X-User, or address, user or tenant`,
 		up, "--limit=0", "--rate=x", "--by=me")
 	f("--rate, --burst and --by are for running without a file; write a gate with a quota in a.yaml", "a.yaml", "--rate=10/s")

@@ -219,7 +219,7 @@ func setLevel(v *slog.LevelVar, cfg *config.Config) error {
 		name = "info"
 	}
 	if err := level.UnmarshalText([]byte(name)); err != nil {
-		return usage("log level %q is none of debug, info, warn, error", name)
+		return usage("log level %q is unknown; write debug, info, warn or error", name)
 	}
 	v.Set(level)
 	return nil

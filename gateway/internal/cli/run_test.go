@@ -84,20 +84,20 @@ func TestRunMistakes(t *testing.T) {
 	f(2, "--timeout -1s is in the past", up, "--timeout=-1s")
 	f(2, "set them in", "a.yaml", "--timeout=1s")
 	f(2, "set them under identity in a.yaml", "a.yaml", "--tenant=header:X-Tenant")
-	f(2, `--tenant: "X-Tenant" is no source; did you mean header:X-Tenant?`, up, "--tenant=X-Tenant")
-	f(2, `--tenant: "headr:X" is no source; did you mean header:?`, up, "--tenant=headr:X")
+	f(2, `--tenant: "X-Tenant" is not a source; did you mean header:X-Tenant?`, up, "--tenant=X-Tenant")
+	f(2, `--tenant: "headr:X" is not a source; did you mean header:?`, up, "--tenant=headr:X")
 	f(2, "--tenant: no route has the wildcard {db}", up, "--tenant=path:db")
-	f(2, "--priority: an address is no priority", up, "--priority=peer")
-	f(2, `--trusted-proxies: "10.0.0.1" is no network in CIDR notation; write 10.0.0.1/32`, up, "--trusted=10.0.0.1")
+	f(2, "--priority: an address is not a priority", up, "--priority=peer")
+	f(2, `--trusted-proxies: "10.0.0.1" is not a network in CIDR notation; write 10.0.0.1/32`, up, "--trusted=10.0.0.1")
 	f(2, "--limit 0 admits nothing; it is how many requests may be in progress at a time, at least 1. Leave it out to let the gateway find it\n"+
 		"--timeout -1s is in the past; it is how long clients wait for an answer, for instance 1s; leave it out if nobody knows\n"+
 		"listen address \"x\" has no port; write host:port, for instance 127.0.0.1:8080\n"+
-		`--tenant: "X-T" is no source; did you mean header:X-T? write header:NAME, path:NAME, address, cert:NAME or const:VALUE`+"\n"+
-		`--user: "" is no header name; write letters, digits and dashes, such as header:X-Tenant`,
+		`--tenant: "X-T" is not a source; did you mean header:X-T? write header:NAME, path:NAME, address, cert:NAME or const:VALUE`+"\n"+
+		`--user: "" is not a header name; write letters, digits and dashes, such as header:X-Tenant`,
 		up, "--limit=0", "--timeout=-1s", "--listen=x", "--tenant=X-T", "--user=header:")
-	f(2, "is no http, https, h2c or unix URL", "--upstream=127.0.0.1:3000")
+	f(2, "is not an http, https, h2c or unix URL", "--upstream=127.0.0.1:3000")
 	f(2, "has no port", up, "--listen=localhost")
-	f(2, "none of debug, info, warn, error", up, "--log-level=loud", "--listen=127.0.0.1:0", "--admin=off")
+	f(2, `log level "loud" is unknown; write debug, info, warn or error`, up, "--log-level=loud", "--listen=127.0.0.1:0", "--admin=off")
 	f(2, "given twice", "a.yaml", "--config=b.yaml")
 	f(2, "set them in", "a.yaml", "--limit=3")
 	f(2, "set them in", "a.yaml", "--timeout=0")
@@ -109,7 +109,7 @@ func TestRunMistakes(t *testing.T) {
 	f(2, "--limit needs a value: requests in progress at a time", up, "--limit")
 	f(2, `--timeout "5": 5 has no unit; write 5ms, 5s or 5m; see weir run --help`, up, "--timeout", "5")
 	f(2, `--timeout "1 s": "1 s" has a space; write 1s`, up, "--timeout=1 s")
-	f(2, `--timeout "soon": "soon" is no duration`, up, "--timeout=soon")
+	f(2, `--timeout "soon": "soon" is not a duration`, up, "--timeout=soon")
 	f(2, "--timeout 0s says that nobody waits", up, "--timeout=0s")
 	f(2, "both connect to 127.0.0.1:8090; choose another port", up, "--listen=127.0.0.1:8090")
 	f(2, "both connect to 127.0.0.1:9; choose another port", up, "--listen=127.0.0.1:9", "--admin=127.0.0.1:9")

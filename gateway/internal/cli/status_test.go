@@ -163,7 +163,7 @@ func TestStatusFaults(t *testing.T) {
 		}
 	}
 	f("no gateway answers at 127.0.0.1:1", "127.0.0.1:1")
-	f("is no address", "%")
+	f("is not an address", "%")
 	f("--top -1: must be at least 0", "127.0.0.1:1", "--top", "-1")
 	f("404 Not Found; is it the admin listener", answering(t, http.StatusNotFound, ""))
 	f("does not answer as a gateway does", answering(t, http.StatusOK, "hello"))

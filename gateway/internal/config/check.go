@@ -239,7 +239,7 @@ func unreadable(file string) string {
 	case err != nil:
 		return fmt.Sprintf("%s cannot be read: %v", quote(file), err)
 	case !info.Mode().IsRegular():
-		return fmt.Sprintf("%s is no plain file", quote(file))
+		return fmt.Sprintf("%s is not a regular file", quote(file))
 	case info.Size() > MaxSize:
 		return fmt.Sprintf("%s is larger than %d bytes", quote(file), MaxSize)
 	}
@@ -293,7 +293,7 @@ func (m *meaning) healthCheck(path fault.Path, h *HealthCheck) {
 		return
 	}
 	if u, err := url.Parse(h.Path); err != nil || !strings.HasPrefix(h.Path, "/") || u.Host != "" || u.Fragment != "" {
-		m.report(path.At("path"), "write a path such as /healthz", "%s is no path", quote(h.Path))
+		m.report(path.At("path"), "write a path such as /healthz", "%s is not a path", quote(h.Path))
 	}
 	switch {
 	case h.Timeout <= h.Interval:
@@ -369,7 +369,7 @@ func (m *meaning) state() {
 	if info, err := os.Stat(filepath.Dir(m.State.File)); err != nil || !info.IsDir() {
 		m.report(fault.Path{"state", "file"}, "create the directory, or name a file in one that exists", "there is no directory %s", quote(filepath.Dir(m.State.File)))
 	} else if info, err := os.Stat(m.State.File); err == nil && !info.Mode().IsRegular() {
-		m.report(fault.Path{"state", "file"}, "name a file", "%s is no plain file", quote(m.State.File))
+		m.report(fault.Path{"state", "file"}, "name a file", "%s is not a regular file", quote(m.State.File))
 	}
 }
 
@@ -389,7 +389,7 @@ func (m *meaning) accessLog() {
 	if info, err := os.Stat(filepath.Dir(a.To)); err != nil || !info.IsDir() {
 		m.report(path, "create the directory, or name a file in one that exists", "there is no directory %s", quote(filepath.Dir(a.To)))
 	} else if info, err := os.Stat(a.To); err == nil && !info.Mode().IsRegular() {
-		m.report(path, "name a file", "%s is no plain file", quote(a.To))
+		m.report(path, "name a file", "%s is not a regular file", quote(a.To))
 	}
 }
 
@@ -402,7 +402,7 @@ func (m *meaning) tracing() {
 	u, err := url.Parse(m.Tracing.Endpoint)
 	switch {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
-		m.report(path, "write for instance http://127.0.0.1:4318", "%s is no http or https URL", quote(m.Tracing.Endpoint))
+		m.report(path, "write for instance http://127.0.0.1:4318", "%s is not an http or https URL", quote(m.Tracing.Endpoint))
 	case u.User != nil:
 		m.report(path, "put them into OTEL_EXPORTER_OTLP_HEADERS", "a URL in this file is no place for credentials")
 	}
@@ -435,7 +435,7 @@ func checkAddress(address string) error {
 	}
 	host, port := address[:i], address[i+1:]
 	if words := strings.Fields(port); host == "*" && len(words) > 0 {
-		return fault.New(fmt.Sprintf("%q begins with *, which is no host", address), fmt.Sprintf("write :%s for all interfaces", words[0]))
+		return fault.New(fmt.Sprintf("%q begins with *, which is not a host", address), fmt.Sprintf("write :%s for all interfaces", words[0]))
 	}
 	if _, rest, ok := strings.Cut(address, "://"); ok {
 		instead := "write only host:port, for instance " + DefaultListen
@@ -448,10 +448,10 @@ func checkAddress(address string) error {
 		return fault.New(fmt.Sprintf("%q has an IPv6 host without brackets", address), "write [::1]:8080")
 	}
 	if strings.ContainsAny(host, " \t/@?#") {
-		return fault.New(fmt.Sprintf("%q begins with %q, which is no host", address, host), fmt.Sprintf("write host:port, for instance %s", DefaultListen))
+		return fault.New(fmt.Sprintf("%q begins with %q, which is not a host", address, host), fmt.Sprintf("write host:port, for instance %s", DefaultListen))
 	}
 	if !isPort(port) {
-		return fault.New(fmt.Sprintf("%q has the port %q, which is no number from 0 to 65535", address, port), fmt.Sprintf("write host:port, for instance %s", DefaultListen))
+		return fault.New(fmt.Sprintf("%q has the port %q, which is not a number from 0 to 65535", address, port), fmt.Sprintf("write host:port, for instance %s", DefaultListen))
 	}
 	return nil
 }
@@ -524,7 +524,7 @@ func ParseCAs(data []byte) ([]*x509.Certificate, error) {
 		block, rest := pem.Decode(data)
 		switch {
 		case block == nil && bytes.Contains(rest, []byte("-----BEGIN")):
-			return nil, fmt.Errorf("after %d certificates there is a block that is no PEM", len(certs))
+			return nil, fmt.Errorf("after %d certificates there is a block that is not PEM", len(certs))
 		case block == nil && len(certs) == 0:
 			return nil, errors.New("there is no certificate in it")
 		case block == nil:

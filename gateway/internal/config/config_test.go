@@ -563,16 +563,16 @@ func connections(text string) (config.Connections, error) {
 
 func TestConnectionFaults(t *testing.T) {
 	for text, want := range map[string]string{
-		"rate: .nan":                     `rate: ".nan" is no number; write a number`,
-		"rate: .inf":                     `rate: ".inf" is no number; write a number`,
+		"rate: .nan":                     `rate: ".nan" is not a number; write a number`,
+		"rate: .inf":                     `rate: ".inf" is not a number; write a number`,
 		"rate: 1e300":                    "rate: is 1e+300, too large; write at most 1000000",
 		"rate: -1":                       "rate: is -1, too small; write at least 0",
-		"rate_per_address: 5/s":          `rate_per_address: "5/s" is no number; write a number`,
+		"rate_per_address: 5/s":          `rate_per_address: "5/s" is not a number; write a number`,
 		"per_address: -2":                "per_address: is -2, too small; write at least -1",
-		"per_address: 1.5":               `per_address: "1.5" is no whole number; write a whole number, such as 100`,
+		"per_address: 1.5":               `per_address: "1.5" is not a whole number; write a whole number, such as 100`,
 		"mode: watch":                    `mode: "watch" is not known; write one of enforce, observe, off`,
 		"addresses: 0":                   "addresses: is 0, too small; write at least 1",
-		"exempt: [10.0.0.1]":             `exempt[0]: "10.0.0.1" is no network in CIDR notation; write 10.0.0.1/32`,
+		"exempt: [10.0.0.1]":             `exempt[0]: "10.0.0.1" is not a network in CIDR notation; write 10.0.0.1/32`,
 		"exempt: [fd00::/8, 10.0.0.1/8]": "exempt[1]: 10.0.0.1/8 has bits set beyond its 8; write 10.0.0.0/8, or 10.0.0.1/32 for the one address",
 	} {
 		if _, err := connections(text); err == nil || !strings.HasSuffix(err.Error(), "listeners[0].connections."+want) {
@@ -635,7 +635,7 @@ func TestClientCAFaults(t *testing.T) {
 		"client_ca: empty.pem":   "client_ca: cannot be used: there is no certificate in it" + remedy,
 		"client_ca: text.pem":    "client_ca: cannot be used: there is no certificate in it" + remedy,
 		"client_ca: broken.pem":  "client_ca: cannot be used: certificate 1: x509:",
-		"client_ca: half.pem":    "client_ca: cannot be used: after 0 certificates there is a block that is no PEM" + remedy,
+		"client_ca: half.pem":    "client_ca: cannot be used: after 0 certificates there is a block that is not PEM" + remedy,
 		"client_ca: private.pem": `client_ca: cannot be used: there is a "PRIVATE KEY" in it` + remedy,
 		"client_auth: optional":  "client_auth: asks for certificates, but no client_ca says whose; write client_ca",
 		"client_auth: maybe":     "client_auth: \"maybe\" is not known; write one of require, optional",
@@ -816,9 +816,9 @@ func parseAll(text []byte) (*policy.Policy, error) {
 // to write; never a limit that holds nobody.
 func TestBadQuotaNumbers(t *testing.T) {
 	rates := map[string]string{
-		"0/s": "not above 0", "-1/s": "not above 0", "NaN/s": "is no number", "Inf/s": "is no number", "1e300/s": "out of range", "1e-300/s": "out of range",
-		"0x10/s": "is no number", "1e400/s": "is no number", "10/s burst 0": "not above 0", "10/s burst -1": "not above 0", "10/s burst NaN": "is no number",
-		"10/s burst 1e300": "out of range", "10/s burst .5": "lets nothing through", "0 a day": "not above 0", "NaN a day": "is no number", "": "", "10": "is no limit",
+		"0/s": "not above 0", "-1/s": "not above 0", "NaN/s": "is not a number", "Inf/s": "is not a number", "1e300/s": "out of range", "1e-300/s": "out of range",
+		"0x10/s": "is not a number", "1e400/s": "is not a number", "10/s burst 0": "not above 0", "10/s burst -1": "not above 0", "10/s burst NaN": "is not a number",
+		"10/s burst 1e300": "out of range", "10/s burst .5": "lets nothing through", "0 a day": "not above 0", "NaN a day": "is not a number", "": "", "10": "is not a limit",
 	}
 	for rate, want := range rates {
 		for where, quota := range map[string]string{
@@ -833,15 +833,15 @@ func TestBadQuotaNumbers(t *testing.T) {
 		}
 	}
 	for burst, want := range map[string]string{
-		"-1": "too small", ".5": "a burst of at least 1", ".nan": "is no number", ".inf": "is no number", "1e300": "too large", "2e15": "too large", "ten": "is no number",
+		"-1": "too small", ".5": "a burst of at least 1", ".nan": "is not a number", ".inf": "is not a number", "1e300": "too large", "2e15": "too large", "ten": "is not a number",
 	} {
 		if _, err := parseAll(quotaFile("rate: 10/s, burst: "+burst, "timeout: 1s")); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("burst %s: %v, want %q", burst, err, want)
 		}
 	}
 	for cost, want := range map[string]string{
-		"-1": "too small", "1.5": "is no whole number", "9223372036854775808": "is no whole number", "99999999999999999999999": "is no whole number", "2000000000000000": "too large",
-		"1e300": "is no whole number", ".nan": "is no whole number", "many": "is no whole number",
+		"-1": "too small", "1.5": "is not a whole number", "9223372036854775808": "is not a whole number", "99999999999999999999999": "is not a whole number", "2000000000000000": "too large",
+		"1e300": "is not a whole number", ".nan": "is not a whole number", "many": "is not a whole number",
 	} {
 		if _, err := parseAll(quotaFile("rate: 10/s", "cost: "+cost)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("cost %s: %v, want %q", cost, err, want)

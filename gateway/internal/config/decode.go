@@ -162,7 +162,7 @@ func badText(data []byte) (line, col int, what string) {
 		r, size := utf8.DecodeRune(data[i:])
 		switch {
 		case r == utf8.RuneError && size == 1:
-			return line, col, fmt.Sprintf("byte %#02x is no UTF-8 text", data[i])
+			return line, col, fmt.Sprintf("byte %#02x is not UTF-8 text", data[i])
 		case r < ' ' && r != '\t' && r != '\n' && r != '\r' || r >= 0x7f && r < 0xa0 && r != nextLine:
 			return line, col, fmt.Sprintf("control character %#02x in the text", r)
 		case r == byteOrderMark && i > 0 || r == 0xfffe || r == 0xffff:
@@ -244,7 +244,7 @@ func explain(text string, err error) (at fault.Place, problem, instead string) {
 	case strings.HasPrefix(message, "found character that cannot start any token"):
 		return at, "a text begins with a character that YAML keeps for itself", "put the text in quotes"
 	default:
-		return at, "is no valid YAML: " + message, "check this line and the one before it. Each is written name: value, with the same indent as its neighbours"
+		return at, "is not valid YAML: " + message, "check this line and the one before it. Each is written name: value, with the same indent as its neighbours"
 	}
 }
 
@@ -334,7 +334,7 @@ func (t *tree) member(at fault.Path, group *setting.Node, key, value *yaml.Node,
 	t.values--
 	switch {
 	case key.Kind != yaml.ScalarNode:
-		t.fail(key, at, "the key is no plain name", "write name: value")
+		t.fail(key, at, "the key is not a plain name", "write name: value")
 	case key.ShortTag() == "!!merge":
 		t.fail(key, at, "merge keys (<<) are not supported", "write the fields out, or use an alias for a whole value")
 	default:

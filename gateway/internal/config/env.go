@@ -127,7 +127,7 @@ func (e *environment) value(inside string, closed bool) (value, problem, instead
 	case !set:
 		return "", fmt.Sprintf("the environment has no variable %s", setting.Clip(name)), "set it, or write ${" + setting.Clip(name) + ":-default}"
 	case !utf8.ValidString(value) || strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r == 0x7f }):
-		return "", fmt.Sprintf("the variable %s has characters that are no plain text, such as the end of a line", setting.Clip(name)), "set it to one line of text"
+		return "", fmt.Sprintf("the variable %s has characters that are not plain text, such as the end of a line", setting.Clip(name)), "set it to one line of text"
 	}
 	if e.left -= len(value); e.left < 0 {
 		return "", fmt.Sprintf("variables put more than %d bytes into the file", MaxSize), "use fewer, or shorter ones"

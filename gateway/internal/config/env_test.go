@@ -60,7 +60,7 @@ func TestEnvironmentFaults(t *testing.T) {
 		"${}":                                   "${} names no variable; write ${NAME}, or ${NAME:-default}",
 		"${WEIR_TEST_NONE":                      "a ${ has no }",
 		"${A:-${B}}":                            "a variable stands inside another",
-		"${WEIR_TEST_LINES}":                    "no plain text, such as the end of a line",
+		"${WEIR_TEST_LINES}":                    "not plain text, such as the end of a line",
 		strings.Repeat("${WEIR_TEST_LONG}", 11): "put more than 1048576 bytes into the file",
 	} {
 		_, err := Parse("env.yaml", fmt.Appendf(nil, withEnv+"nonsense: 1\n", "http://h", "'"+value+"'"))

@@ -23,7 +23,7 @@ routes:
 `))
 	fmt.Println(err)
 	// Output:
-	// weir.yaml:4:15: upstreams.app.targets[0]: "127.0.0.1:3000" is no http, https, h2c or unix URL; write http://127.0.0.1:3000
+	// weir.yaml:4:15: upstreams.app.targets[0]: "127.0.0.1:3000" is not an http, https, h2c or unix URL; write http://127.0.0.1:3000
 	// weir.yaml:7:36: gates.api.limit.min: 50 is above max (10); write a min that is not above max, or a higher max
 	// weir.yaml:7:57: gates.api.limit.window: 1 has no unit; write 1ms, 1s or 1m
 	// weir.yaml:10:13: routes[0].gates[0]: there is no gate "apo"; did you mean api?

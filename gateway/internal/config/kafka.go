@@ -137,7 +137,7 @@ func (n *KafkaNodes) ports() (first, last int, err error) {
 	b, errB := strconv.ParseUint(strings.TrimSpace(to), 10, 16)
 	switch {
 	case !ok || errA != nil || errB != nil || a == 0:
-		return 0, 0, fault.New(fmt.Sprintf("%s is no range of ports", quote(n.Ports)), form)
+		return 0, 0, fault.New(fmt.Sprintf("%s is not a range of ports", quote(n.Ports)), form)
 	case b < a:
 		return 0, 0, fault.New(fmt.Sprintf("%d-%d ends before it begins", a, b), form)
 	case b-a >= mostNodePorts:
@@ -315,7 +315,7 @@ func (m *meaning) kafkaListen(path fault.Path, k *Kafka) {
 	}
 	if at := path.At("nodes", "advertise"); !m.Wrong(at) {
 		if _, err := netip.ParseAddr(n.Advertise); err != nil && !hostName.MatchString(n.Advertise) {
-			m.report(at, "write the name or the address of this machine, as clients know it, such as kafka.example.org", "%s is no host", quote(n.Advertise))
+			m.report(at, "write the name or the address of this machine, as clients know it, such as kafka.example.org", "%s is not a host", quote(n.Advertise))
 		} else if addr, err := netip.ParseAddr(n.Advertise); err == nil && addr.IsUnspecified() {
 			m.report(at, "write the address by which clients reach this machine", "%s is all interfaces, and clients cannot connect to that", n.Advertise)
 		}

@@ -133,7 +133,7 @@ routes: [{match: [/], gates: [api], upstream: app}]
 		`weir.yaml:6:`, `kafka.main.sasl.mechanism: `,
 		`weir.yaml:9:`, `kafka.other.sasl: there is no password; write password_file, or password_env`,
 		`weir.yaml:11:`, `signals.none.cluster: no cluster is named`, `signals.none.group: no consumer group is named`, `signals.none.topics: no topic is named`,
-		`weir.yaml:12:`, `signals.wrong.cluster: there is no cluster "maim"; write main`, `signals.wrong.topics[1]: "b c" is no name of a topic`,
+		`weir.yaml:12:`, `signals.wrong.cluster: there is no cluster "maim"; write main`, `signals.wrong.topics[1]: "b c" is not a name of a topic`,
 		`signals.wrong.topics[2]: "a" is in the list already`, `signals.wrong.take: `,
 		`weir.yaml:13:`, `signals.memory.group: means nothing to a signal that reads memory`,
 	} {
@@ -389,7 +389,7 @@ kafka:
 		`weir.yaml:12:`, `kafka.first.nodes.ports: port 9101 of 9100-9199 is taken by kafka.first.listen.address on line 11; `,
 		`weir.yaml:16:`, `kafka.second.nodes.advertise: is missing; add advertise: kafka.example.org`,
 		`weir.yaml:20:`, `kafka.third.nodes.ports: 9199-9100 ends before it begins; write first-last, for instance 9100-9199`,
-		`kafka.third.nodes.advertise: "kafka.example.org:9092" is no host; `,
+		`kafka.third.nodes.advertise: "kafka.example.org:9092" is not a host; `,
 		`weir.yaml:24:`, `kafka.fourth.nodes.ports: 1000-60000 is 59001 ports, and at most 1000 may be for nodes`,
 		`kafka.fourth.nodes.advertise: 0.0.0.0 is all interfaces, and clients cannot connect to that`,
 		`weir.yaml:28:`, `kafka.fifth.nodes.ports: port 8090 of 8000-8099 is taken by admin.address, where that is the default`,

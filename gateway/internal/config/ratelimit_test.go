@@ -69,7 +69,7 @@ func TestRateLimitFiles(t *testing.T) {
 	}
 	for _, want := range []string{
 		"weir.yaml:3:", "gates.a: the files of rate_limit_service have a domain of this name", "files[2]: cannot be read", "debt[0]: there is no domain \"c\"",
-		"rate_limit_service.store: there is no store \"shared\"", "more/b.yml:3:", "\"eon\" is no unit", "more/b.yml:4:", "kye: there is no such field; write key",
+		"rate_limit_service.store: there is no store \"shared\"", "more/b.yml:3:", "\"eon\" is not a unit", "more/b.yml:4:", "kye: there is no such field; write key",
 		"more/empty.yaml:1:1: the file says nothing; write domain: and descriptors:",
 	} {
 		if !strings.Contains(err.Error(), want) {
@@ -107,7 +107,7 @@ func TestRateLimitWithoutLimits(t *testing.T) {
 		{"[ext_proc]", "rate_limit_service: {files: [bare.yaml]}\n", "", ""},
 		{"[ratelimit]", "rate_limit_service: {files: [gone.yaml]}\n", "weir.yaml:3:30: rate_limit_service.files[0]: cannot be read", ""},
 		{"[ratelimit]", "rate_limit_service: {flies: [five.yaml]}\n", "weir.yaml:3:22: rate_limit_service.flies: there is no such field", ""},
-		{"[ratelimit]", "gates: {api: {quota: {rules: [{descriptor: 7, rate: often}]}}}\n", "rate: \"often\" is no limit", ""},
+		{"[ratelimit]", "gates: {api: {quota: {rules: [{descriptor: 7, rate: often}]}}}\n", "rate: \"often\" is not a limit", ""},
 	} {
 		cfg, err := config.Parse(filepath.Join(dir, "weir.yaml"), []byte("routes: [{match: [/]}]\nlisteners: [{address: \"127.0.0.1:8091\", serve: "+tt.serve+"}]\n"+tt.text))
 		switch {

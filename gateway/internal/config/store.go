@@ -114,7 +114,7 @@ func (m *meaning) stores() {
 		}
 		m.secret(path, &s.Secret)
 		if strings.ContainsAny(s.Prefix, "{}") || len(s.Prefix) > 128 {
-			m.report(path.At("prefix"), "write at most 128 bytes without { and }, which say by what a cluster places a key", "%s is no prefix for keys", quote(s.Prefix))
+			m.report(path.At("prefix"), "write at most 128 bytes without { and }, which say by what a cluster places a key", "%s is not a prefix for keys", quote(s.Prefix))
 		}
 		if s.Sentinel != nil {
 			m.secret(path.At("sentinel"), &s.Sentinel.Secret)
@@ -149,9 +149,9 @@ func checkStore(text string) error {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil:
-		return fault.New("is no URL", forms)
+		return fault.New("is not a URL", forms)
 	case !slices.Contains(storeSchemes, u.Scheme):
-		return fault.New(fmt.Sprintf("%q is no scheme of a store", u.Scheme), forms)
+		return fault.New(fmt.Sprintf("%q is not a scheme of a store", u.Scheme), forms)
 	}
 	if _, has := u.User.Password(); has || u.Query().Has("password") {
 		return fault.New("carries a password, and a configuration is read by many", "leave it out and write password_file, or password_env")

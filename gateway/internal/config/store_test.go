@@ -84,13 +84,13 @@ func TestStoreFaults(t *testing.T) {
 		`weir.yaml:2:42: gates.api.quota.store: there is no store "shard"; did you mean shared?`,
 		"weir.yaml:6:19: stores.shared.redis: carries a password, and a configuration is read by many; leave it out and write password_file",
 		"stores.query.redis: carries a password",
-		`stores.http.redis: "http" is no scheme of a store; write for instance redis://`,
-		"stores.broken.redis: is no URL; write",
+		`stores.http.redis: "http" is not a scheme of a store; write for instance redis://`,
+		"stores.broken.redis: is not a URL; write",
 		"stores.nowhere.redis: names no server; write",
 		"stores.socket.redis: names no server; write",
 		"stores.both.password_file: there is a password_env too; leave one",
 		"stores.gone.password_file: there is no file",
-		`stores.braces.prefix: "{a}" is no prefix`,
+		`stores.braces.prefix: "{a}" is not a prefix`,
 		"stores.plain.tls: means nothing without TLS, and the URL does not ask for it; write redis: rediss:",
 		"stores.half.tls: has one of cert and key without the other",
 		"stores.slow.timeout: is 1h0m0s, too large; write at most 10s",
@@ -129,9 +129,9 @@ routes: [{match: [/], gates: [api, tenants], upstream: app}]
 `))
 	for _, want := range []string{
 		"weir.yaml:6:13: gates.api.quota.rate: 10/day may mean two things; write 10/24h for tokens that come back all the time. Write 10 a day",
-		`weir.yaml:7:12: gates.api.quota.by[0]: "usr" is no part of an identity; did you mean user?`,
+		`weir.yaml:7:12: gates.api.quota.by[0]: "usr" is not a part of an identity; did you mean user?`,
 		"weir.yaml:9:11: gates.api.quota.rules[0]: gives no limit; write rate: 10/s, exempt: true or blocked: true",
-		`weir.yaml:11:25: gates.api.quota.rules[1].limits[1]: "x" is no number`,
+		`weir.yaml:11:25: gates.api.quota.rules[1].limits[1]: "x" is not a number`,
 		`weir.yaml:13:19: gates.tenants.quota.rate: "10" is a number, not a text; write a limit such as 10/s`,
 		"weir.yaml:13:27: gates.tenants.quota.by: is the text \"tenant\"; write a list: [tenant]",
 	} {

@@ -27,7 +27,7 @@ func checkTarget(target string) error {
 	case err == nil && u.Scheme == "unix":
 		return checkSocket(u)
 	case err != nil || !slices.Contains([]string{"http", "https", "h2c"}, u.Scheme):
-		return fault.New(fmt.Sprintf("%s is no http, https, h2c or unix URL", quote(target)), "write "+targetMeant(target))
+		return fault.New(fmt.Sprintf("%s is not an http, https, h2c or unix URL", quote(target)), "write "+targetMeant(target))
 	case u.Host == "" || u.Hostname() == "":
 		return fault.New(fmt.Sprintf("%s names no host", quote(target)), "write "+targetMeant(target))
 	case u.Hostname() == "unix":

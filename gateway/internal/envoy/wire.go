@@ -59,7 +59,7 @@ type attributes struct {
 	uri, dns string // of the client's certificate
 }
 
-var errWire = errors.New("the message is no ProcessingRequest")
+var errWire = errors.New("the message is not a ProcessingRequest")
 
 // mostFields bounds the headers or trailers of a message. Envoy's own bound is 100 by default.
 const mostFields = 1000

@@ -77,7 +77,7 @@ func (l *delays) add(d Delay, now time.Time) {
 	}
 	l.mu.Unlock()
 	if begins {
-		l.log.Warn("a quota begins to delay", append(d.attrs(), "wait", d.Wait.Round(time.Millisecond).String())...)
+		l.log.Warn("a quota begins to delay clients", append(d.attrs(), "wait", d.Wait.Round(time.Millisecond).String())...)
 	}
 }
 
@@ -98,10 +98,10 @@ func (l *delays) tick(now time.Time) {
 	l.mu.Unlock()
 	slices.SortFunc(ended, func(a, b *delay) int { return a.since.Compare(b.since) })
 	for _, b := range ended {
-		l.log.Info("a quota delays no more", append(b.last.attrs(), "times", b.times, "longest_wait", b.longest.Round(time.Millisecond).String(),
+		l.log.Info("a quota no longer delays clients", append(b.last.attrs(), "times", b.times, "longest_wait", b.longest.Round(time.Millisecond).String(),
 			"for", b.until.Sub(b.since).Round(time.Second).String())...)
 	}
 	if unnamed > 0 {
-		l.log.Warn("too many buckets began to delay for a line each; the delays of the rest are counted", "delays_since_the_last_line", unnamed)
+		l.log.Warn("more buckets began to delay clients than get a line each; those of the rest are only counted", "delays_since_the_last_line", unnamed)
 	}
 }

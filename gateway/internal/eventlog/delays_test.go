@@ -20,7 +20,7 @@ func TestDelays(t *testing.T) {
 		l.tick(now)
 	}
 	const about = "cluster=orders quota=produce gate=in rule=\"user=*\" bucket=\"in/user=alice\" user=alice client=app "
-	if text := out.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, `level=WARN msg="a quota begins to delay" `+about+"wait=1.5s\n") {
+	if text := out.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, `level=WARN msg="a quota begins to delay clients" `+about+"wait=1.5s\n") {
 		t.Fatalf("%s", text)
 	}
 	alice.Wait = 4 * time.Second
@@ -31,7 +31,7 @@ func TestDelays(t *testing.T) {
 	}
 	l.tick(now.Add(4*time.Second + endAfter))
 	l.tick(now.Add(time.Hour))
-	if text := out.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, `level=INFO msg="a quota delays no more" `+about+"times=31 longest_wait=4s for=34s\n") {
+	if text := out.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, `level=INFO msg="a quota no longer delays clients" `+about+"times=31 longest_wait=4s for=34s\n") {
 		t.Fatalf("%s", text)
 	}
 	l.add(alice, now.Add(time.Hour))

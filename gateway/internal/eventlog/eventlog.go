@@ -291,12 +291,12 @@ func (l *Log) AuthorityExpired(listener, subject string) {
 
 // Leaked is a weir.Hooks.Leaked.
 func (l *Log) Leaked(gate, site string) {
-	l.log.Error("a permit was dropped and never given back; this is a bug of the gateway", "gate", gate, "site", site)
+	l.log.Error("a permit was dropped and never given back; this is a bug of the gateway, please report it", "gate", gate, "site", site)
 }
 
 // Faulty is a weir.Hooks.Faulty. A gate reports the first fault only.
 func (l *Log) Faulty(gate, problem string) {
-	l.log.Error("the controller of a gate failed; the gate keeps its limit, and further failures are only counted", "gate", gate, "problem", problem)
+	l.log.Error("the controller of a gate failed; the gate keeps its limit. Further failures are only counted, in weir_gate_controller_faults_total", "gate", gate, "problem", problem)
 }
 
 // SignalTrouble is a signal.Hooks.Trouble, which is called once for each kind of trouble.
@@ -328,7 +328,7 @@ func (c serverErrors) Write(line []byte) (int, error) {
 	text := string(bytes.TrimSpace(line))
 	switch {
 	case bytes.Contains(line, []byte("panic serving")):
-		c.log.Error("the gateway panicked while serving a request; this is a bug", "error", text)
+		c.log.Error("the gateway panicked while serving a request; this is a bug, please report it", "error", text)
 	case bytes.Contains(line, []byte(syscall.EMFILE.Error())):
 		// net/http waits longer and longer between tries, up to a second.
 		c.log.Warn("no file descriptor is left for new connections: raise the limit of the process (ulimit -n) or lower max_connections", "error", text)

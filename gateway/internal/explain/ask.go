@@ -67,7 +67,7 @@ func Parse(v url.Values) (a Ask, err error) {
 			*p = values[0]
 		case name == "cost":
 			if a.Cost, err = strconv.ParseInt(values[0], 10, 64); err != nil {
-				return a, fmt.Errorf("cost %q is no whole number", values[0])
+				return a, fmt.Errorf("cost %q is not a whole number", values[0])
 			}
 		default:
 			return a, fmt.Errorf("%q says nothing about a request; write path, method, host, from, header, user, client, tenant, priority, cost, descriptor, domain, kafka, api or version", name)
@@ -90,24 +90,24 @@ func (a *Ask) request() (*http.Request, error) {
 	method, path, from := cmp.Or(a.Method, http.MethodGet), cmp.Or(a.Path, "/"), cmp.Or(a.From, "127.0.0.1")
 	addr, err := netip.ParseAddr(from)
 	if err != nil {
-		return nil, fmt.Errorf("from %q is no address; write for instance 192.0.2.7", from)
+		return nil, fmt.Errorf("from %q is not an address; write for instance 192.0.2.7", from)
 	}
 	if !strings.HasPrefix(path, "/") {
 		return nil, fmt.Errorf("path %q does not begin with /; write /%s", path, path)
 	}
 	u, err := url.ParseRequestURI(path)
 	if err != nil || strings.ContainsFunc(path, func(c rune) bool { return c <= ' ' || c == 0x7f }) {
-		return nil, fmt.Errorf("path %q is none that a request can have; escape what is not printable, and spaces as %%20", path)
+		return nil, fmt.Errorf("path %q cannot be the path of a request; escape what is not printable, and spaces as %%20", path)
 	}
 	r, err := http.NewRequest(strings.ToUpper(method), "/", nil)
 	if err != nil {
-		return nil, fmt.Errorf("method %q is none; write for instance GET", method)
+		return nil, fmt.Errorf("method %q is not one of HTTP; write for instance GET", method)
 	}
 	r.URL, r.Host, r.RemoteAddr = u, a.Host, netip.AddrPortFrom(addr, 1).String()
 	for _, line := range a.Header {
 		name, value, ok := strings.Cut(line, ":")
 		if name = textproto.TrimString(name); !ok || name == "" {
-			return nil, fmt.Errorf("header %q is none; write it as in %q", line, "X-User: alice")
+			return nil, fmt.Errorf("header %q has no value; write it as in %q", line, "X-User: alice")
 		}
 		r.Header.Add(name, textproto.TrimString(value))
 	}
@@ -120,7 +120,7 @@ func (a *Ask) override(w *weir.Work) error {
 	if a.Priority != "" {
 		p, ok := weir.ParsePriority(a.Priority)
 		if !ok {
-			return fmt.Errorf("priority %q is none; write background, normal, high or critical", a.Priority)
+			return fmt.Errorf("priority %q is unknown; write background, normal, high or critical", a.Priority)
 		}
 		w.Priority = p
 	}

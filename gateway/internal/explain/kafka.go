@@ -116,7 +116,7 @@ func (v *View) cluster(name string) (q config.KafkaQuotas, err error) {
 	case name == "":
 		return q, fmt.Errorf("kafka names no cluster; write one of those in the file: %s", list(known))
 	case !slices.Contains(known, name):
-		return q, fmt.Errorf("kafka %q is no cluster that clients reach through this gateway; those are: %s", name, list(known))
+		return q, fmt.Errorf("kafka %q is not a cluster that clients reach through this gateway; those are: %s", name, list(known))
 	}
 	return v.Config.Kafka[name].Quotas, nil
 }
@@ -132,7 +132,7 @@ func (v *View) kafkaAsk(ask Ask) (k *kafkaAsk, err error) {
 	}
 	ok := false
 	if k.api, ok = kafka.APIOf(ask.API); !ok {
-		return nil, fmt.Errorf("api %q is none that clients are offered; write it as Kafka does, such as Produce, Fetch or CreateTopics", ask.API)
+		return nil, fmt.Errorf("api %q is not offered to clients; write it as Kafka does, such as Produce, Fetch or CreateTopics", ask.API)
 	}
 	k.Kafka = Kafka{Cluster: ask.Kafka, API: k.api.Name, Version: k.api.Last}
 	if ask.Version != "" {

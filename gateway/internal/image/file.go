@@ -119,7 +119,7 @@ func (p *plan) healthcheck(rest string) error {
 		return err
 	}
 	if flags.NArg() > 0 {
-		return fmt.Errorf("%s is no option", flags.Arg(0))
+		return fmt.Errorf("%s is not an option", flags.Arg(0))
 	}
 	args, err := command(program)
 	h.Test = append([]string{"CMD"}, args...)

@@ -55,7 +55,7 @@ func TestContainerfileFaults(t *testing.T) {
 		{`LABEL title="a b"`, ":2: LABEL: title=\"a: want KEY=VALUE"},
 		{"HEALTHCHECK NONE", ":2: HEALTHCHECK: want CMD"},
 		{`HEALTHCHECK --retries=3 CMD ["/weir"]`, ":2: HEALTHCHECK: flag provided but not defined: -retries"},
-		{`HEALTHCHECK soon CMD ["/weir"]`, ":2: HEALTHCHECK: soon is no option"},
+		{`HEALTHCHECK soon CMD ["/weir"]`, ":2: HEALTHCHECK: soon is not an option"},
 		{"", "there is no ENTRYPOINT"},
 	} {
 		if _, err := parse("f", "FROM scratch\n"+tt.line+"\n"); err == nil || !strings.HasPrefix(err.Error(), "f"+tt.want) && !strings.HasSuffix(err.Error(), tt.want) {

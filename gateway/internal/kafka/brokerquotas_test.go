@@ -57,7 +57,7 @@ func TestBothHold(t *testing.T) {
 	}
 	look("", map[string]int{produceRate: 0, fetchRate: 0})
 	alterBy(alter("user=a", set(produceRate, 10), set("request_percentage", 5)))
-	look(`brokers have quotas of their own for what is counted here, and both hold; weir kafka import takes them over" cluster=orders producer_byte_rate=1 first="user=\"a\""`,
+	look(`brokers have quotas of their own for what is counted here, so clients must keep both; weir kafka import takes them over" cluster=orders producer_byte_rate=1 first="user=\"a\""`,
 		map[string]int{produceRate: 1, fetchRate: 0})
 	alterBy(alter("user=b", set(produceRate, 10), set(fetchRate, 5)))
 	look("consumer_byte_rate=1 producer_byte_rate=2", map[string]int{produceRate: 2, fetchRate: 1})
@@ -67,7 +67,7 @@ func TestBothHold(t *testing.T) {
 		resp.ErrorCode = kerr.ClusterAuthorizationFailed.Code
 		return resp, nil, true
 	})
-	look("cannot be told; they would hold too", nil)
+	look("if there are any, clients must keep both", nil)
 	counted = Quotas{}
 	look("brokers have no quotas of their own for what is counted here", map[string]int{})
 }
@@ -87,8 +87,8 @@ func TestImported(t *testing.T) {
 		{ofUser, fetchRate, 0.1, "1/s", 0, ""},
 		{ofUser, mutationRate, 0.5, "0.5/s", 0, ""},
 		{ofUser, produceRate, unlimited, "", unlimited, ""},
-		{ofUser, mutationRate, math.NaN(), "", 0, "is no rate"},
-		{ofAddress, connectionRate, 10, "", 0, `"a" is no address`},
+		{ofUser, mutationRate, math.NaN(), "", 0, "is not a rate"},
+		{ofAddress, connectionRate, 10, "", 0, `"a" is not an address`},
 	} {
 		b := BrokerQuota{Key: c.key, Value: c.value, entity: []kmsg.DescribeClientQuotasResponseEntryEntity{{Type: c.kind, Name: &name}}}
 		op, err := q.imported(&b, "gate", 3.333)

@@ -47,7 +47,7 @@ const unlimited = float64(math.MaxInt64)
 // counting is none.
 func (q *Quotas) RuleOf(whose quota.Rule, key string, value float64) (spec *policy.QuotaRuleSpec, asked float64, err error) {
 	if !(value > 0) || math.IsInf(value, 0) {
-		return nil, 0, fault.New(fmt.Sprintf("%s=%v is no rate", key, value), "set one above 0, or delete the quota")
+		return nil, 0, fault.New(fmt.Sprintf("%s=%v is not a rate", key, value), "set one above 0, or delete the quota")
 	}
 	spec = &policy.QuotaRuleSpec{Rule: whose}
 	rate := max(value, quota.MinRate)
@@ -327,7 +327,7 @@ func whoseRule(entity []kmsg.AlterClientQuotasRequestEntryEntity) (whose quota.R
 		match := quota.Every
 		if is.Name != nil {
 			if !utf8.ValidString(*is.Name) {
-				return whose, fault.New(fmt.Sprintf("the %s %.80q is no text in UTF-8", is.Type, *is.Name), "")
+				return whose, fault.New(fmt.Sprintf("the %s %.80q is not text in UTF-8", is.Type, *is.Name), "")
 			}
 			match = quota.Named(*is.Name)
 		}
@@ -353,7 +353,7 @@ func whoseRule(entity []kmsg.AlterClientQuotasRequestEntryEntity) (whose quota.R
 func networkOf(name string) (netip.Prefix, error) {
 	addr, err := netip.ParseAddr(name)
 	if err != nil {
-		return netip.Prefix{}, fault.New(fmt.Sprintf("%.80q is no address", name), "set it for an address, such as 10.0.0.7: here no name of a host is looked up")
+		return netip.Prefix{}, fault.New(fmt.Sprintf("%.80q is not an address", name), "set it for an address, such as 10.0.0.7: here no name of a host is looked up")
 	}
 	addr = addr.Unmap().WithZone("")
 	return addr.Prefix(min(addr.BitLen(), peerBits))

@@ -303,7 +303,7 @@ func TestAlterOneEntity(t *testing.T) {
 		{"each address", "ip", []any{set(connectionRate, 7)}, "", "validate ip connection_creation_rate=7", `ip: connection_creation_rate=7`},
 		{"an address of IPv6", "ip=2001:db8::7", []any{set(connectionRate, 7)}, "", "validate ip=2001:db8::7 connection_creation_rate=7", `ip="2001:db8::7": connection_creation_rate=7`},
 		{"an address of IPv4 as IPv6", "ip=::ffff:10.0.0.7", []any{set(connectionRate, 7)}, "", "validate ip=::ffff:10.0.0.7 connection_creation_rate=7", `ip="::ffff:10.0.0.7": connection_creation_rate=7`},
-		{"a host", "ip=localhost", []any{set(connectionRate, 7)}, `"localhost" is no address`, "validate ip=localhost connection_creation_rate=7", ""},
+		{"a host", "ip=localhost", []any{set(connectionRate, 7)}, `"localhost" is not an address`, "validate ip=localhost connection_creation_rate=7", ""},
 		{"a host that the broker has", "ip=localhost", []any{unset(connectionRate)}, "", "validate ip=localhost connection_creation_rate=0 removed; alter ip=localhost connection_creation_rate=0 removed", ""},
 		{"several keys, of which one is the broker's", "user=a", []any{set(produceRate, 10), set("request_percentage", 50), set(fetchRate, 20)}, "",
 			"validate user=a producer_byte_rate=10 request_percentage=50 consumer_byte_rate=20; alter user=a request_percentage=50",
@@ -324,12 +324,12 @@ func TestAlterOneEntity(t *testing.T) {
 		{"a name like several parts", "user=a,client=b", []any{set(produceRate, 9)}, "", "validate user=a,client=b producer_byte_rate=9", `user="a,client=b": producer_byte_rate=9`},
 		{"a long name", "user=" + long, []any{set(produceRate, 9)}, "", "validate user=" + long + " producer_byte_rate=9", `user="` + long + `": producer_byte_rate=9`},
 		{"a name that cannot be printed", "client-id=a\x01\x00b", []any{set(produceRate, 9)}, "", "validate client-id=a\x01\x00b producer_byte_rate=9", `client-id="a\x01\x00b": producer_byte_rate=9`},
-		{"a name that is no text", "client-id=a\xffb", []any{set(produceRate, 9)}, "is no text in UTF-8", "validate client-id=a\xffb producer_byte_rate=9", ""},
+		{"a name that is no text", "client-id=a\xffb", []any{set(produceRate, 9)}, "is not text in UTF-8", "validate client-id=a\xffb producer_byte_rate=9", ""},
 		{"a type twice", "user=a user=b", []any{set(produceRate, 9)}, "the type user of entities is named twice", "validate user=a user=b producer_byte_rate=9", ""},
 		{"0", "user=a", []any{set(produceRate, 0)}, "Quota producer_byte_rate must be greater than 0", "validate user=a producer_byte_rate=0", ""},
 		{"-1", "user=a", []any{set(produceRate, -1)}, "Quota producer_byte_rate must be greater than 0", "validate user=a producer_byte_rate=-1", ""},
-		{"NaN", "user=a", []any{set(mutationRate, math.NaN())}, "controller_mutation_rate=NaN is no rate", "validate user=a controller_mutation_rate=NaN", ""},
-		{"infinite", "user=a", []any{set(mutationRate, math.Inf(1))}, "controller_mutation_rate=+Inf is no rate", "validate user=a controller_mutation_rate=+Inf", ""},
+		{"NaN", "user=a", []any{set(mutationRate, math.NaN())}, "controller_mutation_rate=NaN is not a rate", "validate user=a controller_mutation_rate=NaN", ""},
+		{"infinite", "user=a", []any{set(mutationRate, math.Inf(1))}, "controller_mutation_rate=+Inf is not a rate", "validate user=a controller_mutation_rate=+Inf", ""},
 		{"huge", "user=a", []any{set(mutationRate, 1e300)}, "", "validate user=a controller_mutation_rate=1e+300", `user="a": controller_mutation_rate=1e+300`},
 		{"no limit", "user=a", []any{set(produceRate, math.MaxInt64)}, "", "validate user=a producer_byte_rate=9.223372036854776e+18", `user="a": producer_byte_rate=9.223372036854776e+18`},
 		{"just countable", "user=a", []any{set(produceRate, quota.MaxTokens)}, "", "validate user=a producer_byte_rate=1e+15", `user="a": producer_byte_rate=1e+15`},
@@ -375,7 +375,7 @@ func TestAlterSeveralEntities(t *testing.T) {
 		"user=e", set("request_percentage", 5),
 		"user=f", set(produceRate, 6), "user=f", set(produceRate, 7),
 	}
-	want := []string{"", "INVALID_REQUEST: Invalid configuration key speed", "INVALID_REQUEST: controller_mutation_rate=NaN is no rate; set one above 0, or delete the quota", "", "",
+	want := []string{"", "INVALID_REQUEST: Invalid configuration key speed", "INVALID_REQUEST: controller_mutation_rate=NaN is not a rate; set one above 0, or delete the quota", "", "",
 		"INVALID_REQUEST: Ignoring duplicate entity", "INVALID_REQUEST: Ignoring duplicate entity"}
 	dry := alter(all...)
 	dry.ValidateOnly = true

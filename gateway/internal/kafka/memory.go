@@ -198,6 +198,6 @@ func (s *Server) crowded() {
 	}
 	s.mu.Unlock()
 	if bytes, waiting := s.rooms.held(); !quiet {
-		s.log.Warn("connections of Kafka wait for memory, because large requests or answers of others are held", "held_bytes", bytes, "waiting", waiting)
+		s.log.Warn("connections of Kafka wait for memory that large requests or answers of others hold; they go on when it is free", "held_bytes", bytes, "waiting", waiting)
 	}
 }

@@ -165,7 +165,7 @@ func (r *relay) run() {
 // recovered ends the connection after a panic, and nothing else.
 func (r *relay) recovered() {
 	if v := recover(); v != nil {
-		r.server.log.Error("a panic at a connection of Kafka", "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+		r.server.log.Error("the gateway panicked at a connection of Kafka, and closed it; this is a bug, please report it", "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 	}
 }
 

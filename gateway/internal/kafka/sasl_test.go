@@ -87,7 +87,7 @@ func TestTokenIsItsOwner(t *testing.T) {
 			t.Errorf("%q: %v left", owner, d.Remaining)
 		}
 		s := r.server.Snapshot()
-		if s.Logins != 1 || (s.LoginsUnnamed == 0) != named || strings.Contains(r.logs.String(), "the owner of a delegation token") == named {
+		if s.Logins != 1 || (s.LoginsUnnamed == 0) != named || strings.Contains(r.logs.String(), "who owns a delegation token") == named {
 			t.Errorf("%q: %+v\n%s", owner, s, r.logs)
 		}
 	}

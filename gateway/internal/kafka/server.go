@@ -207,7 +207,7 @@ func (s *Server) follow() {
 			said = ""
 		case err != nil && err.Error() != said:
 			said = err.Error()
-			s.log.Warn("Kafka does not say which nodes there are; those known stay", "error", err)
+			s.log.Warn("Kafka does not say which nodes there are; the known ones stay in use", "error", err)
 		}
 	}
 }
@@ -479,7 +479,7 @@ func (s *Server) ownerOf(ctx context.Context, token string) principal {
 	}
 	s.mu.Unlock()
 	if !quiet {
-		s.log.Warn("the owner of a delegation token of Kafka cannot be told; only quotas for every user hold for its clients", "error", err)
+		s.log.Warn("cannot find out who owns a delegation token of Kafka; for its clients only quotas for every user hold", "error", err)
 	}
 	return principal{}
 }

@@ -172,10 +172,10 @@ type exchange struct {
 
 // Why an exchange is cancelled by the gateway itself.
 var (
-	errResponseTimeout = errors.New("the upstream did not answer in time")
+	errResponseTimeout = errors.New("the upstream did not answer within response_timeout")
 	errClientLeft      = errors.New("the client left")
-	errSilent          = errors.New("the upstream has sent nothing in the middle of its answer for too long")
-	errIdle            = errors.New("neither side of the call has sent anything for too long")
+	errSilent          = errors.New("the upstream sent nothing for response_idle_timeout in the middle of its answer")
+	errIdle            = errors.New("neither side of the call sent anything for grpc_idle_timeout")
 )
 
 type exchangeKey struct{}

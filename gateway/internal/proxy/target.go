@@ -212,7 +212,7 @@ func newTarget(raw string) (*target, error) {
 		t.url = &url.URL{Scheme: "http", Host: socketHost(parsed.Path)}
 		return t, nil
 	default:
-		return nil, fmt.Errorf("target %q: scheme %q is none of http, https, h2c, unix", raw, parsed.Scheme)
+		return nil, fmt.Errorf("target %q: scheme %q is unknown; write http, https, h2c or unix", raw, parsed.Scheme)
 	}
 	if parsed.Host == "" {
 		return nil, fmt.Errorf("target %q names no host; write for instance http://127.0.0.1:3000", raw)

@@ -28,7 +28,7 @@ func (b *Book) audit(c *Change, res *Result, err error) {
 	asked := func() []any { return []any{"operations", len(c.Ops), "asked", c.asked()} }
 	switch outcome {
 	case Unsure:
-		line.Error("quota change failed; it may have been kept", append(asked(), "because", err.Error())...)
+		line.Error("quota change failed; the new rules may have been kept, so read them before you repeat it", append(asked(), "because", err.Error())...)
 	case Refused, Conflict, Failed:
 		line.Warn("quota change refused", append(asked(), "outcome", outcome, "validate_only", c.ValidateOnly, "because", err.Error())...)
 	case Validated:

@@ -266,7 +266,7 @@ func (b *Book) applyLocked(gate string) {
 		return
 	}
 	if err := g.Quota().SetRules(b.plan.rules(gate)); err != nil {
-		b.log.Error("quota rules set at run time are not in force", "gate", gate, "error", err)
+		b.log.Error("quota rules set at run time are not in force at a gate", "gate", gate, "error", err)
 	}
 }
 

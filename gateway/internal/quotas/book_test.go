@@ -93,7 +93,7 @@ func TestAllOrNothing(t *testing.T) {
 	f(true, `gate "slots" has no quota`, Op{Gate: "slots", Replace: []policy.QuotaRuleSpec{}})
 	f(false, "asks for 0 things", Op{Gate: "api"})
 	f(false, "asks for 2 things", Op{Gate: "api", Set: user("x", "1/s"), Clear: true})
-	f(false, "is no number", Op{Gate: "api", Set: user("x", "NaN/s")})
+	f(false, "is not a number", Op{Gate: "api", Set: user("x", "NaN/s")})
 	f(false, "not above 0", Op{Gate: "api", Set: user("x", "0/s")})
 	f(false, "out of range", Op{Gate: "api", Set: user("x", "1e300/s")})
 	f(false, "burst of 0.5", Op{Gate: "api", Set: tiny("x")})
@@ -436,7 +436,7 @@ func TestStoreFails(t *testing.T) {
 		}
 	}
 	store.write = syscall.EIO
-	f(Unsure, "it may have been kept", false)
+	f(Unsure, "may have been kept", false)
 	store.write = fmt.Errorf("%w: %w", ErrUnchanged, syscall.ENOSPC)
 	f(Failed, "nothing is changed: no space left", true)
 	store.write, store.read = nil, syscall.EIO
@@ -573,7 +573,7 @@ func TestReadFile(t *testing.T) {
 	if k, err = ReadFile(t.Context(), inTemp(t)); err != nil || k.Len() != 0 {
 		t.Errorf("%v, %v", k, err)
 	}
-	if _, err = ReadFile(t.Context(), t.TempDir()); err == nil || !strings.Contains(err.Error(), "no plain file") {
+	if _, err = ReadFile(t.Context(), t.TempDir()); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("a directory: %v", err)
 	}
 }

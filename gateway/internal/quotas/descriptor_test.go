@@ -41,11 +41,11 @@ func TestDescriptorsAtRunTime(t *testing.T) {
 	if got := passes("db=users"); got != 5 {
 		t.Errorf("%d pass after the reset, want 5", got)
 	}
-	if _, err := d.Reset(t.Context(), Reset{Gate: "api", Whose: quota.Rule{Descriptor: "db=u*"}}); err == nil || !strings.Contains(err.Error(), "has an asterisk, which is no value") {
+	if _, err := d.Reset(t.Context(), Reset{Gate: "api", Whose: quota.Rule{Descriptor: "db=u*"}}); err == nil || !strings.Contains(err.Error(), "has an asterisk, which is not a value") {
 		t.Errorf("a bucket of many: %v", err)
 	}
 	bad := rule("db", "5/h")
-	if _, err := d.Change(t.Context(), Change{Ops: []Op{{Gate: "api", Set: &bad}}}); err == nil || !strings.Contains(err.Error(), "descriptor") || !strings.Contains(err.Error(), "is no pair") {
+	if _, err := d.Change(t.Context(), Change{Ops: []Op{{Gate: "api", Set: &bad}}}); err == nil || !strings.Contains(err.Error(), "descriptor") || !strings.Contains(err.Error(), "is not a pair") {
 		t.Errorf("a descriptor that is none: %v", err)
 	}
 	d.must(Change{Ops: []Op{{Gate: "api", Delete: &quota.Rule{User: "nobody", Descriptor: "db=users"}}}})

@@ -133,7 +133,7 @@ func (d *document) encode() ([]byte, error) {
 	}
 	b.WriteString("\n  ]\n}\n")
 	if b.Len() > maxBytes {
-		return nil, fmt.Errorf("the rules take %d bytes, at most %d; delete some", b.Len(), maxBytes)
+		return nil, fmt.Errorf("the rules take %d bytes, and may take %d; delete some", b.Len(), maxBytes)
 	}
 	return b.Bytes(), nil
 }

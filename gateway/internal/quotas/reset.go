@@ -97,7 +97,7 @@ func workOf(peer string, whose *quota.Rule) (w weir.Work, given map[string]bool,
 		case name == "":
 			continue
 		case name == string(quota.Every):
-			fault(part, `"*" is no name`, "one bucket is filled at a time; name its owner")
+			fault(part, `"*" is not a name`, "one bucket is filled at a time; name its owner")
 		case part == "address" && peer == "":
 			fault(part, "the configuration makes no part of an identity an address", "name the user, or another part that the rule counts by")
 		case part == "address" && given[peer]:

@@ -105,7 +105,7 @@ func TestResetRefused(t *testing.T) {
 	f(nil, "apo", alice, true, `there is no gate "apo"`, "gates with a quota are api")
 	f(nil, "slots", alice, true, `gate "slots" has no quota`)
 	f(nil, "api", quota.Rule{}, false, "nobody is named", "user, client")
-	f(nil, "api", quota.Rule{User: "*"}, false, "\"*\" is no name")
+	f(nil, "api", quota.Rule{User: "*"}, false, "\"*\" is not a name")
 	f(nil, "api", quota.Rule{User: "root"}, false, "root exempts", "no bucket", "weir explain")
 	f(nil, "api", quota.Rule{User: "eve"}, false, "eve blocks")
 	f(nil, "api", quota.Rule{User: "bob"}, false, "client: is missing, and the rule team counts by it")

@@ -80,7 +80,7 @@ func (f *File) Read(context.Context) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is no plain file", f.name)
+		return nil, fmt.Errorf("%s is not a regular file", f.name)
 	}
 	file, err := os.Open(f.name)
 	if err != nil {

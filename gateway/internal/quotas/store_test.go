@@ -95,7 +95,7 @@ func TestFileOfOne(t *testing.T) {
 	if err := os.Mkdir(f.Name(), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.Read(t.Context()); err == nil || !strings.Contains(err.Error(), "no plain file") {
+	if _, err := f.Read(t.Context()); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("a directory: %v", err)
 	}
 	if info, err := os.Stat(f.Name() + ".lock"); err != nil || info.Mode().Perm() != 0o600 {

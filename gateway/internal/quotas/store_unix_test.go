@@ -31,10 +31,10 @@ func TestFileIsNoFile(t *testing.T) {
 		if err := errors.Join(err, os.Rename(f.Name()+"."+name, f.Name())); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := f.Read(t.Context()); err == nil || !strings.Contains(err.Error(), "no plain file") {
+		if _, err := f.Read(t.Context()); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 			t.Errorf("a %s: %v", name, err)
 		}
-		if err := f.Write(t.Context(), tag(nil), []byte("x")); err == nil || !strings.Contains(err.Error(), "no plain file") {
+		if err := f.Write(t.Context(), tag(nil), []byte("x")); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 			t.Errorf("over a %s: %v", name, err)
 		}
 	}

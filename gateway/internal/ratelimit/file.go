@@ -143,7 +143,7 @@ func (l Limits) Add(name string, root *setting.Node, faults *fault.List) {
 		return
 	}
 	if len(f.Domain) > longestDomain || !utf8.ValidString(f.Domain) || strings.ContainsFunc(f.Domain, unicode.IsControl) {
-		faults.Add(fault.Path{"domain"}, fmt.Sprintf("the domain %.60q is no name of a gate", f.Domain), fmt.Sprintf("write at most %d bytes that can be printed", longestDomain))
+		faults.Add(fault.Path{"domain"}, fmt.Sprintf("the domain %.60q is not a name of a gate", f.Domain), fmt.Sprintf("write at most %d bytes that can be printed", longestDomain))
 		return
 	}
 	if l[f.Domain] == nil {
@@ -332,7 +332,7 @@ func (d *Domain) limit(way []step, e *entry, live bool) {
 	if e.Metadata != "" {
 		l.metadata = new(structpb.Struct)
 		if err := l.metadata.UnmarshalJSON([]byte(e.Metadata)); err != nil {
-			r.Add(e.at.At("metadata"), "is no group of fields", "write {name: value}")
+			r.Add(e.at.At("metadata"), "is not a group of fields", "write {name: value}")
 		}
 	}
 	if slices.ContainsFunc(way, func(s step) bool { return s.byValue }) {
@@ -361,7 +361,7 @@ func (d *Domain) limit(way []step, e *entry, live bool) {
 	case given.Unlimited:
 		rule.Exempt = true
 	case u < 0:
-		r.Add(at.At("unit"), fmt.Sprintf("%.60q is no unit of time", given.Unit), "write second, minute, hour, day, week, month or year")
+		r.Add(at.At("unit"), fmt.Sprintf("%.60q is not a unit of time", given.Unit), "write second, minute, hour, day, week, month or year")
 		return
 	case given.RequestsPerUnit == 0:
 		rule.Blocked, l.unit = true, units[u].number

@@ -29,7 +29,7 @@ func TestFaults(t *testing.T) {
 		"empty key":      {"domain: a\ndescriptors:\n- value: x\n- {key: '', value: y}", []string{"f.yaml:3:3: descriptors[0].key: is missing", "f.yaml:4:", "descriptors[1].key: is empty"}},
 		"twice":          {"domain: a\ndescriptors:\n- {key: k, value: v}\n- key: k\n  value: v", []string{"f.yaml:4:3: descriptors[1]: has the same key and value as descriptors[0]"}},
 		"twice below":    {"domain: a\ndescriptors:\n- key: k\n  descriptors:\n  - key: x\n  - key: x", []string{"f.yaml:6:", "descriptors[0].descriptors[1]: has the same key and value as descriptors[0].descriptors[0]"}},
-		"unit":           {"domain: a\ndescriptors:\n- {key: k, rate_limit: {unit: foo, requests_per_unit: 5}}\n- {key: l, rate_limit: {requests_per_unit: 5}}", []string{`f.yaml:3:`, `"foo" is no unit of time`, "f.yaml:4:", "write second, minute"}},
+		"unit":           {"domain: a\ndescriptors:\n- {key: k, rate_limit: {unit: foo, requests_per_unit: 5}}\n- {key: l, rate_limit: {requests_per_unit: 5}}", []string{`f.yaml:3:`, `"foo" is not a unit of time`, "f.yaml:4:", "write second, minute"}},
 		"unlimited":      {"domain: a\ndescriptors:\n- {key: k, rate_limit: {unlimited: true, unit: day}}", []string{"unit: means nothing where there is no limit"}},
 		"too many":       {"domain: a\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 4294967296}}\n- {key: l, rate_limit: {unit: day, requests_per_unit: -1}}", []string{"f.yaml:3:", "f.yaml:4:", "4294967295"}},
 		"replaces":       {"domain: a\ndescriptors:\n- {key: k, rate_limit: {unit: day, name: n, replaces: [{name: n}, {name: }, {name: ''}]}}", []string{"replaces[0].name: is the limit itself", "replaces[1].name: is missing", "replaces[2].name: is empty"}},

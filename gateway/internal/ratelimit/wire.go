@@ -32,7 +32,7 @@ type asked struct {
 // override is a limit that comes with the request.
 type override struct{ requests, unit, multiplier uint64 }
 
-var errWire = errors.New("the message is no RateLimitRequest")
+var errWire = errors.New("the message is not a RateLimitRequest")
 
 // mostDescriptors and mostEntries bound a request. Envoy sends as many as a route has actions.
 const (

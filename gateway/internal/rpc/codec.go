@@ -33,7 +33,7 @@ func (codec) Marshal(v any) ([]byte, error) {
 	case proto.Message:
 		return proto.Marshal(m)
 	}
-	return nil, fmt.Errorf("%T is no message", v)
+	return nil, fmt.Errorf("%T is not a message", v)
 }
 
 // Unmarshal implements [encoding.Codec].
@@ -44,5 +44,5 @@ func (codec) Unmarshal(data []byte, v any) error {
 	case proto.Message:
 		return proto.Unmarshal(data, m)
 	}
-	return fmt.Errorf("%T is no message", v)
+	return fmt.Errorf("%T is not a message", v)
 }

@@ -204,8 +204,8 @@ func (s *Server) bound(method string, handle grpc.StreamHandler) grpc.StreamHand
 		}
 		defer func() {
 			if v := recover(); v != nil {
-				s.opts.Logger.Error("a panic in a call of gRPC", "method", method, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
-				err = status.Error(codes.Internal, "a panic")
+				s.opts.Logger.Error("the gateway panicked in a call of gRPC; this is a bug, please report it", "method", method, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+				err = status.Error(codes.Internal, "the gateway panicked")
 			}
 		}()
 		if !s.trusts(stream.Context()) {

@@ -592,7 +592,7 @@ func TestKafkaReloadKeepsDebts(t *testing.T) {
 	if _, err := c.Write(kafkaRequest(2, 0, kmsg.NewPtrApiVersionsRequest())); err != nil {
 		t.Errorf("the connection has ended: %v", err)
 	}
-	if got := g.log.String(); strings.Count(got, "a quota begins to delay") != 1 || !strings.Contains(got, `cluster=orders quota=produce gate=in rule="user=*" bucket="in/user=ANONYMOUS" user=ANONYMOUS client=raw wait=`) {
+	if got := g.log.String(); strings.Count(got, "a quota begins to delay clients") != 1 || !strings.Contains(got, `cluster=orders quota=produce gate=in rule="user=*" bucket="in/user=ANONYMOUS" user=ANONYMOUS client=raw wait=`) {
 		t.Error("not one line about the delay")
 	}
 	if _, metrics := get(t, "http://"+g.AdminAddr().String()+"/metrics"); !strings.Contains(metrics, `weir_kafka_delays_total{bucket="in/user=ANONYMOUS",gate="in"} 1`) {

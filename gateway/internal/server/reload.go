@@ -92,7 +92,7 @@ func (s *Server) reload() error {
 	case err == nil:
 		s.logged = ""
 	case err.Error() == s.logged:
-		s.log.Warn("configuration still has the same fault; the configuration in force stays")
+		s.log.Warn("configuration not reloaded, it has the same faults as at the last try; the configuration in force stays. weir reload shows them")
 	default:
 		s.logged = err.Error()
 		s.log.Error("configuration not reloaded; the configuration in force stays", "error", err)

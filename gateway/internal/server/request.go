@@ -208,7 +208,7 @@ func refuseMethod(q *request, r *http.Request) {
 		return
 	}
 	q.call.WriteProblem(q, http.StatusBadRequest,
-		"PRI begins a connection in HTTP/2 and is no method; this listener speaks HTTP/2 under TLS, and without TLS only with h2c: true")
+		"PRI begins a connection in HTTP/2 and is not a method; this listener speaks HTTP/2 under TLS, and without TLS only with h2c: true")
 }
 
 // hooks returns what the gates call, whatever happens to a request at them.

@@ -340,7 +340,7 @@ func TestReloadCannotMoveRules(t *testing.T) {
 	f("runtime_quotas.file: quota rules set at run time cannot be read: "+broken+":2:16: weir_quotas: 7 ", func(c *config.Config) {
 		c.Admin.Socket, c.Quotas.File = free, broken
 	})
-	f("admin.socket: cannot listen on the socket "+broken+": a file that is no socket is there", func(c *config.Config) { c.Admin.Socket = broken })
+	f("admin.socket: cannot listen on the socket "+broken+": a file that is not a socket is there", func(c *config.Config) { c.Admin.Socket = broken })
 	if err := reload(func(c *config.Config) { c.Quotas.File = filepath.Join(dir, "broken.json2") }); err != nil {
 		t.Errorf("after the refusals: %v", err)
 	}

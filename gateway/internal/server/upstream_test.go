@@ -206,7 +206,7 @@ func TestAnswerFallsSilent(t *testing.T) {
 	}
 	res.Body.Close()
 	g.idle()
-	if stats := g.Upstreams()[0].Stats(); stats[0].Failures["body"] != 1 || !strings.Contains(g.log.String(), "sent nothing in the middle of its answer") {
+	if stats := g.Upstreams()[0].Stats(); stats[0].Failures["body"] != 1 || !strings.Contains(g.log.String(), "sent nothing for response_idle_timeout") {
 		t.Errorf("counted %+v; the log has\n%s", stats, g.log)
 	}
 }
