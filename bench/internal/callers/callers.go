@@ -66,7 +66,7 @@ func Main(ctx context.Context, args []string, in io.Reader, out, log io.Writer) 
 		return err
 	}
 	if *spec != "" {
-		return serveRole(*spec, in, out)
+		return playRole(*spec, in, out)
 	}
 	if *quick {
 		p.rounds, p.calm, p.fault, p.after = 1, 2*time.Second, 2*time.Second, 2*time.Second

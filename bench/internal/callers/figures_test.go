@@ -68,10 +68,10 @@ func TestFaultyArguments(t *testing.T) {
 			t.Errorf("%q: no error", args)
 		}
 	}
-	if err := serveRole(`{"Slots":1}`, strings.NewReader("half\n"), io.Discard); err == nil {
+	if err := playRole(`{"Slots":1}`, strings.NewReader("half\n"), io.Discard); err == nil {
 		t.Error("a backend took a capacity that is no number")
 	}
-	if err := serveRole(`{"Kind":"ours"}`, strings.NewReader("go\n"), io.Discard); err == nil {
+	if err := playRole(`{"Kind":"ours"}`, strings.NewReader("go\n"), io.Discard); err == nil {
 		t.Error("clients without a time-out began")
 	}
 }

@@ -56,8 +56,8 @@ type second struct {
 	Behind                   bool  // the generator was late
 }
 
-// serveRole plays a role until its input ends.
-func serveRole(spec string, in io.Reader, out io.Writer) error {
+// playRole plays a role until its input ends.
+func playRole(spec string, in io.Reader, out io.Writer) error {
 	var r role
 	if err := json.Unmarshal([]byte(spec), &r); err != nil {
 		return fmt.Errorf("role: %w", err)

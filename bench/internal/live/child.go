@@ -64,9 +64,9 @@ type stats struct {
 	Nested                Nested
 }
 
-// serveRole plays a role: it prints its address, answers commands, and ends with
+// playRole plays a role: it prints its address, answers commands, and ends with
 // its standard input.
-func serveRole(spec string, in io.Reader, out io.Writer) error {
+func playRole(spec string, in io.Reader, out io.Writer) error {
 	var r role
 	if err := json.Unmarshal([]byte(spec), &r); err != nil {
 		return fmt.Errorf("role: %w", err)

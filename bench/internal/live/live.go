@@ -73,7 +73,7 @@ func Main(ctx context.Context, args []string, in io.Reader, out, log io.Writer) 
 		return err
 	}
 	if *spec != "" {
-		return serveRole(*spec, in, out)
+		return playRole(*spec, in, out)
 	}
 	if *quick {
 		plan = quickPlan(plan.Weir)
