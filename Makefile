@@ -68,8 +68,8 @@ test-short: need-cc check test-unit ## make test without the real servers
 # The race detector makes a simulation ten times longer. The scoreboard's tests run without
 # it. Of the others it sees what -short leaves; what that leaves out simulates, or counts many keys,
 # on one goroutine, and runs without it: LONG here, the linearizer's plot in test-integration. What deptest,
-# the wait room and all controllers but Probe do has no goroutines: deps runs the first, and
-# the gates' tests run the others under it. The race detector does not see raw sockets at work,
+# the simulator, the wait room and all controllers but Probe do has no goroutines: deps runs the first, and
+# tests of the gates, the peers and weir sim run the others under it. The race detector does not see raw sockets at work,
 # so their tests and Kafka's run once more without. The time-outs are for what hangs, on any machine.
 # `make check` vets all packages with their tests, so go test does not do it once more. Without tables
 # of symbols a test links in two thirds of the time; stack traces do not need them. Packages without
@@ -86,7 +86,7 @@ PLAIN  = $(foreach m,github.com/jackc github.com/redis github.com/twmb k8s.io,-g
 .PHONY: test-unit
 test-unit: export GOGC = $(SELDOM)
 test-unit: need-go
-	$(RACE) -short $$($(TESTED) | grep -v -e '/weir/control$$' -e '/bench/internal/board$$' -e '/internal/deptest$$' -e '/internal/room$$')
+	$(RACE) -short $$($(TESTED) | grep -v -e '/weir/control$$' -e '/weir/sim$$' -e '/bench/internal/board$$' -e '/internal/deptest$$' -e '/internal/room$$')
 	$(RACE) -run Probe ./control
 	$(GOTEST) -tags $(TAGS) ./bench/internal/board ./control ./gateway/internal/kafka ./internal/rawconn ./internal/room $(LONG)
 
