@@ -100,11 +100,9 @@ func TestWindowsSayWhatHappened(t *testing.T) {
 
 	// Nothing is left of the first window; the second is extended.
 	c.extend = true
-	start := *now
 	for _, service := range []time.Duration{300 * ms, 10 * ms, 20 * ms} {
-		*now = start
 		p := take(t, l)
-		*now = start + service
+		*now += service
 		p.Done(weir.OK)
 	}
 	second := control.Window{Now: 2 * time.Second, Elapsed: time.Second, MaxInFlight: 1, Admitted: 3, OK: 3,
@@ -157,6 +155,30 @@ func TestSamplesKnowTheirCompany(t *testing.T) {
 		{Start: 100 * ms, Latency: 100 * ms, Concurrency: 4, Failed: true},
 		{Latency: 400 * ms, Concurrency: 1.75},
 		{Start: 400 * ms, Latency: 0, Concurrency: 1, Good: true},
+	}
+	if !slices.Equal(c.seen.Samples, want) {
+		t.Errorf("\n got %v\nwant %v", c.seen.Samples, want)
+	}
+}
+
+// Who comes under the lock last may have read the clock first. Nobody is in more company for that than the limit lets in.
+func TestSamplesOfOneClock(t *testing.T) {
+	c := &spy{limit: 2}
+	l, now := byHand(limit.Config{Controller: c})
+	p, q := take(t, l), take(t, l)
+	*now = 100 * ms
+	p.Done(weir.OK)
+	*now = 40 * ms // read before the line above
+	q.Done(weir.OK)
+	p = take(t, l)
+	*now = 150 * ms
+	p.Done(weir.OK)
+	*now = time.Second
+	l.Step()
+	want := []control.Sample{
+		{Latency: 100 * ms, Concurrency: 2, Good: true},
+		{Latency: 100 * ms, Concurrency: 2, Good: true},
+		{Start: 100 * ms, Latency: 50 * ms, Concurrency: 1, Good: true},
 	}
 	if !slices.Equal(c.seen.Samples, want) {
 		t.Errorf("\n got %v\nwant %v", c.seen.Samples, want)

@@ -108,6 +108,7 @@ func (c *core) shiftDown(now time.Duration) {
 	}
 	c.shared.Attention.Or(inSlow)
 	c.slow, c.word = true, inSlow
+	now = c.window.Latest(now)
 	var held int64
 	for _, b := range *c.table.Load() {
 		for !b.IsRetired() {
@@ -191,6 +192,7 @@ func (c *core) grant(now time.Duration, cost int64) (slot.Ticket, bool) {
 		c.heavy++
 	}
 	c.setBank(now, c.bank-cost)
+	now = c.window.Latest(now)
 	b.start, b.cost, b.area = now, cost, c.window.Area(now)
 	c.window.Admit(c.limit - c.bank)
 	return b.Issue(), true

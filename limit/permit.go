@@ -69,6 +69,7 @@ func (l *Limiter) sample(now time.Duration, b *berth, o weir.Outcome) {
 	if int(o) < len(l.outcomes) {
 		l.outcomes[o]++
 	}
+	now = l.window.Latest(now)
 	service := max(0, now-b.start)
 	if l.window.Sample(o, b.start, service, b.cost, l.window.Area(now)-b.area) {
 		l.service.Add(service)

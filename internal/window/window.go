@@ -52,6 +52,16 @@ func (w *Window) Area(now time.Duration) uint64 {
 	return w.area + uint64(w.level)*uint64(now-w.drawn)
 }
 
+// Latest is now, or when the level last changed if that was up to a second later. Callers read their clock before
+// they wait for the gate's lock, so the time under it steps back. A life that ends before what Area has counted would
+// seem short, and in more company than the limit lets in. A clock that steps back further is another one.
+func (w *Window) Latest(now time.Duration) time.Duration {
+	if late := w.drawn - now; late > 0 && late < time.Second {
+		return w.drawn
+	}
+	return now
+}
+
 // Level sets what is in flight from now on.
 func (w *Window) Level(now time.Duration, n int64) {
 	if now > w.drawn {
