@@ -106,7 +106,7 @@ func Read(ctx context.Context, store Store, startBroken bool) (*Saved, error) {
 		if down := new(unreadable); errors.As(err, &down) {
 			mend = "mend or start what keeps them"
 		}
-		return nil, fmt.Errorf("quota rules set at run time cannot be read: %w; %s, or start with the rules of the configuration alone by quotas: {start_broken: true}", err, mend)
+		return nil, fmt.Errorf("quota rules set at run time cannot be read: %w; %s, or start with the rules of the configuration alone by runtime_quotas: {start_broken: true}", err, mend)
 	}
 	s.trouble, s.read = err, time.Time{}
 	return s, nil
