@@ -92,7 +92,7 @@ func (g *Gate) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 		return p, nil
 	}
 	w.Inherit(ctx)
-	g.price(&w)
+	g.toUnit(&w)
 	if mode == observing {
 		return g.observe(w), nil
 	}
@@ -105,7 +105,7 @@ func (g *Gate) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 
 // TryAdmit implements [weir.TryAdmitter].
 func (g *Gate) TryAdmit(w weir.Work) (weir.Permit, error) {
-	g.price(&w)
+	g.toUnit(&w)
 	switch level(g.level.Load()) {
 	case off:
 		return weir.Permit{}, nil
@@ -142,14 +142,14 @@ func (g *Gate) Offer(w weir.Work) (weir.Permit, bool) {
 	if level(g.level.Load()) == off {
 		return weir.Permit{}, true
 	}
-	g.price(&w)
+	g.toUnit(&w)
 	p, err := g.mechanism.TryAdmit(w)
 	return p, err == nil
 }
 
 // Arrive implements [weir.Arriver].
 func (g *Gate) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit, weir.Waiter, error) {
-	g.price(&w)
+	g.toUnit(&w)
 	switch level(g.level.Load()) {
 	case off:
 		return weir.Permit{}, nil, nil
@@ -187,7 +187,7 @@ func (g *Gate) Owed(w weir.Work) time.Duration {
 	if q == nil || level(g.level.Load()) != enforcing {
 		return 0
 	}
-	g.price(&w)
+	g.toUnit(&w)
 	return q.Owed(w)
 }
 
@@ -198,7 +198,7 @@ func (g *Gate) charge(w weir.Work, by func(*quota.Quota, weir.Work) (weir.Permit
 	if q == nil || in == off {
 		return weir.Permit{}, free, nil
 	}
-	g.price(&w)
+	g.toUnit(&w)
 	p, a, err := by(q, w)
 	switch {
 	case in != observing:
@@ -219,9 +219,9 @@ func (g *Gate) charge(w weir.Work, by func(*quota.Quota, weir.Work) (weir.Permit
 	return p, a, nil
 }
 
-// price converts w.Cost to the unit of this gate: tokens as they are, 1 if the gate counts requests,
+// toUnit converts w.Cost to the unit of this gate: tokens as they are, 1 if the gate counts requests,
 // else slots, at most limit.MaxLimit.
-func (g *Gate) price(w *weir.Work) {
+func (g *Gate) toUnit(w *weir.Work) {
 	switch {
 	case g.tokens || w.Cost == 0:
 	case g.requests.Load():

@@ -93,7 +93,7 @@ func (p *Policy) MatchView(v *View) (rt *Route, w weir.Work) {
 	trusted := p.identity.readInto(&w, v, m)
 	m.free()
 	if rt != nil && trusted {
-		rt.charging.charge(&w, v.Header)
+		rt.charging.readCost(&w, v.Header)
 	}
 	p.demote(rt, &w, v.Header, trusted)
 	countAttempt(&w, v.Header)

@@ -39,10 +39,10 @@ const largestCost = int64(quota.MaxTokens)
 // noCost is a cost that every gate refuses.
 const noCost = -1
 
-// charge sets w.Cost to the cost that the request brings, if it brings one. If a quota would charge
+// readCost sets w.Cost to the cost that the request brings, if it brings one. If a quota would charge
 // a cost that cannot be read, the work gets noCost: any guess could be too cheap. If only slots are
 // taken, the cost of the route stays.
-func (c *charging) charge(w *weir.Work, h Header) {
+func (c *charging) readCost(w *weir.Work, h Header) {
 	if c.from == (HeaderName{}) {
 		return
 	}
