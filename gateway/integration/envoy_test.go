@@ -391,6 +391,7 @@ type pair struct {
 	weirs   [2]*gateway
 	unseen  atomic.Int64 // requests in the service that no gateway has admitted
 	answers atomic.Int64
+	calm    atomic.Bool // the load is a small one
 	mu      sync.Mutex
 	wrong   []string // answers other than 200
 }
@@ -452,6 +453,9 @@ func (p *pair) ask(over <-chan struct{}) {
 			body, _ := io.ReadAll(res.Body)
 			res.Body.Close()
 			if p.answers.Add(1); res.StatusCode == http.StatusOK {
+				if p.calm.Load() {
+					<-time.After(20 * time.Millisecond)
+				}
 				continue
 			}
 			what = fmt.Sprintf("%s %s", res.Status, body)
@@ -485,10 +489,30 @@ func (p *pair) faults() []string {
 // healthy waits until Envoy knows that a gateway is.
 func (p *pair) healthy(t *testing.T, g *gateway) {
 	t.Helper()
-	eventually(t, "Envoy knows that weir is healthy", func() bool {
+	p.flagged(t, g, "healthy")
+}
+
+// flagged waits until Envoy says that of a gateway.
+func (p *pair) flagged(t *testing.T, g *gateway, flag string) {
+	t.Helper()
+	eventually(t, "Envoy knows that weir is "+flag, func() bool {
 		clusters, err := fetch("http://" + p.envoyAdmin + "/clusters")
-		return err == nil && strings.Contains(string(clusters), "weir::"+g.addr+"::health_flags::healthy")
+		return err == nil && strings.Contains(string(clusters), "weir::"+g.addr+"::health_flags::"+flag)
 	})
+}
+
+// ended waits until a gateway has drained. Between Envoy's turning away and the last seconds nothing happens but time, and
+// the load is small.
+func (p *pair) ended(t *testing.T, g *gateway) {
+	t.Helper()
+	p.flagged(t, g, "/failed_active_hc")
+	p.calm.Store(true)
+	again := time.AfterFunc(15*time.Second, func() { p.calm.Store(false) })
+	err := g.wait(t)
+	again.Stop()
+	if p.calm.Store(false); err != nil {
+		t.Errorf("the gateway ended with %v", err)
+	}
 }
 
 var idleTimeout = regexp.MustCompile(` *idle_timeout: .*\n`)
@@ -522,9 +546,7 @@ func TestEnvoyReloadsAndDrains(t *testing.T) {
 		held := p.behindEnvoy.ask(t, "/held")
 		<-p.arrived
 		g.signal(t, syscall.SIGTERM)
-		if err := g.wait(t); err != nil {
-			t.Errorf("the gateway ended with %v", err)
-		}
+		p.ended(t, g)
 		p.served(t) // by the other
 		p.answer <- struct{}{}
 		wants(t, "a request from before the drain", held, http.StatusOK)
