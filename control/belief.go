@@ -58,7 +58,8 @@ type BeliefConfig struct {
 // Levels drift, sizes wander, and now and then jump. If two or three windows in a row are far
 // from what all laws say, the backend has suddenly become slower or faster. Then the laws keep their
 // shapes and forget their level. What was believed before a slow-down is remembered for five
-// minutes, and holds again when the backend becomes faster.
+// minutes, and holds again when the backend suddenly becomes faster. A slow-down that ends by and by, or was chance,
+// is forgotten.
 //
 // If a slot was free for more than two fifths of a window, the window changes nothing. So an
 // idle service does not drift. The limit is cut by three tenths when more than half of
@@ -560,6 +561,7 @@ func (b *Belief) learn(a *stretch) {
 		b.noise = max(1, b.noise+0.1*(min(mostNoise, excess/variance)-b.noise))
 	}
 	b.late.add(a, lnN)
+	b.before.review(b)
 }
 
 // What may have changed from one stretch to the next.

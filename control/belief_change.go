@@ -108,14 +108,27 @@ const (
 
 // past is what was believed before the backend became slower.
 type past struct {
-	at   float64 // ln of the limit; 0 if there is none
-	when time.Duration
-	laws outline
+	at    float64 // ln of the limit; 0 if there is none
+	when  time.Duration
+	laws  outline
+	speed float64 // ln of the speed that was expected there
 }
 
 func (p *past) keep(b *Belief) {
 	if b.at >= p.at || b.now-p.when >= remembered {
-		*p = past{b.at, b.now, b.laws.outline()}
+		*p = past{at: b.at, when: b.now, laws: b.laws.outline()}
+		p.speed, _ = b.laws.speed(b.at)
+	}
+}
+
+// review forgets a slow-down that has ended by and by, or was chance: work would be as fast again at the limit of that
+// time. Where work is uneven, one alarm in a minute took back all that had been learned since the largest limit.
+func (p *past) review(b *Belief) {
+	if p.at == 0 || b.yield.cuts > 0 || b.yield.out || b.laws.spread > stepVariance {
+		return
+	}
+	if speed, _ := b.laws.speed(p.at); speed > p.speed-cusumStep/2 {
+		p.at = 0
 	}
 }
 

@@ -112,6 +112,31 @@ func TestBeliefTakesAnOutageForNoOrigin(t *testing.T) {
 	}
 }
 
+// What was before a slow-down is remembered as long as work is slow. One that has ended, or was none, is forgotten.
+func TestBeliefForgetsASlowDownThatHasEnded(t *testing.T) {
+	g := worldOf(newBelief(t, BeliefConfig{}), 0)
+	g.serve = pooled(30, 20*ms)
+	g.run(20 * time.Second)
+	b := g.k.(*Belief)
+	b.set(b.at + 1)
+	b.before.keep(b) // a false alarm
+	b.set(b.at - 1)
+	if b.before.at == 0 {
+		t.Fatal("nothing is remembered")
+	}
+	if g.run(2 * time.Second); b.before.at != 0 {
+		t.Errorf("%.0f slots are remembered, and work is as fast as ever", math.Exp(b.before.at))
+	}
+	g.serve = pooled(30, 80*ms)
+	if g.run(20 * time.Second); b.before.at == 0 {
+		t.Error("nothing is remembered while work is slow")
+	}
+	g.serve = pooled(30, 20*ms)
+	if g.run(4 * time.Second); b.before.at != 0 {
+		t.Errorf("%.0f slots are remembered after the slow-down", math.Exp(b.before.at))
+	}
+}
+
 // A limit set by hand holds, also if it is the one with which everything began.
 func TestBeliefRestoresTheFirstLimit(t *testing.T) {
 	for _, after := range []time.Duration{200 * ms, 20 * time.Second} {

@@ -2,6 +2,8 @@ package control
 
 import (
 	"math"
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 )
@@ -281,6 +283,39 @@ func TestBeliefFromAHighFirstLimit(t *testing.T) {
 		if b.mode != tracking || !(limit >= tt.low && limit <= tt.high) {
 			t.Errorf("%s from %d: %.1f slots, want %v to %v", tt.name, tt.initial, limit, tt.low, tt.high)
 		}
+	}
+}
+
+// Where work is uneven from one moment to the next, and eight get as much done as two hundred, it comes down from a high first limit.
+func TestBeliefWhereWorkIsUneven(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a minute and a half, eight times")
+	}
+	var limits []int64
+	for seed := range uint64(8) {
+		g := worldOf(newBelief(t, BeliefConfig{Initial: 128, Max: 200}), 0)
+		g.random = rand.New(rand.NewPCG(seed+1, 2))
+		uneven := rand.New(rand.NewPCG(seed, 77))
+		queue, factors := queueOf(8), []float64{}
+		g.serve = func(g *world) time.Duration {
+			for len(factors) <= int(g.now/(100*ms)) {
+				factors = append(factors, math.Exp(0.4*uneven.NormFloat64()))
+			}
+			return queue(g.now, time.Duration(float64(2*ms)*g.random.ExpFloat64()*factors[g.now/(100*ms)]))
+		}
+		var sum, windows int64
+		g.decided = func(d Decision) {
+			if g.now > 85*time.Second {
+				sum, windows = sum+d.Limit, windows+1
+			}
+		}
+		g.run(90 * time.Second)
+		limits = append(limits, sum/windows)
+	}
+	slices.Sort(limits)
+	t.Logf("%v", limits)
+	if limits[4] > 32 {
+		t.Errorf("%v slots, want at most 32 in the median", limits)
 	}
 }
 
