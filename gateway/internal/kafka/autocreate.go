@@ -188,7 +188,7 @@ func (s *Server) topicDefaults() topicDefaults {
 			said = topicDefaults{1, true}
 		}
 		if s.stopping.Err() == nil {
-			s.log.Warn("Kafka does not say its defaults for new topics; assumed ones count until it does", "assumed_partitions", said.partitions, "assumed_auto_create", said.made, "error", err)
+			s.log.Warn("Kafka does not say num.partitions and auto.create.topics.enable; these count until it does", "partitions", said.partitions, "auto_create", said.made, "error", err)
 		}
 	}
 	s.mu.Lock()

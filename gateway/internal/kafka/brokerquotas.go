@@ -211,7 +211,7 @@ func (s *Server) look(ctx context.Context) {
 		entries, err := describeAll(ctx, s.asks)
 		if err != nil {
 			if s.stopping.Err() == nil && s.overlapSays(nil, err.Error()) {
-				s.log.Warn("cannot read the quotas that brokers have for what is counted here; if there are any, clients must keep both", "error", err)
+				s.log.Warn("cannot tell whether brokers have quotas for what is counted here, which would hold too; the gateway's principal needs DESCRIBE_CONFIGS on the cluster", "error", err)
 			}
 			return
 		}
@@ -235,7 +235,7 @@ func (s *Server) look(ctx context.Context) {
 	switch changed := s.overlapSays(counts, fmt.Sprint(of...)); {
 	case !changed:
 	case len(of) > 0:
-		s.log.Warn("brokers have quotas of their own for what is counted here, so clients must keep both; weir kafka import takes them over", append(of, "first", first)...)
+		s.log.Warn("brokers have quotas of their own for what is counted here, so both hold, and the longer wait counts; weir kafka import takes them over", append(of, "first", first)...)
 	default:
 		s.log.Info("brokers have no quotas of their own for what is counted here")
 	}

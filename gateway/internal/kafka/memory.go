@@ -106,7 +106,7 @@ type holding struct {
 
 // acquire waits for n bytes of a room.
 func (r *relay) acquire(of *room, n int) (*share, error) {
-	return of.acquire(r.ctx, n, r.server.crowded)
+	return of.acquire(r.ctx, n, func() { r.server.crowded(of) })
 }
 
 // quiet waits until nothing is in flight.
@@ -188,8 +188,8 @@ func (r *relay) deliver(b []byte) error {
 	return err
 }
 
-// crowded logs that connections wait for memory, once in a while.
-func (s *Server) crowded() {
+// crowded logs that connections wait for memory of a room, once in a while.
+func (s *Server) crowded(of *room) {
 	s.mu.Lock()
 	now := time.Now()
 	quiet := now.Sub(s.crowd) < askEvery
@@ -197,7 +197,8 @@ func (s *Server) crowded() {
 		s.crowd = now
 	}
 	s.mu.Unlock()
-	if bytes, waiting := s.rooms.held(); !quiet {
-		s.log.Warn("connections of Kafka wait for memory that large requests or answers of others hold; they go on when it is free", "held_bytes", bytes, "waiting", waiting)
+	if !quiet {
+		s.log.Warn("large requests or answers hold the memory for Kafka; connections wait, and go on by themselves when it is free",
+			"held_bytes", of.held.Load(), "of_bytes", of.size, "waiting", of.waiting.Load())
 	}
 }

@@ -192,8 +192,8 @@ func (r *relay) chargeTopics(g *policy.Gate, req *request, m *mutation, mode quo
 }
 
 // answerTo is what a client is told of a refusal: an error, why, and how long it is to wait. A code of 0 is none, and the topic goes to the
-// broker. Then the client does not know the error, or the connection ends, or the gate is closed. A reload closes gates, and so does a
-// stop.
+// broker. That is so where the client does not know the error, where the connection ends, and where the gate is closed. A reload closes
+// gates, and so does a stop.
 func answerTo(refused *weir.Rejection, mode quota.Mode, windows []quota.Window) (code int16, why string, wait time.Duration) {
 	switch refused.Reason {
 	case weir.ReasonBlocked:

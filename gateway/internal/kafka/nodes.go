@@ -121,7 +121,7 @@ func (ns *nodes) listen(n *node) {
 	var trouble string
 	var conns *accept.Listener
 	if n.port == 0 {
-		trouble = fmt.Sprintf("its port would be %d, and nodes have %d-%d", int64(ns.first)+int64(n.id), ns.first, ns.last)
+		trouble = fmt.Sprintf("its port would be %d, and nodes.ports is %d-%d; widen nodes.ports", int64(ns.first)+int64(n.id), ns.first, ns.last)
 	} else if opened, err := ns.open(net.JoinHostPort(ns.host, strconv.Itoa(n.port))); err != nil {
 		trouble = err.Error()
 	} else {
@@ -187,7 +187,7 @@ func (ns *nodes) lost(n *node, err error) {
 	}
 	_ = n.conns.Close() // it has failed
 	n.conns, n.trouble = nil, err.Error()
-	ns.log.Error("the listener for a node of Kafka failed; it is opened again with the next metadata", "node", n.id, "error", err)
+	ns.log.Error("the listener for a node of Kafka failed; it is opened again when Kafka next names its nodes, within about 30 s if Kafka answers", "node", n.id, "error", err)
 }
 
 // close returns the listeners of all nodes, and lets no more be opened.

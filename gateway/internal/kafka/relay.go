@@ -165,7 +165,8 @@ func (r *relay) run() {
 // recovered ends the connection after a panic, and nothing else.
 func (r *relay) recovered() {
 	if v := recover(); v != nil {
-		r.server.log.Error("the gateway panicked at a connection of Kafka, and closed it; this is a bug, please report it", "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+		r.server.log.Error("the gateway panicked at a connection of Kafka, and closed it; others go on. This is a bug, please report it",
+			"client", r.raw.RemoteAddr().String(), "node", r.node.id, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 	}
 }
 

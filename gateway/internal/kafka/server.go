@@ -269,7 +269,7 @@ func (s *Server) accept(l net.Listener, n *node) error {
 			s.relay(c, n)
 		case errors.As(err, &passing) && passing.Temporary() && !errors.Is(err, net.ErrClosed):
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-			s.log.Warn("cannot accept a client of Kafka; trying again", "error", err, "in", pause.String())
+			s.log.Warn("cannot accept a client of Kafka; trying again. If files are short, raise the limit of the process (ulimit -n) or lower max_connections", "node", n.id, "error", err, "in", pause.String())
 			if !s.wait(pause) {
 				return err
 			}
@@ -479,7 +479,7 @@ func (s *Server) ownerOf(ctx context.Context, token string) principal {
 	}
 	s.mu.Unlock()
 	if !quiet {
-		s.log.Warn("cannot find out who owns a delegation token of Kafka; for its clients only quotas for every user hold", "error", err)
+		s.log.Warn("cannot find out who owns a delegation token of Kafka; its clients are not counted as any user. Rules for every user hold, and those that look at no user. The gateway needs sasl, and the right to describe delegation tokens", "error", err)
 	}
 	return principal{}
 }
@@ -498,6 +498,6 @@ func (s *Server) complain(client net.Addr, software string, why error) {
 	}
 	s.mu.Unlock()
 	if !quiet {
-		s.log.Warn("a connection of Kafka was ended", "client", client.String(), "software", software, "why", why.Error(), "since_the_last_line", n)
+		s.log.Warn("the gateway ended a connection of Kafka", "client", client.String(), "software", software, "why", why.Error(), "ended_since_the_last_line", n)
 	}
 }

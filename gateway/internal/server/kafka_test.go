@@ -333,7 +333,7 @@ func TestKafkaBadInput(t *testing.T) {
 	if got := nodesIn(t, g.Addr().String()); len(got) != 1 {
 		t.Errorf("%v", got)
 	}
-	eventually(t, "a line in the log", func() bool { return strings.Contains(g.log.String(), "a connection of Kafka was ended") })
+	eventually(t, "a line in the log", func() bool { return strings.Contains(g.log.String(), "the gateway ended a connection of Kafka") })
 }
 
 // held is a cluster that keeps the answer to one request for a topic until it is told.
