@@ -28,8 +28,10 @@ func (b *Book) audit(c *Change, res *Result, err error) {
 	asked := func() []any { return []any{"operations", len(c.Ops), "asked", c.asked()} }
 	switch outcome {
 	case Unsure:
-		line.Error("quota change failed; the new rules may have been kept, so read them before you repeat it", append(asked(), "because", err.Error())...)
-	case Refused, Conflict, Failed:
+		line.Error("quota change failed; the change may have been kept, so read the rules before you repeat it", append(asked(), "because", err.Error())...)
+	case Failed:
+		line.Error("quota change failed; nothing is changed", append(asked(), "validate_only", c.ValidateOnly, "because", err.Error())...)
+	case Refused, Conflict:
 		line.Warn("quota change refused", append(asked(), "outcome", outcome, "validate_only", c.ValidateOnly, "because", err.Error())...)
 	case Validated:
 		line.Info("quota change validated", asked()...)
@@ -86,7 +88,7 @@ func (b *Book) auditReset(r *Reset, res *Refilled, err error) {
 	case Refused:
 		line.Warn("quota reset refused", "outcome", outcome, "because", err.Error())
 	default:
-		line.Error("quota reset failed", "outcome", outcome, "bucket", res.Bucket, "because", err.Error())
+		line.Error("quota reset failed; the bucket may have been filled all the same", "outcome", outcome, "bucket", res.Bucket, "because", err.Error())
 	}
 }
 

@@ -436,11 +436,14 @@ func TestStoreFails(t *testing.T) {
 		}
 	}
 	store.write = syscall.EIO
-	f(Unsure, "may have been kept", false)
+	f(Unsure, "quota change failed; the change may have been kept, so read the rules", false)
 	store.write = fmt.Errorf("%w: %w", ErrUnchanged, syscall.ENOSPC)
 	f(Failed, "nothing is changed: no space left", true)
 	store.write, store.read = nil, syscall.EIO
 	f(Failed, "cannot be read, so nothing is changed", true)
+	if n := strings.Count(d.log.String(), `level=ERROR msg="quota change failed; nothing is changed"`); n != 2 {
+		t.Errorf("%d lines say that nothing is changed:\n%s", n, d.log)
+	}
 	d.Follow(t.Context())
 	if l := d.List("api"); !strings.Contains(l.Trouble, "input/output error") || len(l.Rules) != 3 {
 		t.Errorf("%+v", l)

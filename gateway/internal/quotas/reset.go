@@ -120,7 +120,7 @@ func workOf(peer string, whose *quota.Rule) (w weir.Work, given map[string]bool,
 		if part == "priority" {
 			p, ok := weir.ParsePriority(name)
 			if w.Priority = p; !ok {
-				fault(part, fmt.Sprintf("%.40q is none", name), "write background, normal, high or critical")
+				fault(part, fmt.Sprintf("%.40q is not a priority", name), "write background, normal, high or critical")
 			}
 		}
 	}
