@@ -184,7 +184,7 @@ func (f *frames) scan(b []byte) error {
 // begin reads the first byte of a line, which says what follows.
 func (f *frames) begin(kind byte) error {
 	if !sized(kind) && !plainLine(kind) {
-		return fmt.Errorf("a message that begins with %q is not a answer", kind)
+		return fmt.Errorf("a message that begins with %q is not an answer", kind)
 	}
 	if len(f.open) == 0 {
 		f.budget, f.push = mostFrame, kind == '>'

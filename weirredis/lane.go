@@ -112,7 +112,7 @@ func (s *Store) runShared(ctx context.Context, client *client, l *lane, all []qu
 	}
 }
 
-var errDeadline = errors.New("no answer within the deadline")
+var errDeadline = errors.New("no answer within Deadline (in a file timeout)")
 
 // abandon leaves the call to its goroutine, unless the answer comes at this moment. The end
 // of the caller's own time says nothing about the server.
@@ -442,7 +442,7 @@ func (s *Store) probe(key string) error {
 	}
 	s.laneOf(c, key).answered()
 	if took := time.Since(begin); took > s.cfg.Deadline {
-		return fail(Timeout, fmt.Errorf("a probe took %v, longer than the deadline of %v", took.Round(time.Millisecond), s.cfg.Deadline))
+		return fail(Timeout, fmt.Errorf("a probe took %v, longer than Deadline (in a file timeout), %v", took, s.cfg.Deadline))
 	}
 	return nil
 }
