@@ -92,7 +92,7 @@ func (s *Server) reload() error {
 	case err == nil:
 		s.logged = ""
 	case err.Error() == s.logged:
-		s.log.Warn("configuration not reloaded, it has the same faults as at the last try; the configuration in force stays. weir reload shows them")
+		s.log.Warn("configuration not reloaded, for the same reason as at the last try; the configuration in force stays. weir reload tries again, and prints the reason")
 	default:
 		s.logged = err.Error()
 		s.log.Error("configuration not reloaded; the configuration in force stays", "error", err)

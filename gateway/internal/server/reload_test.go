@@ -395,7 +395,7 @@ func TestReloadFaultOnce(t *testing.T) {
 	signal := func() { _ = s.Reload() }
 	const (
 		full  = `"configuration not reloaded; the configuration in force stays" error="line 3"`
-		again = `"configuration not reloaded, it has the same faults as at the last try; the configuration in force stays. weir reload shows them"`
+		again = `"configuration not reloaded, for the same reason as at the last try; the configuration in force stays. weir reload tries again, and prints the reason"`
 	)
 	step("nothing has changed", s.reloadChanged, 0)
 	src.set(bad("line 3"))

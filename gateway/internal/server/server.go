@@ -297,7 +297,11 @@ func (s *Server) finish(ctx context.Context) bool {
 		case <-ctx.Done():
 		}
 		cut.Store(true)
-		s.log.Warn("cutting off what is still in flight", "requests", s.inFlight.Load())
+		why := "the grace period is over"
+		if s.aborted.Err() != nil {
+			why = "aborted"
+		}
+		s.log.Warn(why+"; cutting off what is still in flight", "requests", s.inFlight.Load())
 		break
 	}
 	for _, l := range s.listeners {

@@ -58,10 +58,10 @@ func (s *Server) openStore(name string, spec config.Store, live *store) (*store,
 		return live, nil
 	}
 	cfg.OnDown = func(err error) {
-		s.log.Warn("a store of quotas does not answer; until it does, each gate does what its on_store_error says", "store", name, "error", err)
+		s.log.Warn("a store of quotas cannot be used, in a cluster perhaps for some keys only; until it can, each gate does what its on_store_error says", "store", name, "error", err)
 	}
 	cfg.OnUp = func(after time.Duration) {
-		s.log.Info("a store of quotas answers again", "store", name, "after", after.Round(time.Millisecond).String())
+		s.log.Info("a store of quotas can be used again", "store", name, "after", after.Round(time.Millisecond).String())
 	}
 	opened, err := weirredis.New(cfg)
 	if err != nil {
@@ -162,7 +162,7 @@ func (s *Server) openRules(cfg *config.Config) (place rulesPlace, read *quotas.S
 		store, err = openShared(place.store, server)
 	case place.memory:
 		store = new(quotas.Memory)
-		s.log.Warn("quotas that are set while the gateway runs are kept in its memory, and lost when it ends. Write a file with runtime_quotas to keep them")
+		s.log.Warn("quotas set while the gateway runs are kept in its memory, and lost when it ends. To keep them, set runtime_quotas: {file: quotas.json}")
 	}
 	if err != nil {
 		return place, nil, err
