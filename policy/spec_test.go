@@ -65,7 +65,7 @@ func TestParseSpecFaults(t *testing.T) {
 			[]string{`line 1: identity: is the text "peer"; write fields`, "line 1: gates: is a list; write fields", "line 1: routes: is a group of fields; write a list"}},
 		{"wrong values", `{"gates": {"a": {"mode": true, "limit": {"limit": 1.5, "min": 99999999999999999999, "percentile": "x", "threshold": 250, "window": {}}}}}`,
 			[]string{`line 1: gates.a.mode: "true" is true or false, not a text; write one of enforce`, `line 1: gates.a.limit.limit: "1.5" is not a whole number`,
-				`line 1: gates.a.limit.min: "99999999999999999999" is no`, `line 1: gates.a.limit.percentile: "x" is not a number`,
+				`line 1: gates.a.limit.min: "99999999999999999999" is not a whole number`, `line 1: gates.a.limit.percentile: "x" is not a number`,
 				"line 1: gates.a.limit.threshold: 250 has no unit; write 250ms", `line 1: gates.a.limit.window: is a group of fields; write a duration such as 250ms`}},
 		{"twice", `{"routes": [], "gates": {"a": {}, "a": {}}, "routes": []}`,
 			[]string{"line 1: routes: is written twice, first on line 1", "line 1: gates.a: is written twice"}},

@@ -196,7 +196,7 @@ func extProc(f figures, s envoy.Snapshot) {
 	}
 	gauge(f, "weir_ext_proc_streams_open", "Streams of ext_proc now, one for each request in Envoy.", s.Open)
 	gauge(f, "weir_ext_proc_held", "Slots held for requests that Envoy has given up, because the server behind it works on.", s.Held)
-	counts(f, "weir_ext_proc_streams_total", "Streams of ext_proc by how they ended. Many that end early mean that the processing_mode of Envoy has too few phases.", "end", ended)
+	counts(f, "weir_ext_proc_streams_total", "Streams of ext_proc by how they ended. Many with the end early: clients leave, the stream times out, or the processing_mode of Envoy has too few phases.", "end", ended)
 }
 
 // rateLimit tells of one limit of the rate limit service.
@@ -225,7 +225,7 @@ var quotaReasons = []weir.Reason{
 
 func gate(f figures, g *policy.Gate) {
 	s := g.Snapshot()
-	gauge(f, "weir_gate_limit", "Slots of a gate now. Of a gate that sheds, how many of its 512 levels pass.", s.Limit)
+	gauge(f, "weir_gate_limit", "Limit of a gate now, in slots; with each, of one key. Of a gate that sheds, how many of its 512 levels pass.", s.Limit)
 	gauge(f, "weir_gate_in_flight", "Slots in use now. Above the limit for a while after the limit has fallen.", s.InFlight)
 	gauge(f, "weir_gate_waiting", "Work in the wait room now.", s.Waiting)
 	for class := range weir.Classes {
@@ -495,7 +495,7 @@ func quotaUse(f figures, u *QuotaUse, refused *top[uint64]) {
 		gauge(f, "weir_quota_buckets_limit", "Bound on the buckets of a gate in the memory of the gateway.", b.Max)
 		gauge(f, "weir_quota_bytes", "Memory that the buckets of a gate take.", b.Bytes)
 		counter(f, "weir_quota_purged_total", "Buckets forgotten because they were full again.", b.Purged)
-		counter(f, "weir_quota_overflowed_total", "Decisions about keys for which there was no bucket left. They share one bucket, and are refused together. If it grows, raise max_keys.", b.Overflowed)
+		counter(f, "weir_quota_overflowed_total", "Decisions about keys for which there was no bucket left. These keys share one bucket, so they are refused together. If it grows, max_keys is too small, or somebody invents names.", b.Overflowed)
 	}
 	if refused == nil {
 		return

@@ -183,8 +183,8 @@ func TestExplainMistakes(t *testing.T) {
 		f(`--path "v1" does not begin with /; write /v1`, to, "--path=v1")
 		f(`--path "/a b" cannot be the path of a request`, to, "--path=/a b")
 		f(`--from "me" is not an address; write for instance 192.0.2.7`, to, "--from=me")
-		f(`--method "G T" is not one of HTTP`, to, "--method=G T")
-		f(`--header "X-User" has no value; write it as in "X-User: alice"`, to, "--header=X-User")
+		f(`--method "G T" cannot be the method of a request; write for instance GET`, to, "--method=G T")
+		f(`--header "X-User" is not a name, a colon and a value; write it as in "X-User: alice"`, to, "--header=X-User")
 		f(`--priority "urgent" is unknown; write background, normal, high or critical`, to, "--priority=urgent")
 		f(`--cost -1 is negative`, to, "--cost=-1")
 	}

@@ -52,7 +52,7 @@ It is 2 if the command line is wrong.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch bySignal := cmd.Flags().Changed("pid"); {
 			case bySignal && o.PID < 1:
-				return usage("--pid %d is no process; write the number of the gateway's, for instance 1234", o.PID)
+				return usage("--pid %d is not the number of a process; write the number of the gateway's, for instance 1234", o.PID)
 			case bySignal && o.TokenFile != "":
 				return usage("--pid sends a signal, which needs no token; leave --token-file out")
 			}

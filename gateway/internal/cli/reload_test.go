@@ -136,7 +136,7 @@ func TestReloadMistakes(t *testing.T) {
 			t.Errorf("reload %v: code %d, %v; want code %d and %q", args, got, err, code, want)
 		}
 	}
-	f(2, "is no process", "--pid=0")
+	f(2, "--pid 0 is not the number of a process", "--pid=0")
 	f(2, "leave --token-file out", "--pid=1", "--token-file=x")
 	f(2, "no such file", "--token-file=none")
 	f(2, "too many arguments", "weir.yaml")

@@ -101,13 +101,13 @@ func (a *Ask) request() (*http.Request, error) {
 	}
 	r, err := http.NewRequest(strings.ToUpper(method), "/", nil)
 	if err != nil {
-		return nil, fmt.Errorf("method %q is not one of HTTP; write for instance GET", method)
+		return nil, fmt.Errorf("method %q cannot be the method of a request; write for instance GET", method)
 	}
 	r.URL, r.Host, r.RemoteAddr = u, a.Host, netip.AddrPortFrom(addr, 1).String()
 	for _, line := range a.Header {
 		name, value, ok := strings.Cut(line, ":")
 		if name = textproto.TrimString(name); !ok || name == "" {
-			return nil, fmt.Errorf("header %q has no value; write it as in %q", line, "X-User: alice")
+			return nil, fmt.Errorf("header %q is not a name, a colon and a value; write it as in %q", line, "X-User: alice")
 		}
 		r.Header.Add(name, textproto.TrimString(value))
 	}

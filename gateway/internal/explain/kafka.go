@@ -128,7 +128,7 @@ func (v *View) kafkaAsk(ask Ask) (k *kafkaAsk, err error) {
 		return nil, err
 	}
 	if ask.API == "" {
-		return nil, fmt.Errorf("api names none; write what the client asks, such as Produce, Fetch or CreateTopics, or connect for a new connection")
+		return nil, fmt.Errorf("api is empty; write what the client asks, such as Produce, Fetch or CreateTopics, or connect for a new connection")
 	}
 	ok := false
 	if k.api, ok = kafka.APIOf(ask.API); !ok {

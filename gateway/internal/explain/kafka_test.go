@@ -174,14 +174,14 @@ func TestKafkaConnects(t *testing.T) {
 func TestKafkaAskFaults(t *testing.T) {
 	v := beforeKafka(t, kafkaGates)
 	for want, ask := range map[string]Ask{
-		`kafka names no cluster; write one of those in the file: orders`:                                                      {API: "Produce"},
-		`kafka "read" is not a cluster that clients reach through this gateway; those are: orders`:                            {Kafka: "read", API: "Produce"},
-		`api names none; write what the client asks, such as Produce, Fetch or CreateTopics, or connect for a new connection`: {Kafka: "orders"},
-		`api "Create" is not offered to clients; write it as Kafka does, such as Produce, Fetch or CreateTopics`:              {Kafka: "orders", API: "Create"},
-		`api "ControlledShutdown" is not offered to clients; write it as Kafka does, such as Produce, Fetch or CreateTopics`:  {Kafka: "orders", API: "ControlledShutdown"},
-		`version "1" of CreateTopics is not offered; write one from 2 to 7`:                                                   {Kafka: "orders", API: "CreateTopics", Version: "1"},
-		`version "x" of CreateTopics is not offered; write one from 2 to 7`:                                                   {Kafka: "orders", API: "CreateTopics", Version: "x"},
-		`cost -1 is negative; write how much the request takes`:                                                               {Kafka: "orders", API: "CreateTopics", Cost: -1},
+		`kafka names no cluster; write one of those in the file: orders`:                                                     {API: "Produce"},
+		`kafka "read" is not a cluster that clients reach through this gateway; those are: orders`:                           {Kafka: "read", API: "Produce"},
+		`api is empty; write what the client asks, such as Produce, Fetch or CreateTopics, or connect for a new connection`:  {Kafka: "orders"},
+		`api "Create" is not offered to clients; write it as Kafka does, such as Produce, Fetch or CreateTopics`:             {Kafka: "orders", API: "Create"},
+		`api "ControlledShutdown" is not offered to clients; write it as Kafka does, such as Produce, Fetch or CreateTopics`: {Kafka: "orders", API: "ControlledShutdown"},
+		`version "1" of CreateTopics is not offered; write one from 2 to 7`:                                                  {Kafka: "orders", API: "CreateTopics", Version: "1"},
+		`version "x" of CreateTopics is not offered; write one from 2 to 7`:                                                  {Kafka: "orders", API: "CreateTopics", Version: "x"},
+		`cost -1 is negative; write how much the request takes`:                                                              {Kafka: "orders", API: "CreateTopics", Cost: -1},
 	} {
 		if _, err := v.Explain(ask); err == nil || err.Error() != want {
 			t.Errorf("%+v: %v", ask, err)
