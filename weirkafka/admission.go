@@ -195,7 +195,7 @@ func (c *AdmissionConfig) polling(a *Admission) signal.Config {
 		Watches: append([]signal.Watch{lag}, c.Pressures...),
 		Hooks: signal.Hooks{
 			Trouble: func(name string, err error) {
-				a.log.Warn("a signal of admission control cannot be read; its last value is used for a while", "gate", a.name, "signal", name, "err", err)
+				a.log.Warn("a signal of admission control cannot be read; its last value, if any, is used for a while. If it is the lag, the capacity then goes to the least", "gate", a.name, "signal", name, "err", err)
 			},
 			Recovered: func(name string) {
 				a.log.Info("a signal of admission control can be read again", "gate", a.name, "signal", name)

@@ -97,8 +97,8 @@ const DefaultExempt = poolgate.DefaultExempt
 //
 // The limiter never admits more than there are connections. gate.Exempt connections are for exempt
 // work. 0 means [DefaultExempt], or a quarter of the pool if that is less. With a negative value
-// there are none. The rest is the ceiling of the default controller, which goes down to 1. A gate.Limit above it is an
-// error. A gate.Controller must have a maximum that fits.
+// there are none. The rest is the ceiling of the default controller, whose limit goes down to 1. A gate.Limit above
+// the ceiling is an error. A gate.Controller must have a maximum that fits.
 //
 // Close closes both. As with pgxpool, a server that cannot be reached is no error of Open.
 func Open(ctx context.Context, cfg *pgxpool.Config, gate limit.Config, opts ...Option) (*Pool, error) {
