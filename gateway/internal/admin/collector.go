@@ -527,7 +527,7 @@ func kafkaCharges(f figures, all *top[charges]) {
 }
 
 func store(f figures, s *Store) {
-	gauge(f, "weir_store_down", "1 while a store of quotas does not answer. Each gate then does what its on_store_error says.", oneIf(s.Down))
+	gauge(f, "weir_store_down", "1 while a store of quotas does not answer, or answers that it cannot keep counts. Each gate then does what its on_store_error says.", oneIf(s.Down))
 	gauge(f, "weir_store_in_flight", "Requests to a store in progress now.", s.InFlight)
 	gauge(f, "weir_store_leases", "Keys with leased tokens.", s.Leases)
 	counter(f, "weir_store_takes_total", "Decisions that a store has made.", s.Takes)

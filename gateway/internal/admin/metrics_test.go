@@ -238,6 +238,7 @@ func TestSignalMetrics(t *testing.T) {
 			hold(t, p.Gate("api"), weir.Work{})
 		}
 		time.Sleep(time.Second)
+		synctest.Wait() // what reads the signals has its turn at the same moment
 		has(t, NewMetrics(still{p}, "v0"),
 			`weir_gate_limit{gate="api"} 5`,
 			`weir_gate_bound_by_signal{gate="api",signal="load"} 1`,
