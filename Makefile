@@ -139,6 +139,8 @@ fmt: need-go
 	@echo "fmt: ok"
 
 vet lint deps $(STATICCHECK) $(H2SPEC) $(RATELIMIT): export GOGC = $(SELDOM)
+# They run beside the fetching of servers. Above this much memory each of them collects more often again.
+vet lint deps $(STATICCHECK) $(H2SPEC) $(RATELIMIT): export GOMEMLIMIT = 1500MiB
 
 # One benchmark has this client of Redis, and no test runs it: to be read, it need not be optimized.
 vet lint: export GOFLAGS += '-gcflags=github.com/redis/go-redis/...=-N -l'

@@ -44,7 +44,7 @@ func (b *Belief) cut(w *Window) string {
 	// come back to. Nor is a limit at which work spoils other work.
 	if b.mode == tracking || b.climb.rate == 0 {
 		if spoiled <= w.Dropped() {
-			b.before.keep(b)
+			b.before.keep(b, max(0, b.pace.slower(b.mean))) // in a slow-down that came by and by the laws know it
 		}
 		y.out = y.out || good == 0
 	}
@@ -114,15 +114,23 @@ type past struct {
 	speed float64 // ln of the speed that was expected there
 }
 
-func (p *past) keep(b *Belief) {
-	if b.at >= p.at || b.now-p.when >= remembered {
-		*p = past{at: b.at, when: b.now, laws: b.laws.outline()}
-		p.speed, _ = b.laws.speed(b.at)
+// keep remembers what is believed. Work was faster by so much, in ln, than the laws have learned by now. A second alarm or cut
+// does not lower the speed that the first one remembered.
+func (p *past) keep(b *Belief, faster float64) {
+	stale := p.at == 0 || b.now-p.when >= remembered
+	if !stale && b.at < p.at {
+		return
 	}
+	speed, _ := b.laws.speed(b.at)
+	speed += faster
+	if !stale {
+		speed = max(speed, p.speed)
+	}
+	*p = past{at: b.at, when: b.now, laws: b.laws.outline(), speed: speed}
 }
 
-// review forgets a slow-down that has ended by and by, or was chance: work would be as fast again at the limit of that
-// time. Where work is uneven, one alarm in a minute took back all that had been learned since the largest limit.
+// review forgets a slow-down that has ended by and by, or was chance: work would be nearly as fast again at the limit of that
+// time, a fifth slower at most. Where work is uneven, one alarm in a minute took back all that had been learned since the largest limit.
 func (p *past) review(b *Belief) {
 	if p.at == 0 || b.yield.cuts > 0 || b.yield.out || b.laws.spread > stepVariance {
 		return
@@ -185,7 +193,7 @@ func (b *Belief) shifted(w *Window) string {
 	b.restart()
 	b.try = 0
 	if direction < 0 {
-		b.before.keep(b)
+		b.before.keep(b, 0)
 		b.laws.wander(0, shiftOdds)
 		if b.yield.cuts == 0 { // or the limit in force says nothing about what was best
 			b.around()

@@ -119,7 +119,7 @@ func TestBeliefForgetsASlowDownThatHasEnded(t *testing.T) {
 	g.run(20 * time.Second)
 	b := g.k.(*Belief)
 	b.set(b.at + 1)
-	b.before.keep(b) // a false alarm
+	b.before.keep(b, 0) // a false alarm
 	b.set(b.at - 1)
 	if b.before.at == 0 {
 		t.Fatal("nothing is remembered")
@@ -134,6 +134,48 @@ func TestBeliefForgetsASlowDownThatHasEnded(t *testing.T) {
 	g.serve = pooled(30, 20*ms)
 	if g.run(4 * time.Second); b.before.at != 0 {
 		t.Errorf("%.0f slots are remembered after the slow-down", math.Exp(b.before.at))
+	}
+}
+
+// Where workers go one by one, the laws know how slow work is when the cuts come. It is slow all the same, and the limit of before
+// stays remembered while most is in time.
+func TestBeliefRemembersThroughCuts(t *testing.T) {
+	g := worldOf(newBelief(t, BeliefConfig{}), 0)
+	g.good = func(life time.Duration) bool { return life < 45*ms }
+	g.serve = pooled(30, 20*ms)
+	g.run(20 * time.Second)
+	b := g.k.(*Belief)
+	cuts := 0
+	g.decided = func(d Decision) {
+		if d.Reason == "less than half of what finished was of use" {
+			cuts++
+		}
+	}
+	for left := 29; left >= 6; left-- {
+		g.serve = pooled(left, 20*ms)
+		g.run(time.Second)
+	}
+	g.run(10 * time.Second)
+	if cuts == 0 || math.Exp(b.before.at) < 25 {
+		t.Errorf("%d cuts, %.0f slots, %.0f remembered, and thirty workers had needed as many", cuts, math.Exp(b.at), math.Exp(b.before.at))
+	}
+}
+
+// A cut after an alarm remembers the speed of before both, though the laws know by then how slow work is.
+func TestBeliefRemembersTheSpeedOfBefore(t *testing.T) {
+	b := newBelief(t, BeliefConfig{})
+	b.before.keep(b, 0)
+	speed := b.before.speed
+	for i := range b.laws.level {
+		b.laws.level[i]--
+	}
+	b.now = time.Minute
+	if b.before.keep(b, 0); b.before.speed != speed || b.before.when != b.now {
+		t.Errorf("a speed of %.2f after a minute, %.2f before", b.before.speed, speed)
+	}
+	b.now += remembered
+	if b.before.keep(b, 0); b.before.speed > speed-0.9 {
+		t.Errorf("a speed of %.2f is remembered for ever", b.before.speed)
 	}
 }
 

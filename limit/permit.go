@@ -21,6 +21,7 @@ func (h *holder) Done(t slot.Ticket, outcome uint8) {
 		l.mu.Unlock()
 		return
 	}
+	now = l.window.Latest(now)
 	if l.accounts.Forecast != nil {
 		l.accounts.Finish(&l.room, t, now-l.berth(t).start, l.service.Median())
 	}
@@ -29,7 +30,7 @@ func (h *holder) Done(t slot.Ticket, outcome uint8) {
 		l.mu.Unlock()
 		return
 	}
-	service := now - b.start
+	service := max(0, now-b.start)
 	if !sampled {
 		l.sample(now, b, weir.Outcome(outcome))
 	}
@@ -57,8 +58,9 @@ func (h *holder) Sample(t slot.Ticket, outcome uint8) {
 		l.mu.Unlock()
 		return
 	}
+	now = l.window.Latest(now)
 	b := l.berth(t)
-	service := now - b.start
+	service := max(0, now-b.start)
 	l.sample(now, b, weir.Outcome(outcome))
 	l.mu.Unlock()
 	l.front.Finished(weir.Outcome(outcome), service)
@@ -69,7 +71,6 @@ func (l *Limiter) sample(now time.Duration, b *berth, o weir.Outcome) {
 	if int(o) < len(l.outcomes) {
 		l.outcomes[o]++
 	}
-	now = l.window.Latest(now)
 	service := max(0, now-b.start)
 	if l.window.Sample(o, b.start, service, b.cost, l.window.Area(now)-b.area) {
 		l.service.Add(service)

@@ -21,8 +21,8 @@
 //
 // # Inside a transaction
 //
-// A query on the DB within a transaction takes a second permit and a second connection. With a few at once
-// each waits for the other. Use the Tx. [DB.InTx] gives a context that carries the permit, for code that
+// A query on the DB within a transaction takes a second permit and a second connection. So does one while rows are
+// open. With a few at once each waits for the other, and where the limit is 1, one waits for itself. Use the Tx. [DB.InTx] gives a context that carries the permit, for code that
 // cannot know: then only the connection is a second one.
 //
 // # Prepared statements

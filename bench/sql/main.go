@@ -132,7 +132,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 	runtime.GOMAXPROCS(1) // two threads on one core would wait for each other's time slices
 	var server *postgres.Server
 	err = cores.Pinned(own, func() (err error) {
-		server, err = postgres.Start(ctx, postgres.Config{Program: b.postgres, Ports: &rig.Ports, Settings: []string{"max_connections=400", "shared_buffers=128MB", "jit=off", "max_parallel_workers_per_gather=0"}})
+		server, err = postgres.Start(ctx, postgres.Config{Program: b.postgres, Ports: &rig.Ports, Settings: []string{"max_connections=600", "shared_buffers=128MB", "jit=off", "max_parallel_workers_per_gather=0"}})
 		return err
 	})
 	if err != nil {

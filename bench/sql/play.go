@@ -186,6 +186,24 @@ func (b *bench) alone(ctx context.Context, pool *pgxpool.Pool, w *workload) (tim
 	return took.Quantile(0.95), nil
 }
 
+// connect gives a turn connections of its own, before anything is measured. A cancel of the turn before may come after all,
+// and would stop a statement of this one.
+func (s *subject) connect(ctx context.Context, pool *pgxpool.Pool) error {
+	pool.Reset()
+	n := s.size
+	if n == 0 {
+		n = most
+	}
+	for range n {
+		c, err := pool.Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		defer c.Release()
+	}
+	return nil
+}
+
 // closed runs clients that each wait for their answer. They wait in order and for as long as it
 // takes, so the load is the same whatever is admitted.
 func (b *bench) closed(ctx context.Context, pool *pgxpool.Pool, w *workload, s *subject) (f figure, err error) {
@@ -194,7 +212,9 @@ func (b *bench) closed(ctx context.Context, pool *pgxpool.Pool, w *workload, s *
 		return f, err
 	}
 	defer g.close()
-	pool.Reset() // a cancel of the turn before may come after all, and would stop a statement of this one
+	if err := s.connect(ctx, pool); err != nil {
+		return f, err
+	}
 	lasts := b.lasts(s)
 	timed, cancel := context.WithTimeout(ctx, lasts)
 	defer cancel()
@@ -238,7 +258,9 @@ func (b *bench) open(ctx context.Context, pool *pgxpool.Pool, w *workload, s *su
 		return f, err
 	}
 	defer g.close()
-	pool.Reset() // as for the closed load
+	if err := s.connect(ctx, pool); err != nil {
+		return f, err
+	}
 	lasts := b.lasts(s)
 	timed, cancel := context.WithTimeout(ctx, lasts)
 	defer cancel()

@@ -94,7 +94,11 @@ func (o *options) choose(names string) error {
 
 // run starts the database, and with it compares the controllers, or only serves.
 func (o *options) run(ctx context.Context, serve string) (err error) {
-	db, err := startApart(ctx, o.postgres)
+	start := startApart
+	if serve != "" {
+		start = startDatabase // to play with, on all cores
+	}
+	db, err := start(ctx, o.postgres)
 	if err != nil {
 		return err
 	}

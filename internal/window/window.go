@@ -137,6 +137,7 @@ func (w *Window) Saturated(now time.Duration, saturated bool) {
 	if saturated == w.open {
 		return
 	}
+	now = w.Latest(now)
 	if w.open {
 		w.saturated += max(0, now-w.since)
 	}
@@ -146,6 +147,7 @@ func (w *Window) Saturated(now time.Duration, saturated bool) {
 // Read fills in what was gathered up to now. The latencies are copied and still
 // unsorted: Sort them once the gate's lock has been released.
 func (w *Window) Read(now time.Duration, into *control.Window) {
+	now = w.Latest(now)
 	saturated := w.saturated
 	if w.open {
 		saturated += max(0, now-w.since)
@@ -177,6 +179,7 @@ func Finish(into *control.Window) {
 
 // Reset starts a new window at now. inFlight is what it starts with.
 func (w *Window) Reset(now time.Duration, inFlight int64) {
+	now = w.Latest(now)
 	w.start, w.since, w.saturated = now, now, 0
 	w.first = w.Area(now)
 	w.maxInFlight = inFlight

@@ -144,3 +144,31 @@ func TestMeanInFlight(t *testing.T) {
 		t.Errorf("%v", c.Samples)
 	}
 }
+
+// Callers read their clock before they wait for the gate's lock. A window never holds more than was there for that.
+func TestTimeStepsBackUnderTheLock(t *testing.T) {
+	const ms = time.Millisecond
+	var w Window
+	w.Level(0, 2)
+	w.Saturated(0, true)
+	w.Level(100*ms, 0)
+	w.Saturated(100*ms, false)
+	w.Saturated(98*ms, true) // read before the line above
+	w.Level(98*ms, 2)
+	w.Level(110*ms, 2)
+	c := read(&w, 105*ms)
+	if c.Now != 110*ms || c.Elapsed != 110*ms || c.Saturated != 110*ms || c.MeanInFlight != 2*110.0/110 {
+		t.Errorf("%v of %v saturated, %v in flight; want 110ms of 110ms, and 2", c.Saturated, c.Elapsed, c.MeanInFlight)
+	}
+	w.Reset(105*ms, 2)
+	if c = read(&w, 120*ms); c.Elapsed != 10*ms || c.MeanInFlight != 2 {
+		t.Errorf("%v in flight in a window of %v, want 2 and 10ms", c.MeanInFlight, c.Elapsed)
+	}
+	// A clock that steps back by more is another clock.
+	for _, tt := range []struct{ now, want time.Duration }{{119 * ms, 120 * ms}, {120*ms - time.Second + 1, 120 * ms}, {120*ms - time.Second, 120*ms - time.Second}, {121 * ms, 121 * ms}} {
+		w.Level(120*ms, 2)
+		if got := w.Latest(tt.now); got != tt.want {
+			t.Errorf("the latest of %v is %v, want %v", tt.now, got, tt.want)
+		}
+	}
+}

@@ -277,7 +277,7 @@ func TestLongHeaders(t *testing.T) {
 				t.Errorf("the broker gets %d bytes of %d: %s", len(got), len(sent)-4, r.logs)
 			}
 			_, _ = client.Close(), broker.Close()
-			await.That(t, "nothing is held", func() bool { bytes, _ := r.server.rooms.held(); return bytes == 0 && len(r.server.all()) == 0 })
+			await.That(t, "nothing is held", func() bool { bytes, _ := r.server.memory.held(); return bytes == 0 && len(r.server.all()) == 0 })
 		})
 	}
 	r := newRig(t, policy.Enforce, time.Minute)

@@ -9,20 +9,20 @@ import (
 )
 
 // Memory for what is held whole, in all connections of a cluster together: requests and answers that are decoded, or put together here. What
-// fits into a connection's buffer while it is read or written is not counted, nor is what is copied. Who finds no room waits for its turn,
-// and reads nothing meanwhile. Everybody in a room leaves it in a while, whatever clients do:
+// fits into a connection's buffer while it is read or written is not counted, nor is what is copied. Who finds no memory left waits for its turn,
+// and reads nothing meanwhile. Everybody gives its share of a budget back in a while, whatever clients do:
 //
-//   - who is in raw waits for its own client, for a time that is bounded. Then it waits for small or large, or for its broker to
+//   - who has a share of raw waits for its own client, for a time that is bounded. Then it waits for small or large, or for its broker to
 //     read;
-//   - who is in small or large waits for its broker, and then for answers. Before it comes in nothing is in flight on its connection;
-//   - who is in answers waits for its broker or its client, for a time that is bounded, and for no room.
+//   - who has one of small or large waits for its broker, and then for answers. Before it has one nothing is in flight on its connection;
+//   - who has one of answers waits for its broker or its client, for a time that is bounded, and for no budget.
 //
 // So nobody waits for somebody who waits for it.
-type rooms struct {
-	raw     room // bytes of requests beyond a buffer
-	small   room // decoded requests that take no more than one that fills a buffer
-	large   room // those that take more; what they are held up by is no concern of small ones
-	answers room // bytes of answers beyond a buffer, with what is decoded of them
+type budgets struct {
+	raw     budget // bytes of requests beyond a buffer
+	small   budget // decoded requests that take no more than one that fills a buffer
+	large   budget // those that take more; what they are held up by is no concern of small ones
+	answers budget // bytes of answers beyond a buffer, with what is decoded of them
 }
 
 const (
@@ -38,42 +38,42 @@ const (
 	heldWithin = 10 * time.Second
 )
 
-// newRooms returns the rooms of a server, which are 384 MiB together. Of the largest request there is room for one, of the largest answers for those that are let in alone.
-func newRooms() *rooms {
-	return &rooms{raw: newRoom(64 << 20), small: newRoom(64 << 20), large: newRoom(heldRequest * mostRequest), answers: newRoom(128 << 20)}
+// newBudgets returns the budgets of a server, which are 384 MiB together. Of the largest request there is room for one, of the largest answers for those that are let in alone.
+func newBudgets() *budgets {
+	return &budgets{raw: newBudget(64 << 20), small: newBudget(64 << 20), large: newBudget(heldRequest * mostRequest), answers: newBudget(128 << 20)}
 }
 
 // patience is how long n bytes may take.
 func patience(n int) time.Duration { return heldWithin * time.Duration(1+n>>20) }
 
-// room is so many bytes that connections share. It is safe for concurrent use.
-type room struct {
+// budget is so many bytes of memory that connections share. It is safe for concurrent use.
+type budget struct {
 	size    int64
 	free    *semaphore.Weighted // who comes first is served first
 	held    atomic.Int64
 	waiting atomic.Int64 // connections
 }
 
-func newRoom(size int64) room { return room{size: size, free: semaphore.NewWeighted(size)} }
+func newBudget(size int64) budget { return budget{size: size, free: semaphore.NewWeighted(size)} }
 
 // acquire waits for n bytes. More than there are in all are all of them. crowded is called if it has to wait.
-func (r *room) acquire(ctx context.Context, n int, crowded func()) (*share, error) {
-	s := &share{r, min(int64(n), r.size)}
-	if !r.free.TryAcquire(s.n) {
-		r.waiting.Add(1)
-		defer r.waiting.Add(-1)
+func (b *budget) acquire(ctx context.Context, n int, crowded func()) (*share, error) {
+	s := &share{b, min(int64(n), b.size)}
+	if !b.free.TryAcquire(s.n) {
+		b.waiting.Add(1)
+		defer b.waiting.Add(-1)
 		crowded()
-		if err := r.free.Acquire(ctx, s.n); err != nil {
+		if err := b.free.Acquire(ctx, s.n); err != nil {
 			return nil, err
 		}
 	}
-	r.held.Add(s.n)
+	b.held.Add(s.n)
 	return s, nil
 }
 
-// share is a part of a room. nil is none. One goroutine uses it at a time.
+// share is a part of a budget. nil is none. One goroutine uses it at a time.
 type share struct {
-	of *room
+	of *budget
 	n  int64
 }
 
@@ -91,8 +91,8 @@ func (s *share) shrink(n int) {
 func (s *share) leave() { s.shrink(0) }
 
 // held is how many bytes are held, and how many connections wait for some.
-func (r *rooms) held() (bytes, waiting int64) {
-	for _, one := range []*room{&r.raw, &r.small, &r.large, &r.answers} {
+func (b *budgets) held() (bytes, waiting int64) {
+	for _, one := range []*budget{&b.raw, &b.small, &b.large, &b.answers} {
 		bytes, waiting = bytes+one.held.Load(), waiting+one.waiting.Load()
 	}
 	return bytes, waiting
@@ -104,8 +104,8 @@ type holding struct {
 	questions    []*question // whose answers may have shares of their own
 }
 
-// acquire waits for n bytes of a room.
-func (r *relay) acquire(of *room, n int) (*share, error) {
+// acquire waits for n bytes of a budget.
+func (r *relay) acquire(of *budget, n int) (*share, error) {
 	return of.acquire(r.ctx, n, func() { r.server.crowded(of) })
 }
 
@@ -128,7 +128,7 @@ func (r *relay) hold(frame []byte, n int) (_ []byte, err error) {
 	if err := r.quiet(); err != nil {
 		return nil, err
 	}
-	if r.holds.raw, err = r.acquire(&r.server.rooms.raw, n); err != nil {
+	if r.holds.raw, err = r.acquire(&r.server.memory.raw, n); err != nil {
 		return nil, err
 	}
 	defer r.within(patience(n), refuse("%d bytes of a request have not come within %v", n, patience(n)))()
@@ -146,9 +146,9 @@ func (r *relay) decodable(frame []byte, n, memory int) (_ []byte, err error) {
 	if err := r.quiet(); err != nil { // within a buffer hold has not waited: a login does not
 		return nil, err
 	}
-	in := &r.server.rooms.small
+	in := &r.server.memory.small
 	if memory > heldRequest*buffer {
-		in = &r.server.rooms.large
+		in = &r.server.memory.large
 	}
 	r.holds.decoded, err = r.acquire(in, memory)
 	return frame, err
@@ -188,8 +188,8 @@ func (r *relay) deliver(b []byte) error {
 	return err
 }
 
-// crowded logs that connections wait for memory of a room, once in a while.
-func (s *Server) crowded(of *room) {
+// crowded logs that connections wait for memory of a budget, once in a while.
+func (s *Server) crowded(of *budget) {
 	s.mu.Lock()
 	now := time.Now()
 	quiet := now.Sub(s.crowd) < askEvery

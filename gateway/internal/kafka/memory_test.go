@@ -23,7 +23,7 @@ import (
 // Who comes first is let in first, also if less would be enough for who comes after. More than there is in all is all of it.
 func TestRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, crowds, in := newRoom(10), 0, make(chan string, 3)
+		r, crowds, in := newBudget(10), 0, make(chan string, 3)
 		take := func(n int) *share {
 			s, err := r.acquire(t.Context(), n, func() { crowds++ })
 			if err != nil {
@@ -96,8 +96,8 @@ func TestManyLargeRequests(t *testing.T) {
 	const clients, within = 100, 5
 	sent := bulky(mostRequest - 1000)
 	n := len(sent) - 4
-	raw := &r.server.rooms.raw
-	*raw = newRoom(int64(within * n))
+	raw := &r.server.memory.raw
+	*raw = newBudget(int64(within * n))
 	before := heap()
 	rest := make(chan struct{})
 	var served sync.WaitGroup
@@ -138,7 +138,7 @@ func TestManyLargeRequests(t *testing.T) {
 	}
 	close(rest)
 	served.Wait()
-	await.That(t, "nothing is held", func() bool { bytes, waiting := r.server.rooms.held(); return bytes == 0 && waiting == 0 })
+	await.That(t, "nothing is held", func() bool { bytes, waiting := r.server.memory.held(); return bytes == 0 && waiting == 0 })
 	said := strings.Count(r.logs.String(), "large requests or answers hold the memory for Kafka; connections wait")
 	if bound := fmt.Sprintf("of_bytes=%d waiting=", within*n); said != 1 || !strings.Contains(r.logs.String(), bound) {
 		t.Errorf("%d lines of the log say that connections wait:\n%s", said, r.logs)
@@ -149,8 +149,8 @@ func TestManyLargeRequests(t *testing.T) {
 func TestGoneWhileHeld(t *testing.T) {
 	r := newRigWith(t, ample, policy.Enforce, time.Minute)
 	sent := bulky(100_000)
-	r.server.rooms.raw = newRoom(int64(len(sent) - 4))
-	raw := &r.server.rooms.raw
+	r.server.memory.raw = newBudget(int64(len(sent) - 4))
+	raw := &r.server.memory.raw
 	first, _ := r.pair()
 	r.write(first, sent[:len(sent)-1])
 	await.That(t, "the first is read", func() bool { return raw.held.Load() > 0 })
@@ -163,11 +163,11 @@ func TestGoneWhileHeld(t *testing.T) {
 	_, _ = second.Close(), unasked.Close()
 	_ = first.Close()
 	r.frame(broker) // asks whether it is valid
-	if large := &r.server.rooms.large; large.held.Load() != int64(heldRequest*(len(sent)-4)) {
+	if large := &r.server.memory.large; large.held.Load() != int64(heldRequest*(len(sent)-4)) {
 		t.Errorf("%d bytes are held of what is decoded", large.held.Load())
 	}
 	_ = broker.Close()
-	await.That(t, "nothing is held", func() bool { bytes, waiting := r.server.rooms.held(); return bytes == 0 && waiting == 0 })
+	await.That(t, "nothing is held", func() bool { bytes, waiting := r.server.memory.held(); return bytes == 0 && waiting == 0 })
 	await.That(t, "the third is gone", func() bool { _, err := third.Read(make([]byte, 1)); return err != nil })
 }
 
@@ -187,7 +187,7 @@ func TestManyLargeAnswers(t *testing.T) {
 	r := newRigWith(t, ample, policy.Enforce, time.Minute)
 	const clients = 20
 	one := answer(12, largeMetadata())
-	r.server.rooms.answers = newRoom(int64(heldAnswer * 2 * len(one)))
+	r.server.memory.answers = newBudget(int64(heldAnswer * 2 * len(one)))
 	var all [clients]net.Conn
 	for i := range all {
 		client, broker := r.pair()
@@ -209,13 +209,13 @@ func TestManyLargeAnswers(t *testing.T) {
 		})
 	}
 	served.Wait()
-	await.That(t, "nothing is held", func() bool { bytes, waiting := r.server.rooms.held(); return bytes == 0 && waiting == 0 })
+	await.That(t, "nothing is held", func() bool { bytes, waiting := r.server.memory.held(); return bytes == 0 && waiting == 0 })
 }
 
 // Where two questions have large answers, and there is room for one, nobody waits for ever.
 func TestQuestionsWithLargeAnswers(t *testing.T) {
 	r := newRigWith(t, ample, policy.Enforce, time.Minute)
-	r.server.rooms.answers = newRoom(1)
+	r.server.memory.answers = newBudget(1)
 	var served sync.WaitGroup
 	for range 10 {
 		client, broker := r.pair()
@@ -283,7 +283,7 @@ func TestHeldForTooLong(t *testing.T) {
 					t.Errorf("no line with %q:\n%s", c.why, text)
 				}
 				r.release()
-				if bytes, waiting := r.server.rooms.held(); bytes != 0 || waiting != 0 {
+				if bytes, waiting := r.server.memory.held(); bytes != 0 || waiting != 0 {
 					t.Errorf("%d bytes are held, %d wait", bytes, waiting)
 				}
 			})
@@ -347,18 +347,18 @@ func TestDescribedRulesAreCounted(t *testing.T) {
 				t.Errorf("%d bytes for %d rules about %d bytes", more, rules, bytes)
 			}
 			runtime.KeepAlive([]any{views, resp, out})
-			room := &c.server.rooms.large
-			all, err := room.acquire(t.Context(), int(room.size), func() {})
+			large := &c.server.memory.large
+			all, err := large.acquire(t.Context(), int(large.size), func() {})
 			if err != nil {
 				t.Fatal(err)
 			}
 			c.write(client, framed("app", 1, filter))
-			await.That(t, "it waits for room", func() bool { return room.waiting.Load() == 1 })
+			await.That(t, "it waits for room", func() bool { return large.waiting.Load() == 1 })
 			all.leave()
 			if got := c.frame(client); len(got) < of.rules*of.name {
 				t.Errorf("%d bytes", len(got))
 			}
-			await.That(t, "nothing is held", func() bool { bytes, _ := c.server.rooms.held(); return bytes == 0 })
+			await.That(t, "nothing is held", func() bool { bytes, _ := c.server.memory.held(); return bytes == 0 })
 		})
 	}
 }

@@ -92,7 +92,7 @@ func (r *relay) reply(req *request, resp kmsg.Response) error {
 	if len(own) > buffer {
 		r.heard()
 		var err error
-		if p.share, err = r.acquire(&r.server.rooms.answers, len(own)); err != nil {
+		if p.share, err = r.acquire(&r.server.memory.answers, len(own)); err != nil {
 			return err
 		}
 	}

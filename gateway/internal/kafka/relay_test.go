@@ -130,7 +130,7 @@ func TestLargeRequestEndsEarly(t *testing.T) {
 // waiting is a connection of which no request is read, and of which the test is the broker. It is not served: the test moves what it needs.
 func waiting(t *testing.T) (r *relay, broker net.Conn, logs *strings.Builder) {
 	logs = new(strings.Builder)
-	s := &Server{log: slog.New(slog.NewTextHandler(logs, nil)), rooms: newRooms()}
+	s := &Server{log: slog.New(slog.NewTextHandler(logs, nil)), memory: newBudgets()}
 	client, _ := net.Pipe()
 	r = newRelay(s, &s.bootstrap, client)
 	r.broker, broker = net.Pipe()

@@ -98,8 +98,8 @@ type Server struct {
 
 	overlap overlap
 
-	rooms *rooms
-	crowd time.Time // when the log last said that connections wait for memory
+	memory *budgets
+	crowd  time.Time // when the log last said that connections wait for memory
 
 	complaints int
 	complained time.Time
@@ -108,7 +108,7 @@ type Server struct {
 
 // New returns a server that accepts nobody before [Server.Serve]. It connects to nothing yet.
 func New(o Options) (*Server, error) {
-	s := &Server{opts: o, log: o.Logger.With("cluster", o.Cluster), nodes: newNodes(&o.Config), rooms: newRooms(), open: map[*relay]struct{}{}}
+	s := &Server{opts: o, log: o.Logger.With("cluster", o.Cluster), nodes: newNodes(&o.Config), memory: newBudgets(), open: map[*relay]struct{}{}}
 	s.bootstrap.id = -1
 	s.throttled.produce.quota, s.throttled.fetch.quota, s.throttled.mutations.quota = countedBy(keyProduce), countedBy(keyFetch), countedBy(keyCreateTopics)
 	if o.Quotas == nil {
@@ -455,7 +455,7 @@ func (s *Server) Snapshot() Snapshot {
 	all.ThrottledProduce, all.ThrottledFetch, all.ThrottledMutations = t.produce.snapshot(), t.fetch.snapshot(), t.mutations.snapshot()
 	all.APIs = s.moved.status()
 	all.Muted, all.MutedLongest = s.muted(time.Now())
-	all.HeldBytes, all.HeldWaiting = s.rooms.held()
+	all.HeldBytes, all.HeldWaiting = s.memory.held()
 	s.mu.Lock()
 	all.BrokerQuotas = s.overlap.quotas
 	s.mu.Unlock()

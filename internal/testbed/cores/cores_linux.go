@@ -12,7 +12,7 @@ import (
 	"unsafe"
 )
 
-// set is a set of cores, a bit for each. The kernel takes any length.
+// set is a set of cores, a bit for each. The kernel refuses it where there could be more than 1,024.
 type set [1024 / 64]uint64
 
 func (s *set) add(core int)      { s[core/64] |= 1 << (core % 64) }
@@ -43,34 +43,45 @@ func Pair() (test, rest int, err error) {
 
 // PinSelf moves all threads of this process to core. New threads and processes inherit it.
 func PinSelf(core int) error {
-	tasks, err := os.ReadDir("/proc/self/task")
-	if err != nil {
-		return err
-	}
-	for _, t := range tasks {
-		tid, err := strconv.Atoi(t.Name())
+	pinned := map[string]bool{}
+	for before := -1; before < len(pinned); { // a thread may begin while others are pinned
+		before = len(pinned)
+		tasks, err := os.ReadDir("/proc/self/task")
 		if err != nil {
-			continue
+			return err
 		}
-		if err := pin(tid, core); err != nil && err != syscall.ESRCH {
-			return fmt.Errorf("pin to core %d: %w", core, err)
+		for _, t := range tasks {
+			tid, err := strconv.Atoi(t.Name())
+			if err != nil || pinned[t.Name()] {
+				continue
+			}
+			if err := pin(tid, core); err != nil && err != syscall.ESRCH {
+				return fmt.Errorf("pin to core %d: %w", core, err)
+			}
+			pinned[t.Name()] = true
 		}
 	}
 	return nil
 }
 
 // Pinned runs start on a thread of core; a process started there stays there.
-func Pinned(core int, start func() error) error {
+func Pinned(core int, start func() error) (err error) {
 	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	before, err := affinity()
-	if err != nil {
-		return err
+	if err == nil {
+		err = pin(0, core)
 	}
-	if err := pin(0, core); err != nil {
+	if err != nil {
+		runtime.UnlockOSThread()
 		return fmt.Errorf("pin to core %d: %w", core, err)
 	}
-	defer setAffinity(0, &before)
+	defer func() {
+		if back := setAffinity(0, &before); back != nil { // the thread stays locked, and ends with its goroutine
+			err = errors.Join(err, fmt.Errorf("unpin: %w", back))
+			return
+		}
+		runtime.UnlockOSThread()
+	}()
 	return start()
 }
 

@@ -2,7 +2,9 @@ package cores
 
 import (
 	"errors"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -41,6 +43,29 @@ func TestPinned(t *testing.T) {
 	}
 	if after, _ := affinity(); after != before {
 		t.Errorf("afterwards the thread may use %b, before it was %b", after, before)
+	}
+}
+
+// All threads of the process, those that begin meanwhile too, may use that core only.
+func TestPinSelf(t *testing.T) {
+	test, _, err := Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := PinSelf(test); err != nil {
+		t.Fatal(err)
+	}
+	want := set{}
+	want.add(test)
+	files, err := filepath.Glob("/proc/self/task/*/status")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d threads, %v", len(files), err)
+	}
+	for _, file := range files {
+		status, err := os.ReadFile(file)
+		if err == nil && listed(string(status)) != want {
+			t.Errorf("%s: not just core %d", file, test)
+		}
 	}
 }
 
