@@ -280,7 +280,7 @@ func (b *Belief) measure(w *Window) {
 		}
 		b.long += (b.mean - b.long) * float64(w.Timed) / (float64(w.Timed) + meanKept)
 		if w.OK >= w.Dropped() {
-			b.pace.add(b.mean, w.Elapsed.Seconds())
+			b.pace.add(b.mean, lnAtLeast1(w.MeanInFlight), w.Elapsed.Seconds())
 		}
 	}
 	// The window's own median, as far as it has samples: a point to cut off at that lags
@@ -394,18 +394,21 @@ const (
 // pace is how fast work usually is: the mean of about a minute in which most of what ended was of use.
 type pace struct {
 	ln      float64 // of the speed, in 1/s
+	lnN     float64 // of the concurrency at which it was that
 	seconds float64 // how long it was measured, up to paceKept
 }
 
 // paceKept is longer than it takes to find a slow-down, and shorter than people take to get used to one. In seconds.
 const paceKept = 60
 
-func (p *pace) add(mean, seconds float64) {
+func (p *pace) add(mean, lnN, seconds float64) {
 	if !(mean > 0 && seconds > 0) {
 		return
 	}
 	p.seconds = min(paceKept, p.seconds+seconds)
-	p.ln += (-math.Log(mean) - p.ln) * min(1, seconds/p.seconds)
+	share := min(1, seconds/p.seconds)
+	p.ln += (-math.Log(mean) - p.ln) * share
+	p.lnN += (lnN - p.lnN) * share
 }
 
 // slower returns how much slower than usual work of the mean given is, in ln.

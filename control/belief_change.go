@@ -44,7 +44,7 @@ func (b *Belief) cut(w *Window) string {
 	// come back to. Nor is a limit at which work spoils other work.
 	if b.mode == tracking || b.climb.rate == 0 {
 		if spoiled <= w.Dropped() {
-			b.before.keep(b, max(0, b.pace.slower(b.mean))) // in a slow-down that came by and by the laws know it
+			b.before.keep(b)
 		}
 		y.out = y.out || good == 0
 	}
@@ -114,17 +114,25 @@ type past struct {
 	speed float64 // ln of the speed that was expected there
 }
 
-// keep remembers what is believed. Work was faster by so much, in ln, than the laws have learned by now. A second alarm or cut
-// does not lower the speed that the first one remembered.
-func (p *past) keep(b *Belief, faster float64) {
+// keep remembers what is believed. In a slow-down that came by and by, or that is known already, the laws have learned how slow work
+// is now. So the speed is at least that of the last minute, and of the alarm or cut before this one. Both were at
+// other limits, and the laws say what they mean at this one.
+func (p *past) keep(b *Belief) {
 	stale := p.at == 0 || b.now-p.when >= remembered
 	if !stale && b.at < p.at {
 		return
 	}
-	speed, _ := b.laws.speed(b.at)
-	speed += faster
+	here, _ := b.laws.speed(b.at)
+	speed := here
+	known := func(at, then float64) {
+		there, _ := b.laws.speed(at)
+		speed = max(speed, then+here-there)
+	}
+	if b.pace.seconds > 0 {
+		known(b.pace.lnN, b.pace.ln)
+	}
 	if !stale {
-		speed = max(speed, p.speed)
+		known(p.at, p.speed)
 	}
 	*p = past{at: b.at, when: b.now, laws: b.laws.outline(), speed: speed}
 }
@@ -193,7 +201,7 @@ func (b *Belief) shifted(w *Window) string {
 	b.restart()
 	b.try = 0
 	if direction < 0 {
-		b.before.keep(b, 0)
+		b.before.keep(b)
 		b.laws.wander(0, shiftOdds)
 		if b.yield.cuts == 0 { // or the limit in force says nothing about what was best
 			b.around()

@@ -119,7 +119,7 @@ func TestBeliefForgetsASlowDownThatHasEnded(t *testing.T) {
 	g.run(20 * time.Second)
 	b := g.k.(*Belief)
 	b.set(b.at + 1)
-	b.before.keep(b, 0) // a false alarm
+	b.before.keep(b) // a false alarm
 	b.set(b.at - 1)
 	if b.before.at == 0 {
 		t.Fatal("nothing is remembered")
@@ -164,17 +164,17 @@ func TestBeliefRemembersThroughCuts(t *testing.T) {
 // A cut after an alarm remembers the speed of before both, though the laws know by then how slow work is.
 func TestBeliefRemembersTheSpeedOfBefore(t *testing.T) {
 	b := newBelief(t, BeliefConfig{})
-	b.before.keep(b, 0)
+	b.before.keep(b)
 	speed := b.before.speed
 	for i := range b.laws.level {
 		b.laws.level[i]--
 	}
 	b.now = time.Minute
-	if b.before.keep(b, 0); b.before.speed != speed || b.before.when != b.now {
+	if b.before.keep(b); b.before.speed != speed || b.before.when != b.now {
 		t.Errorf("a speed of %.2f after a minute, %.2f before", b.before.speed, speed)
 	}
 	b.now += remembered
-	if b.before.keep(b, 0); b.before.speed > speed-0.9 {
+	if b.before.keep(b); b.before.speed > speed-0.9 {
 		t.Errorf("a speed of %.2f is remembered for ever", b.before.speed)
 	}
 }

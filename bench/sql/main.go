@@ -135,10 +135,12 @@ func (b *bench) run(ctx context.Context) (err error) {
 		server, err = postgres.Start(ctx, postgres.Config{Program: b.postgres, Ports: &rig.Ports, Settings: []string{"max_connections=600", "shared_buffers=128MB", "jit=off", "max_parallel_workers_per_gather=0"}})
 		return err
 	})
+	if server != nil {
+		defer func() { err = errors.Join(err, server.Stop()) }()
+	}
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, server.Stop()) }()
 	return b.measure(ctx, server.URL)
 }
 
@@ -194,7 +196,7 @@ func (b *bench) sweep(ctx context.Context, pool *pgxpool.Pool, own *pgbench, w *
 		if w.isolation == "" {
 			continue
 		}
-		pool.Reset() // pgbench has connections of its own, and the server has places for one or the other
+		pool.Reset() // pgbench has connections of its own, and those of the pool are no burden to it
 		if err := own.round(ctx, w, b.sizes, b.window); err != nil {
 			return err
 		}

@@ -192,7 +192,7 @@ func (s *subject) connect(ctx context.Context, pool *pgxpool.Pool) error {
 	pool.Reset()
 	n := s.size
 	if n == 0 {
-		n = most
+		n = int64(pool.Config().MaxConns)
 	}
 	for range n {
 		c, err := pool.Acquire(ctx)
@@ -207,14 +207,14 @@ func (s *subject) connect(ctx context.Context, pool *pgxpool.Pool) error {
 // closed runs clients that each wait for their answer. They wait in order and for as long as it
 // takes, so the load is the same whatever is admitted.
 func (b *bench) closed(ctx context.Context, pool *pgxpool.Pool, w *workload, s *subject) (f figure, err error) {
+	if err := s.connect(ctx, pool); err != nil {
+		return f, err
+	}
 	g, err := s.open(limit.Queue{Len: b.clients, MaxWait: -1, Order: limit.FIFO})
 	if err != nil {
 		return f, err
 	}
 	defer g.close()
-	if err := s.connect(ctx, pool); err != nil {
-		return f, err
-	}
 	lasts := b.lasts(s)
 	timed, cancel := context.WithTimeout(ctx, lasts)
 	defer cancel()
@@ -253,14 +253,14 @@ func unexpected(ctx context.Context, err error) error {
 
 // open runs transactions that arrive at random, each with a deadline.
 func (b *bench) open(ctx context.Context, pool *pgxpool.Pool, w *workload, s *subject, rate float64, deadline time.Duration) (f figure, err error) {
+	if err := s.connect(ctx, pool); err != nil {
+		return f, err
+	}
 	g, err := s.open(limit.Queue{})
 	if err != nil {
 		return f, err
 	}
 	defer g.close()
-	if err := s.connect(ctx, pool); err != nil {
-		return f, err
-	}
 	lasts := b.lasts(s)
 	timed, cancel := context.WithTimeout(ctx, lasts)
 	defer cancel()

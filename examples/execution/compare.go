@@ -46,6 +46,9 @@ func startApart(ctx context.Context, program string) (db *postgres.Server, err e
 		db, err = startDatabase(ctx, program)
 		return err
 	})
+	if err != nil && db != nil {
+		err = errors.Join(err, db.Stop())
+	}
 	return db, err
 }
 

@@ -361,12 +361,12 @@ func networkOf(name string) (netip.Prefix, error) {
 
 // describeQuotas serves a request for quotas, of n bytes: those of the broker, and over them those that are kept here.
 func (r *relay) describeQuotas(req *request, frame []byte, n int) error {
-	room, book := heldRequest*n, r.server.opts.Rules
+	memory, book := heldRequest*n, r.server.opts.Rules
 	if book != nil {
 		rules, bytes := book.Size()
-		room += heldRule*rules + heldName*bytes
+		memory += heldRule*rules + heldName*bytes
 	}
-	frame, err := r.decodable(frame, n, room)
+	frame, err := r.decodable(frame, n, memory)
 	if err != nil {
 		return err
 	}

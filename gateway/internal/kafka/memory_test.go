@@ -21,7 +21,7 @@ import (
 )
 
 // Who comes first is let in first, also if less would be enough for who comes after. More than there is in all is all of it.
-func TestRoom(t *testing.T) {
+func TestBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, crowds, in := newBudget(10), 0, make(chan string, 3)
 		take := func(n int) *share {
