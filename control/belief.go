@@ -63,7 +63,7 @@ type BeliefConfig struct {
 //
 // If a slot was free for more than two fifths of a window, the window changes nothing. So an
 // idle service does not drift. The limit is cut by three tenths when more than half of
-// what finishes is late, abandoned or refused by the backend, and by more where work takes longer than
+// what finishes is late, abandoned or refused by the backend. It is cut by more where work takes longer than
 // usual. The next cut comes a service time
 // later at the earliest, because until then what ends is what the last one was for. From a cold
 // start the limit is multiplied by 1.8 as long as throughput follows. The climb ends sooner if what

@@ -173,12 +173,19 @@ func TestSamplesOfOneClock(t *testing.T) {
 	p = take(t, l)
 	*now = 150 * ms
 	p.Done(weir.OK)
+	p = take(t, l)
+	*now = 200 * ms
+	take(t, l).Cancel()
+	*now = 180 * ms
+	p.Sample(weir.OK)
+	p.Done(weir.OK)
 	*now = time.Second
 	l.Step()
 	want := []control.Sample{
 		{Latency: 100 * ms, Concurrency: 2, Good: true},
 		{Latency: 100 * ms, Concurrency: 2, Good: true},
 		{Start: 100 * ms, Latency: 50 * ms, Concurrency: 1, Good: true},
+		{Start: 150 * ms, Latency: 50 * ms, Concurrency: 1, Good: true},
 	}
 	if !slices.Equal(c.seen.Samples, want) {
 		t.Errorf("\n got %v\nwant %v", c.seen.Samples, want)

@@ -377,3 +377,29 @@ func TestPlacesForget(t *testing.T) {
 		}
 	})
 }
+
+// Work in flight gets its start on the way into the slow gear. Who goes there may have read the clock before the last change.
+func TestShiftDownIsOfOneClock(t *testing.T) {
+	l := weir.Must(New(Config{Name: "g", Limit: 2}))
+	p := weir.Must(l.TryAdmit(weir.Work{}))
+	l.mu.Lock()
+	if l.slow {
+		t.Fatal("a fixed limit that is in the slow gear")
+	}
+	last := l.front.Now() + 100*time.Millisecond
+	l.window.Level(last, 1)
+	l.shiftDown(last - 2*time.Millisecond)
+	held := 0
+	for _, b := range *l.table.Load() {
+		if b.Held() {
+			if held++; b.start != last {
+				t.Errorf("its start is %v, before the last change at %v", b.start, last)
+			}
+		}
+	}
+	l.mu.Unlock()
+	if held != 1 {
+		t.Errorf("%d in flight", held)
+	}
+	p.Done(weir.OK)
+}

@@ -138,6 +138,7 @@ func (w *Window) Saturated(now time.Duration, saturated bool) {
 		return
 	}
 	now = w.Latest(now)
+	w.Level(now, w.level) // no change that comes later is before this one
 	if w.open {
 		w.saturated += max(0, now-w.since)
 	}

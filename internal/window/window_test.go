@@ -164,9 +164,14 @@ func TestTimeStepsBackUnderTheLock(t *testing.T) {
 	if c = read(&w, 120*ms); c.Elapsed != 10*ms || c.MeanInFlight != 2 {
 		t.Errorf("%v in flight in a window of %v, want 2 and 10ms", c.MeanInFlight, c.Elapsed)
 	}
+	w.Saturated(140*ms, false)
+	w.Saturated(138*ms, true) // the level stays
+	if c = read(&w, 150*ms); c.Saturated != 40*ms {
+		t.Errorf("%v saturated, want all 40ms since the window began", c.Saturated)
+	}
 	// A clock that steps back by more is another clock.
-	for _, tt := range []struct{ now, want time.Duration }{{119 * ms, 120 * ms}, {120*ms - time.Second + 1, 120 * ms}, {120*ms - time.Second, 120*ms - time.Second}, {121 * ms, 121 * ms}} {
-		w.Level(120*ms, 2)
+	for _, tt := range []struct{ now, want time.Duration }{{149 * ms, 150 * ms}, {150*ms - time.Second + 1, 150 * ms}, {150*ms - time.Second, 150*ms - time.Second}, {151 * ms, 151 * ms}} {
+		w.Level(150*ms, 2)
 		if got := w.Latest(tt.now); got != tt.want {
 			t.Errorf("the latest of %v is %v, want %v", tt.now, got, tt.want)
 		}

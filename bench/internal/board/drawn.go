@@ -232,7 +232,7 @@ func playDrawn(ctx context.Context, count int, dir string, out, errs io.Writer) 
 const drawnPreface = `# Scenarios drawn by chance
 
 ` + "`go run ./bench/cmd/scoreboard -drawn %d`" + ` writes this page, in virtual time. Backend, size, work, deadline and load were drawn by a random generator after
-the constants of the limiter had been frozen. What came out stands here, whatever it is.
+the constants of the limiter had been frozen. What came out stands here, whatever it is. A fault of the limiter that showed here was mended since then.
 
 "Served" is the part of all requests that was answered in time, from half of the first of three equal stretches on. Each figure is the median over the
 seeds 1 to 3, with the least and the largest in brackets. The best fixed limit was found for the very scenario, by trying ten limits and three waits with another seed.

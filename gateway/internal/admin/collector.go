@@ -447,7 +447,7 @@ func cluster(f figures, s *kafka.Snapshot) {
 	}
 	gauge(f, "weir_kafka_muted", "Connections of clients of Kafka that are not read now, because of a quota.", s.Muted)
 	gauge(f, "weir_kafka_held_bytes", "Memory of large requests and answers of clients of Kafka that are held whole. It is bounded, for all connections together.", s.HeldBytes)
-	gauge(f, "weir_kafka_held_waiting", "Connections of clients of Kafka that wait for room in that memory.", s.HeldWaiting)
+	gauge(f, "weir_kafka_held_waiting", "Connections of clients of Kafka that wait for a share of that memory.", s.HeldWaiting)
 	for key, n := range s.BrokerQuotas {
 		gauge(f.with("key", key), "weir_kafka_broker_quotas", "Quotas that brokers have for what the gateway counts, by Kafka's name for it. Both hold; weir kafka import takes them over.", n)
 	}

@@ -38,7 +38,7 @@ const (
 	heldWithin = 10 * time.Second
 )
 
-// newBudgets returns the budgets of a server, which are 384 MiB together. Of the largest request there is room for one, of the largest answers for those that are let in alone.
+// newBudgets returns the budgets of a server, which are 384 MiB together. The largest request fits once. Of the largest answers those fit that are let in alone.
 func newBudgets() *budgets {
 	return &budgets{raw: newBudget(64 << 20), small: newBudget(64 << 20), large: newBudget(heldRequest * mostRequest), answers: newBudget(128 << 20)}
 }
@@ -119,7 +119,7 @@ func (r *relay) quiet() error {
 	return r.openLocked()
 }
 
-// hold reads a request of n bytes to its end. Beyond a buffer it waits until nothing is in flight, and then until there is room. Otherwise
+// hold reads a request of n bytes to its end. Beyond a buffer it waits until nothing is in flight, and then until there is memory. Otherwise
 // a client that does not read its answers would keep others out.
 func (r *relay) hold(frame []byte, n int) (_ []byte, err error) {
 	if 4+n <= max(buffer, len(frame)) { // it is whole if its header was large
@@ -135,7 +135,7 @@ func (r *relay) hold(frame []byte, n int) (_ []byte, err error) {
 	return r.rest(frame, n)
 }
 
-// decodable is hold for a request that is decoded, and makes room for that, too: so many bytes of memory.
+// decodable is hold for a request that is decoded, and has a share for that, too: so many bytes of memory.
 func (r *relay) decodable(frame []byte, n, memory int) (_ []byte, err error) {
 	if n > mostRequest {
 		return nil, refuse("a request of %d bytes is larger than what is decoded, %d", n, mostRequest)

@@ -26,7 +26,7 @@ func (r *relay) ask(req *request, b []byte, other, q kmsg.Request) (kmsg.Respons
 }
 
 // askAll is ask for several questions, all of which are sent before the first answer is waited for. What hear is told is held no longer than
-// it takes: the next answer may need the room.
+// it takes: the next answer may need the memory.
 func (r *relay) askAll(req *request, b []byte, other kmsg.Request, all []kmsg.Request, hear func(kmsg.Response)) error {
 	asked, err := r.sendQuestions(req, b, other, all)
 	if err != nil {
