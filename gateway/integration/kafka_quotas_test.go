@@ -80,20 +80,17 @@ runtime_quotas: {file: quotas.json}
 // kafkaConfigs is what kafka-configs says to each line of arguments, with sorted lines, because it promises no order.
 func kafkaConfigs(t *testing.T, cluster *kafka.Server, at string, lines []string) []string {
 	t.Helper()
-	source, err := filepath.Abs(filepath.Join("testdata", "kafka", "KafkaConfigs.java"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	said := strings.Split(tool(t, cluster, source, append([]string{at}, lines...)...), "$ kafka-configs ")[1:]
-	if len(said) != len(lines) {
-		t.Fatalf("%d answers to %d commands: %q", len(said), len(lines), said)
-	}
+	all := make([]string, len(lines))
 	for i, line := range lines {
-		text, why, _ := strings.Cut(strings.TrimPrefix(said[i], line+"\n"), "exit status ")
+		all[i] = "kafka.admin.ConfigCommand --bootstrap-server " + at + " " + line
+	}
+	said := tools(t, cluster, all)
+	for i := range said {
+		text, why, _ := strings.Cut(said[i], failed)
 		printed := strings.Split(strings.TrimSpace(text), "\n")
 		slices.Sort(printed)
 		if why != "" {
-			why, _, _ = strings.Cut("exit status "+why, "\n\tat ") // the stack
+			why, _, _ = strings.Cut(failed+why, "\n\tat ") // the stack
 		}
 		text = strings.TrimSpace(strings.Join(printed, "\n") + strings.TrimSpace(why))
 		said[i] = strings.ReplaceAll(cmp.Or(text, "(nothing)"), at, "ADDRESS") + "\n"

@@ -204,6 +204,27 @@ func tool(t *testing.T, cluster *kafka.Server, class string, args ...string) str
 	return out
 }
 
+// failed is what stands before the exit status of a tool that has failed, if [tools] runs it.
+const failed = "exit status "
+
+// tools runs Kafka's own tools one after another in one Java machine, and returns what each prints. A line is a class and its arguments.
+func tools(t *testing.T, cluster *kafka.Server, lines []string) []string {
+	t.Helper()
+	source, err := filepath.Abs(filepath.Join("testdata", "kafka", "KafkaTools.java"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rest, said := tool(t, cluster, source, lines...), make([]string, len(lines)) // Java runs a source as it does a class
+	for i := len(lines) - 1; i >= 0; i-- {
+		at := strings.LastIndex(rest, "$ "+lines[i]+"\n")
+		if at < 0 {
+			t.Fatalf("no answer to %q: %q", lines[i], rest)
+		}
+		said[i], rest = rest[at+len("$ "+lines[i]+"\n"):], rest[:at]
+	}
+	return said
+}
+
 // roundTrip asks one thing on a connection, in the version that the request has.
 func roundTrip(t *testing.T, c net.Conn, req kmsg.Request) kmsg.Response {
 	t.Helper()
