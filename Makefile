@@ -185,10 +185,10 @@ $(COMPOSE): internal/tools/manifests/go.mod internal/tools/manifests/go.sum
 
 .PHONY: deps
 deps: need-go
-	go test -count=1 ./internal/deptest
+	$(GOTEST) -count=1 ./internal/deptest
+	@go mod verify >/dev/null
 	@for m in $(MODULES); do \
-		(cd $$m && GOWORK=off go mod verify >/dev/null && GOWORK=off go mod tidy -diff) || \
-		{ echo "$$m/go.mod: run go mod tidy there"; exit 1; }; \
+		(cd $$m && GOWORK=off go mod tidy -diff) || { echo "$$m/go.mod: run go mod tidy there"; exit 1; }; \
 	done
 	@echo "deps: ok"
 
