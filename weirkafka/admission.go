@@ -195,7 +195,7 @@ func (c *AdmissionConfig) polling(a *Admission) signal.Config {
 		Watches: append([]signal.Watch{lag}, c.Pressures...),
 		Hooks: signal.Hooks{
 			Trouble: func(name string, err error) {
-				a.log.Warn("a signal of admission control cannot be read; its last value, if any, is used for a while. If it is the lag, the capacity then goes to the least", "gate", a.name, "signal", name, "err", err)
+				a.log.Warn("a signal of admission control cannot be read; its last value, if any, is used for a while. If it is the lag, the capacity then goes to the least", "gate", a.name, "signal", name, "error", err)
 			},
 			Recovered: func(name string) {
 				a.log.Info("a signal of admission control can be read again", "gate", a.name, "signal", name)
@@ -233,7 +233,7 @@ func (a *Admission) changed(from, to int64, reason string) {
 	case lag.Known:
 		attrs = append(attrs, "lag", math.Floor(lag.Value))
 	case lag.Err != nil:
-		attrs = append(attrs, "err", lag.Err) // the line of the signal's trouble may be long ago: see signal.Hooks
+		attrs = append(attrs, "error", lag.Err) // the line of the signal's trouble may be long ago: see signal.Hooks
 	}
 	a.log.Info("adjusted capacity", attrs...)
 	if to < from {

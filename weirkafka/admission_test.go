@@ -235,7 +235,7 @@ func TestUnknownLagInTheLines(t *testing.T) {
 			log.since()
 			lag.v.Store(-1)
 			time.Sleep(40 * time.Second)
-			const want = `from=1000 to=10 reason="lag unknown for more than 3 intervals: safe limit 10" err="no broker answers"`
+			const want = `from=1000 to=10 reason="lag unknown for more than 3 intervals: safe limit 10" error="no broker answers"`
 			if got := log.since(); !strings.Contains(got, want) {
 				t.Errorf("%s\nlacks\n%s", got, want)
 			}
@@ -292,7 +292,7 @@ func TestUnknownLag(t *testing.T) {
 		if got := a.Snapshot().Limit; got != 505 {
 			t.Errorf("capacity %d after three intervals", got)
 		}
-		if got := log.since(); !strings.Contains(got, `level=WARN msg="a signal of admission control cannot be read; its last value, if any, is used for a while. If it is the lag, the capacity then goes to the least" gate=admission signal=kafka_lag err="no broker answers"`) || strings.Count(got, "\n") != 1 {
+		if got := log.since(); !strings.Contains(got, `level=WARN msg="a signal of admission control cannot be read; its last value, if any, is used for a while. If it is the lag, the capacity then goes to the least" gate=admission signal=kafka_lag error="no broker answers"`) || strings.Count(got, "\n") != 1 {
 			t.Errorf("%s", got)
 		}
 		time.Sleep(15 * time.Second)

@@ -53,6 +53,34 @@ func TestTextsArePlain(t *testing.T) {
 // unread are files whose texts no user reads: benchmarks, tools, and what the tree's own tests are made of.
 var unread = regexp.MustCompile(`^(bench|examples|internal/deptest|internal/plain|internal/tools|weirtest)/|/testdata/`)
 
+// Whoever searches the log, or lets an alert search it, needs one key for each thing: error for the text of an error, reason for
+// what led to a decision.
+func TestLogsHaveOneKeyForErrors(t *testing.T) {
+	other := map[string]bool{"err": true, "why": true, "because": true, "problem": true, "cause": true}
+	for _, name := range tree(t, ".go") {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		fset := token.NewFileSet()
+		f, err := parser.ParseFile(fset, name, read(t, name), parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			for _, arg := range call.Args {
+				if text, literal := literalText(arg); literal && other[text] {
+					t.Errorf("%v: the key %q: write error, or reason", fset.Position(arg.Pos()), text)
+				}
+			}
+			return true
+		})
+	}
+}
+
 // literalText is the text of an expression that is made of literals, with the rest of a concatenation as one word.
 func literalText(expr ast.Expr) (text string, ok bool) {
 	switch e := expr.(type) {

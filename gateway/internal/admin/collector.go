@@ -433,10 +433,10 @@ func cluster(f figures, s *kafka.Snapshot) {
 		counter(f, "weir_kafka_request_bytes_total", "Bytes of requests of clients of Kafka.", a.RequestBytes)
 		counter(f, "weir_kafka_answer_bytes_total", "Bytes of answers to clients of Kafka.", a.AnswerBytes)
 	}
-	logins := "Logins by SASL of clients of Kafka, again included, by outcome: ok, unnamed or failed. unnamed: the broker agreed, and the name is not in the exchange, as with a delegation token."
-	counter(f.with("outcome", "ok"), "weir_kafka_logins_total", logins, s.Logins-s.LoginsUnnamed)
-	counter(f.with("outcome", "unnamed"), "weir_kafka_logins_total", logins, s.LoginsUnnamed)
-	counter(f.with("outcome", "failed"), "weir_kafka_logins_total", logins, s.LoginsFailed)
+	logins := "Logins by SASL of clients of Kafka, again included, by result: ok, unnamed or failed. unnamed: the broker agreed, and the name is not in the exchange, as with a delegation token."
+	counter(f.with("result", "ok"), "weir_kafka_logins_total", logins, s.Logins-s.LoginsUnnamed)
+	counter(f.with("result", "unnamed"), "weir_kafka_logins_total", logins, s.LoginsUnnamed)
+	counter(f.with("result", "failed"), "weir_kafka_logins_total", logins, s.LoginsFailed)
 	for _, t := range []struct {
 		api string
 		by  kafka.Throttled
@@ -474,7 +474,7 @@ func (c *collector) rules(all figures) {
 		}
 	}
 	for by, n := range s.Changes {
-		counter(all.with("who", by.Via).with("outcome", by.Outcome), "weir_quota_dynamic_changes_total", "Requests to change rules or reset buckets, by who asked and by outcome. Who: socket, token, or nobody for those who may not. Outcome: changed, reset, validated, refused, conflict, failed, unsure or denied.", n)
+		counter(all.with("who", by.Via).with("result", by.Result), "weir_quota_dynamic_changes_total", "Requests to change rules or reset buckets, by who asked and by result. Who: socket, token, or nobody for those who may not. Result: changed, reset, validated, refused, conflict, failed, unsure or denied.", n)
 	}
 	if s.Kept == "" {
 		return

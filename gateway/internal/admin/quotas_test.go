@@ -256,7 +256,7 @@ func TestQuotaRefusalsAreLogged(t *testing.T) {
 		if w.Code != status || strings.Contains(w.Body.String(), "quotas.") || strings.Contains(w.Body.String(), "Go ") {
 			t.Errorf("%s %s %s: %d %s", method, path, body, w.Code, w.Body)
 		}
-		for _, part := range append(parts, `msg="quota change refused"`, `by="token from 192.0.2.1`, "outcome=refused") {
+		for _, part := range append(parts, `msg="quota change refused"`, `by="token from 192.0.2.1`, "result=refused") {
 			if !strings.Contains(line, part) {
 				t.Errorf("%s %s %s: no %s in %s", method, path, body, part, line)
 			}
@@ -271,7 +271,7 @@ func TestQuotaRefusalsAreLogged(t *testing.T) {
 	f("DELETE", "/quotas/api?usr=x", "", 400, "usr")
 	f("DELETE", "/quotas/api?user=x", "", 404, `asked="api: delete user=x"`)
 	f("DELETE", "/quotas/apo", "", 404, `asked="apo: delete all"`)
-	if n := c.book.Stats().Changes[quotas.By{Via: quotas.ViaToken, Outcome: quotas.Refused}]; n != 9 {
+	if n := c.book.Stats().Changes[quotas.By{Via: quotas.ViaToken, Result: quotas.Refused}]; n != 9 {
 		t.Errorf("%d are counted, want 9", n)
 	}
 }
@@ -307,7 +307,7 @@ func TestQuotaReset(t *testing.T) {
 		t.Errorf("GET: %d %s", w.Code, w.Body)
 	}
 	changes := c.book.Stats().Changes
-	if n := changes[quotas.By{Via: quotas.ViaToken, Outcome: quotas.Filled}]; n != 1 {
+	if n := changes[quotas.By{Via: quotas.ViaToken, Result: quotas.Filled}]; n != 1 {
 		t.Errorf("%d resets are counted, want 1: %v", n, changes)
 	}
 	if len(c.book.List("").Rules) != 1 {

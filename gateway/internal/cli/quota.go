@@ -418,15 +418,15 @@ func printSteps(out io.Writer, res *quotas.Result) error {
 	}
 	for i := range res.Steps {
 		s := &res.Steps[i]
-		if _, err := fmt.Fprintf(out, "gate %s, %s: %s %s\n", s.Gate, printable(s.Matches), did, outcomeOf(s)); err != nil {
+		if _, err := fmt.Fprintf(out, "gate %s, %s: %s %s\n", s.Gate, printable(s.Matches), did, stepResult(s)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// outcomeOf says what holds after a step, and what held before.
-func outcomeOf(s *quotas.Step) string {
+// stepResult says what holds after a step, and what held before.
+func stepResult(s *quotas.Step) string {
 	var was []string
 	if s.Before != nil {
 		was = append(was, "set before: "+quotas.FullTerms(&s.Before.QuotaRuleSpec))

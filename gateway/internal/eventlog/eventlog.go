@@ -296,7 +296,7 @@ func (l *Log) Leaked(gate, site string) {
 
 // Faulty is a weir.Hooks.Faulty. A gate reports the first fault only.
 func (l *Log) Faulty(gate, problem string) {
-	l.log.Error("the controller of a gate failed; the gate keeps its limit. This is a bug, please report it. Further failures are only counted, in weir_gate_controller_faults_total", "gate", gate, "problem", problem)
+	l.log.Error("the controller of a gate failed; the gate keeps its limit. This is a bug, please report it. Further failures are only counted, in weir_gate_controller_faults_total", "gate", gate, "error", problem)
 }
 
 // SignalTrouble is a signal.Hooks.Trouble, which is called once for each kind of trouble.

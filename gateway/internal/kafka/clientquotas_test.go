@@ -397,7 +397,7 @@ func TestAlterSeveralEntities(t *testing.T) {
 	}
 	for _, line := range []string{
 		`msg="quota changed" by="User:ANONYMOUS of kafka.orders" gate="out; topics" rule="client=d"`, `after="3/s burst 30; 4/s burst 44"`,
-		`msg="quota change refused" by="User:ANONYMOUS of kafka.orders" outcome=refused because="the broker says of user=\"b\": Invalid configuration key speed (and it refuses 2 more)"`,
+		`msg="quota change refused" by="User:ANONYMOUS of kafka.orders" result=refused error="the broker says of user=\"b\": Invalid configuration key speed (and it refuses 2 more)"`,
 	} {
 		if !strings.Contains(b.log.String(), line) {
 			t.Errorf("no %s in\n%s", line, b.log.String())
@@ -544,7 +544,7 @@ func TestQuotasDenied(t *testing.T) {
 	if got := b.described(client, filter(false)); len(got) != 1 || !strings.Contains(got[0], "CLUSTER_AUTHORIZATION_FAILED") {
 		t.Errorf("described: %q", got)
 	}
-	if n := b.book.Stats().Changes[quotas.By{Via: quotas.Nobody, Outcome: quotas.Denied}]; n != 3 || b.log.Len() > 0 || len(b.book.List("").Rules) != len(byFile) {
+	if n := b.book.Stats().Changes[quotas.By{Via: quotas.Nobody, Result: quotas.Denied}]; n != 3 || b.log.Len() > 0 || len(b.book.List("").Rules) != len(byFile) {
 		t.Errorf("counted %d times, and logged %s", n, b.log.String())
 	}
 }

@@ -140,7 +140,7 @@ func (ns *nodes) listen(n *node) {
 		return
 	}
 	if n.trouble != trouble {
-		ns.log.Error("a node of Kafka is left out of all answers: clients cannot reach it through this gateway", "node", n.id, "broker", n.address, "why", trouble)
+		ns.log.Error("a node of Kafka is left out of all answers: clients cannot reach it through this gateway", "node", n.id, "broker", n.address, "error", trouble)
 	}
 	n.trouble = trouble
 }

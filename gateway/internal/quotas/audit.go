@@ -19,20 +19,20 @@ const mostAsked = 20
 // audit logs and counts who asked for what, and what came of it. Each change has at least
 // one line. A change that was made has one for each thing that its rules match, whatever gates they are of.
 func (b *Book) audit(c *Change, res *Result, err error) {
-	outcome := outcomeOf(c, err)
-	b.count(c.Via, outcome)
+	result := resultOf(c, err)
+	b.count(c.Via, result)
 	line := b.log.With("by", c.By)
 	if c.IfMatch != "" {
 		line = line.With("if_match", c.IfMatch)
 	}
 	asked := func() []any { return []any{"operations", len(c.Ops), "asked", c.asked()} }
-	switch outcome {
+	switch result {
 	case Unsure:
-		line.Error("quota change failed; the change may have been kept, so read the rules before you repeat it", append(asked(), "because", err.Error())...)
+		line.Error("quota change failed; the change may have been kept, so read the rules before you repeat it", append(asked(), "error", err.Error())...)
 	case Failed:
-		line.Error("quota change failed; nothing is changed", append(asked(), "validate_only", c.ValidateOnly, "because", err.Error())...)
+		line.Error("quota change failed; nothing is changed", append(asked(), "validate_only", c.ValidateOnly, "error", err.Error())...)
 	case Refused, Conflict:
-		line.Warn("quota change refused", append(asked(), "outcome", outcome, "validate_only", c.ValidateOnly, "because", err.Error())...)
+		line.Warn("quota change refused", append(asked(), "result", result, "validate_only", c.ValidateOnly, "error", err.Error())...)
 	case Validated:
 		line.Info("quota change validated", asked()...)
 	case Changed:
@@ -74,21 +74,21 @@ func joinSteps(steps []Step, of func(*Step) string) string {
 // auditReset logs and counts who asked for a reset of a bucket, and what came of it.
 func (b *Book) auditReset(r *Reset, res *Refilled, err error) {
 	var faults Faults
-	outcome := Unsure
+	result := Unsure
 	if err == nil {
-		outcome = Filled
+		result = Filled
 	} else if errors.As(err, &faults) {
-		outcome = Refused
+		result = Refused
 	}
-	b.count(r.Via, outcome)
+	b.count(r.Via, result)
 	line := b.log.With("by", r.By, "gate", fmt.Sprintf("%.60s", r.Gate), "whose", fmt.Sprintf("%.200s", r.Whose.Pattern().String()))
-	switch outcome {
+	switch result {
 	case Filled:
 		line.Info("quota bucket reset", "rule", res.Rule, "bucket", res.Bucket, "held", res.Held, "limits", strings.Join(res.Limits, "; "))
 	case Refused:
-		line.Warn("quota reset refused", "outcome", outcome, "because", err.Error())
+		line.Warn("quota reset refused", "result", result, "error", err.Error())
 	default:
-		line.Error("quota reset failed; the bucket may have been filled all the same", "outcome", outcome, "bucket", res.Bucket, "because", err.Error())
+		line.Error("quota reset failed; the bucket may have been filled all the same", "result", result, "bucket", res.Bucket, "error", err.Error())
 	}
 }
 
@@ -96,7 +96,7 @@ func (b *Book) auditReset(r *Reset, res *Refilled, err error) {
 // are known, and err what is wrong.
 func (b *Book) Refuse(by, via string, err error) {
 	b.count(via, Refused)
-	b.log.Warn("quota change refused", "by", by, "outcome", Refused, "because", fmt.Sprintf("%.1000s", err.Error()))
+	b.log.Warn("quota change refused", "by", by, "result", Refused, "error", fmt.Sprintf("%.1000s", err.Error()))
 }
 
 // Deny counts a change by somebody who may not write.
@@ -105,13 +105,13 @@ func (b *Book) Deny() {
 }
 
 // count counts what came of a change. who is how the writer came in.
-func (b *Book) count(who, outcome string) {
+func (b *Book) count(who, result string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.tally.changes[By{who, outcome}]++
+	b.tally.changes[By{who, result}]++
 }
 
-func outcomeOf(c *Change, err error) string {
+func resultOf(c *Change, err error) string {
 	var faults Faults
 	switch {
 	case err == nil && c.ValidateOnly:
@@ -192,8 +192,8 @@ const (
 	FailedWrite  = "write"
 )
 
-// By is how a writer came in, by socket, token or Kafka, and the outcome of the change.
-type By struct{ Via, Outcome string }
+// By is how a writer came in, by socket, token or Kafka, and the result of the change.
+type By struct{ Via, Result string }
 
 // tally counts what becomes of changes, and the failures of the store.
 type tally struct {
@@ -205,8 +205,8 @@ type tally struct {
 func newTally() tally {
 	t := tally{map[By]uint64{{Nobody, Denied}: 0}, map[string]uint64{FailedRead: 0, FailedBroken: 0, FailedWrite: 0}}
 	for _, who := range []string{ViaSocket, ViaToken, ViaKafka} {
-		for _, outcome := range []string{Changed, Validated, Refused, Conflict, Failed, Unsure, Filled} {
-			t.changes[By{who, outcome}] = 0
+		for _, result := range []string{Changed, Validated, Refused, Conflict, Failed, Unsure, Filled} {
+			t.changes[By{who, result}] = 0
 		}
 	}
 	return t

@@ -215,7 +215,7 @@ func (b *Book) Adopt(plan *Plan, p *policy.Policy) {
 	for i, faults := range plan.faults {
 		r := &plan.doc.Rules[i]
 		b.log.Warn("a quota rule set at run time does not fit the configuration; it is kept, but not in force",
-			"gate", r.Gate, "rule", r.Pattern().String(), "because", faults[0].Error())
+			"gate", r.Gate, "rule", r.Pattern().String(), "error", faults[0].Error())
 	}
 	if stale {
 		for gate := range plan.base {

@@ -374,9 +374,9 @@ func TestAudit(t *testing.T) {
 	look := set("api", "carol", "5/h")
 	look.ValidateOnly = true
 	f(look, "validated", `asked="api: set user=carol 5/h"`)
-	f(Change{Ops: []Op{{Gate: "apo", Clear: true}}}, "level=WARN", "outcome=refused", `asked="apo: delete all"`, "there is no gate")
-	f(Change{Ops: []Op{{Gate: "api", Delete: &quota.Rule{User: "dave"}}, {Gate: "api", Set: user("x", "0/s")}}}, `asked="api: delete user=dave; api: set user=x 0/s"`, "outcome=refused")
-	f(Change{IfMatch: "old", Ops: set("api", "carol", "9/h").Ops}, "outcome=conflict", "if_match=old", `asked="api: set user=carol 9/h"`)
+	f(Change{Ops: []Op{{Gate: "apo", Clear: true}}}, "level=WARN", "result=refused", `asked="apo: delete all"`, "there is no gate")
+	f(Change{Ops: []Op{{Gate: "api", Delete: &quota.Rule{User: "dave"}}, {Gate: "api", Set: user("x", "0/s")}}}, `asked="api: delete user=dave; api: set user=x 0/s"`, "result=refused")
+	f(Change{IfMatch: "old", Ops: set("api", "carol", "9/h").Ops}, "result=conflict", "if_match=old", `asked="api: set user=carol 9/h"`)
 	f(Change{Ops: make([]Op, 30)}, "operations=30", "and 10 more")
 	f(Change{Ops: []Op{{Gate: "other", Clear: true}}}, "changes nothing", `asked="other: delete all"`)
 	f(Change{Ops: []Op{{Gate: "api", Set: user("dan", "4/h")}, {Gate: "other", Set: user("dan", "5/h")}}}, `gate="api; other"`, `rule="user=dan"`,
@@ -419,17 +419,17 @@ func TestStoreFails(t *testing.T) {
 	store := &failing{Store: file}
 	d := newDesk(t, store, base())
 	d.must(set("api", "carol", "3/h"))
-	f := func(outcome, part string, known bool) {
+	f := func(result, part string, known bool) {
 		t.Helper()
 		c := set("api", "carol", "9/h")
 		c.Via = ViaToken
-		before := d.Stats().Changes[By{ViaToken, outcome}]
+		before := d.Stats().Changes[By{ViaToken, result}]
 		_, err := d.Change(t.Context(), c)
 		if err == nil || errors.Is(err, ErrUnchanged) != known || !strings.Contains(d.log.String(), part) {
 			t.Errorf("%v, logged\n%s", err, d.log)
 		}
-		if n := d.Stats().Changes[By{ViaToken, outcome}]; n != before+1 {
-			t.Errorf("%s has been counted %d times, before %d", outcome, n, before)
+		if n := d.Stats().Changes[By{ViaToken, result}]; n != before+1 {
+			t.Errorf("%s has been counted %d times, before %d", result, n, before)
 		}
 		if got := d.policy.Gate("api").Quota().Windows("user=carol"); len(got) != 1 || got[0].Burst != 3 {
 			t.Errorf("carol has %v", got)

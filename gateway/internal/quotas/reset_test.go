@@ -97,7 +97,7 @@ func TestResetRefused(t *testing.T) {
 				t.Errorf("%+v: %v, want %q", whose, err, part)
 			}
 		}
-		if line := d.log.String()[before:]; !strings.Contains(line, "quota reset refused") || !strings.Contains(line, "outcome=refused") || !strings.Contains(line, "by=tester") {
+		if line := d.log.String()[before:]; !strings.Contains(line, "quota reset refused") || !strings.Contains(line, "result=refused") || !strings.Contains(line, "by=tester") {
 			t.Errorf("the log has\n%s", line)
 		}
 	}

@@ -123,7 +123,7 @@ func TestAFailingControllerIsLogged(t *testing.T) {
 	out := new(logBuffer)
 	s := &Server{events: eventlog.New(slog.New(slog.NewTextHandler(out, nil)), nil)}
 	s.hooks().Faulty("api", "it wants a limit of 0")
-	if text := out.String(); !strings.Contains(text, "level=ERROR") || !strings.Contains(text, `gate=api problem="it wants a limit of 0"`) {
+	if text := out.String(); !strings.Contains(text, "level=ERROR") || !strings.Contains(text, `gate=api error="it wants a limit of 0"`) {
 		t.Errorf("logged %s", text)
 	}
 }
