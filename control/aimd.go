@@ -58,7 +58,7 @@ type AIMDConfig struct {
 // MinSamples outcomes. So with a few requests a second an Initial that is too high stays
 // too high. An idle service with one slow call shrinks too.
 type AIMD struct {
-	adjusted
+	bounded
 	cfg        AIMDConfig
 	aggregator aggregator
 	why        verdict // of the last step
@@ -85,7 +85,7 @@ func NewAIMD(cfg AIMDConfig) (*AIMD, error) {
 		return nil, err
 	}
 	t := aggregator{take: cfg.Take, percentile: cfg.Percentile, enough: cfg.MinSamples, discard: cfg.DiscardThin}
-	return &AIMD{adjusted: adjust("aimd", cfg.Initial, cfg.Min, cfg.Max, cfg.Window), cfg: cfg, aggregator: t}, nil
+	return &AIMD{bounded: newBounded("aimd", cfg.Initial, cfg.Min, cfg.Max, cfg.Window), cfg: cfg, aggregator: t}, nil
 }
 
 // Update implements [Controller].
@@ -130,6 +130,6 @@ func (a *AIMD) reason(w *Window) string {
 
 // Restore implements [Saver].
 func (a *AIMD) Restore(s State) {
-	a.adjusted.Restore(s)
+	a.bounded.Restore(s)
 	a.limit = math.Trunc(a.limit)
 }

@@ -278,45 +278,45 @@ func (f Fixed) Start() Decision { return Decision{Limit: max(1, int64(f)), Reaso
 // Update implements [Controller]. It never changes anything.
 func (f Fixed) Update(*Window) Decision { return f.Start() }
 
-// adjusted is a limit that a controller moves within bounds, once a window.
-type adjusted struct {
+// bounded is a limit that a controller moves within bounds, once a window.
+type bounded struct {
 	name      string
 	low, high int64
 	window    time.Duration
 	limit     float64
 }
 
-// adjust returns an adjusted limit that begins at initial.
-func adjust(name string, initial, low, high int64, window time.Duration) adjusted {
-	return adjusted{name, low, high, window, within(float64(initial), low, high)}
+// newBounded returns a bounded limit that begins at initial.
+func newBounded(name string, initial, low, high int64, window time.Duration) bounded {
+	return bounded{name, low, high, window, within(float64(initial), low, high)}
 }
 
 // Name implements [Controller].
-func (a *adjusted) Name() string { return a.name }
+func (b *bounded) Name() string { return b.name }
 
 // Start implements [Controller].
-func (a *adjusted) Start() Decision { return a.decide("initial") }
+func (b *bounded) Start() Decision { return b.decide("initial") }
 
 // Save implements [Saver].
-func (a *adjusted) Save() State { return State{Limit: a.limit} }
+func (b *bounded) Save() State { return State{Limit: b.limit} }
 
 // Restore implements [Saver].
-func (a *adjusted) Restore(s State) {
+func (b *bounded) Restore(s State) {
 	if s.Limit >= 1 { // false for NaN too
-		a.set(s.Limit)
+		b.set(s.Limit)
 	}
 }
 
-func (a *adjusted) set(limit float64) { a.limit = within(limit, a.low, a.high) }
+func (b *bounded) set(limit float64) { b.limit = within(limit, b.low, b.high) }
 
-func (a *adjusted) decide(reason string) Decision {
-	return Decision{Limit: int64(a.limit), Next: a.window, Reason: reason}
+func (b *bounded) decide(reason string) Decision {
+	return Decision{Limit: int64(b.limit), Next: b.window, Reason: reason}
 }
 
 // decideBy is decide for a limit that a signal binds below the largest.
-func (a *adjusted) decideBy(signal, reason string) Decision {
-	d := a.decide(reason)
-	if d.Limit < a.high {
+func (b *bounded) decideBy(signal, reason string) Decision {
+	d := b.decide(reason)
+	if d.Limit < b.high {
 		d.Signal = signal
 	}
 	return d

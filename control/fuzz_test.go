@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// bounded makes a controller within bounds, or returns an error if its
+// newController makes a controller within bounds, or returns an error if its
 // configuration does not allow them.
-type bounded func(initial, low, high int64, variant uint8) (Controller, error)
+type newController func(initial, low, high int64, variant uint8) (Controller, error)
 
 // controllers are those that FuzzControllers drives.
-var controllers = map[string]bounded{
+var controllers = map[string]newController{
 	"aimd": func(initial, low, high int64, variant uint8) (Controller, error) {
 		return NewAIMD(AIMDConfig{Initial: initial, Min: low, Max: high, Take: take(variant), DiscardThin: variant&8 != 0})
 	},

@@ -91,7 +91,7 @@ type Gradient2Config struct {
 // concurrency without a queue (locks, cores that thrash) it stops too early. Where work
 // differs much in cost it follows the mix.
 type Gradient2 struct {
-	adjusted
+	bounded
 	cfg        Gradient2Config
 	aggregator aggregator
 
@@ -122,7 +122,7 @@ func NewGradient2(cfg Gradient2Config) (*Gradient2, error) {
 		return nil, err
 	}
 	t := aggregator{take: cfg.Take, percentile: cfg.Percentile, enough: cfg.MinSamples}
-	return &Gradient2{adjusted: adjust("gradient2", cfg.Initial, cfg.Min, cfg.Max, cfg.Window), cfg: cfg, aggregator: t}, nil
+	return &Gradient2{bounded: newBounded("gradient2", cfg.Initial, cfg.Min, cfg.Max, cfg.Window), cfg: cfg, aggregator: t}, nil
 }
 
 // Update implements [Controller].
@@ -280,7 +280,7 @@ func (g *Gradient2) Save() State {
 
 // Restore implements [Saver].
 func (g *Gradient2) Restore(s State) {
-	g.adjusted.Restore(s)
+	g.bounded.Restore(s)
 	if s.Baseline > 0 {
 		g.long, g.floor = float64(s.Baseline), float64(s.Baseline)
 		g.sum, g.count, g.known = 0, warmUp, true

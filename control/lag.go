@@ -73,7 +73,7 @@ type LagMapConfig struct {
 // reading one interval late, Smoothing s keeps a loop stable up to a gain of 1/s. It
 // damps fastest where (1 − s)² = 4·s·gain: 0.25 for a gain of 0.55.
 type LagMap struct {
-	adjusted
+	bounded
 	cfg    LagMapConfig
 	reader lagReader
 }
@@ -91,7 +91,7 @@ func NewLagMap(cfg LagMapConfig) (*LagMap, error) {
 	if err := f.Err("control: lag"); err != nil {
 		return nil, err
 	}
-	return &LagMap{adjusted: adjust("lag", cfg.Initial, cfg.Min, cfg.Max, cfg.Interval), cfg: cfg, reader: reader}, nil
+	return &LagMap{bounded: newBounded("lag", cfg.Initial, cfg.Min, cfg.Max, cfg.Interval), cfg: cfg, reader: reader}, nil
 }
 
 // WithThresholds implements [Thresholds].
@@ -248,7 +248,7 @@ type DrainConfig struct {
 //     published, what finishes is what was admitted. Then only Decay pulls against
 //     lag, and lag exceeds Target by what demand can add in two intervals.
 type Drain struct {
-	adjusted
+	bounded
 	cfg    DrainConfig
 	reader lagReader
 }
@@ -266,7 +266,7 @@ func NewDrain(cfg DrainConfig) (*Drain, error) {
 	if err := f.Err("control: drain"); err != nil {
 		return nil, err
 	}
-	return &Drain{adjusted: adjust("drain", cfg.Initial, cfg.Min, cfg.Max, cfg.Interval), cfg: cfg, reader: reader}, nil
+	return &Drain{bounded: newBounded("drain", cfg.Initial, cfg.Min, cfg.Max, cfg.Interval), cfg: cfg, reader: reader}, nil
 }
 
 // WithThresholds implements [Thresholds]. A Drain has no critical lag.

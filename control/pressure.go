@@ -298,7 +298,7 @@ type ResourceConfig struct {
 // too much. A noisy neighbour that uses up the resource brings the limit to Min. Where
 // the backend is the bottleneck, put [Capped] around a controller that measures it.
 type Resource struct {
-	adjusted
+	bounded
 	cfg ResourceConfig
 }
 
@@ -312,7 +312,7 @@ func NewResource(cfg ResourceConfig) (*Resource, error) {
 	if err := f.Err("control: resource"); err != nil {
 		return nil, err
 	}
-	return &Resource{adjust("resource", cfg.Initial, cfg.Min, cfg.Max, cfg.Window), cfg}, nil
+	return &Resource{newBounded("resource", cfg.Initial, cfg.Min, cfg.Max, cfg.Window), cfg}, nil
 }
 
 // Update implements [Controller].

@@ -68,7 +68,7 @@ type VegasConfig struct {
 //     shortest, even a drop. A backend that fails fast looks like a fast one.
 //   - It adds a logarithm a window, so hundreds of slots take minutes.
 type Vegas struct {
-	adjusted
+	bounded
 	cfg        VegasConfig
 	aggregator aggregator
 	minRTT     time.Duration // 0: none yet
@@ -92,7 +92,7 @@ func NewVegas(cfg VegasConfig) (*Vegas, error) {
 		return nil, err
 	}
 	t := aggregator{take: cfg.Take, percentile: cfg.Percentile, enough: cfg.MinSamples}
-	v := &Vegas{adjusted: adjust("vegas", cfg.Initial, cfg.Min, cfg.Max, cfg.Window), cfg: cfg, aggregator: t}
+	v := &Vegas{bounded: newBounded("vegas", cfg.Initial, cfg.Min, cfg.Max, cfg.Window), cfg: cfg, aggregator: t}
 	v.draw()
 	return v, nil
 }
@@ -182,7 +182,7 @@ func (v *Vegas) Save() State { return State{Limit: v.limit, Baseline: v.minRTT} 
 
 // Restore implements [Saver].
 func (v *Vegas) Restore(s State) {
-	v.adjusted.Restore(s)
+	v.bounded.Restore(s)
 	if s.Baseline > 0 {
 		v.minRTT = s.Baseline
 	}

@@ -244,7 +244,7 @@ func (c *compiler) link(p *Policy) {
 	for name, g := range p.gates {
 		spec := c.spec.Gates[name]
 		g.hooks.Store(&gateHooks{rejected: c.opts.Hooks.Rejected, observed: c.opts.Observed})
-		g.retire.Store(int64(spec.retirement()))
+		g.closesAfter.Store(int64(spec.closesAfter()))
 		signals := spec.sources()
 		g.signals.Store(&signals)
 		format := spec.quotaFormat()
@@ -283,30 +283,30 @@ func (c *compiler) hooks() weir.Hooks {
 	return h
 }
 
-// LongestRetirement bounds how long a gate outlives its policy: see [Policy.Replace].
-const LongestRetirement = 30 * time.Second
+// ClosesWithin bounds how long a gate outlives its policy: see [Policy.Replace].
+const ClosesWithin = 30 * time.Second
 
-// retirement is how long work can still wait at a gate after its last policy was replaced. It
+// closesAfter is how long work can still wait at a gate after its last policy was replaced. It
 // includes a little more, for work on its way to the gate.
-func (g *GateSpec) retirement() time.Duration {
+func (g *GateSpec) closesAfter() time.Duration {
 	if g.Quota != nil && g.Quota.Queue.Len > 0 {
 		room := QueueSpec{MaxWait: g.Quota.Queue.MaxWait} // by default both wait for 2 s
-		return room.retirement()
+		return room.closesAfter()
 	}
 	if g.Limit == nil {
 		return time.Second
 	}
-	return g.Limit.Queue.retirement()
+	return g.Limit.Queue.closesAfter()
 }
 
-// retirement is the longest wait in the room, and a little more for work on its way to it.
-func (q *QueueSpec) retirement() time.Duration {
+// closesAfter is the longest wait in the room, and a little more for work on its way to it.
+func (q *QueueSpec) closesAfter() time.Duration {
 	wait := time.Duration(q.MaxWait)
 	switch {
 	case wait < 0:
-		return LongestRetirement
+		return ClosesWithin
 	case wait == 0:
 		wait = limit.DefaultMaxWait
 	}
-	return min(wait+time.Second, LongestRetirement)
+	return min(wait+time.Second, ClosesWithin)
 }

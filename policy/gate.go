@@ -43,10 +43,10 @@ type Gate struct {
 	refused  gate.Refusals // what was refused, by reason
 	observed gate.Refusals // what would have been refused
 
-	// retire is how long the gate stays open after the last policy that uses it: longer than anybody
+	// closesAfter is how long the gate stays open after the last policy that uses it: longer than anybody
 	// waits in it.
-	retire atomic.Int64
-	closed atomic.Bool
+	closesAfter atomic.Int64
+	closed      atomic.Bool
 }
 
 // gateHooks are the hooks that the Gate itself calls. Only it knows whether a refusal is enforced.
@@ -98,7 +98,7 @@ func (g *Gate) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 	}
 	p, err := g.mechanism.Admit(ctx, w)
 	if err != nil {
-		g.refuse(w, err)
+		g.reportRefusal(w, err)
 	}
 	return p, err
 }
@@ -114,7 +114,7 @@ func (g *Gate) TryAdmit(w weir.Work) (weir.Permit, error) {
 	}
 	p, err := g.mechanism.TryAdmit(w)
 	if err != nil {
-		g.refuse(w, err)
+		g.reportRefusal(w, err)
 	}
 	return p, err
 }
@@ -158,12 +158,12 @@ func (g *Gate) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit, 
 	}
 	p, waiter, err := g.mechanism.Arrive(w, func(p weir.Permit, err error) {
 		if err != nil {
-			g.refuse(w, err)
+			g.reportRefusal(w, err)
 		}
 		wake(p, err)
 	})
 	if err != nil && err != weir.ErrWaiting {
-		g.refuse(w, err)
+		g.reportRefusal(w, err)
 	}
 	return p, waiter, err
 }
@@ -203,7 +203,7 @@ func (g *Gate) charge(w weir.Work, by func(*quota.Quota, weir.Work) (weir.Permit
 	switch {
 	case in != observing:
 		if err != nil {
-			g.refuse(w, err)
+			g.reportRefusal(w, err)
 		}
 		return p, a, err
 	case err != nil:
@@ -253,7 +253,8 @@ func (g *Gate) letThrough(w weir.Work, r *weir.Rejection) {
 	}
 }
 
-func (g *Gate) refuse(w weir.Work, err error) {
+// reportRefusal counts a refusal of the mechanism, and calls the hook.
+func (g *Gate) reportRefusal(w weir.Work, err error) {
 	r := weir.AsRejection(err)
 	if r == nil {
 		return
@@ -283,7 +284,7 @@ func (g *Gate) close() {
 
 // closeLater closes the gate once nobody can be waiting in it.
 func (g *Gate) closeLater() *time.Timer {
-	return time.AfterFunc(time.Duration(g.retire.Load()), g.close)
+	return time.AfterFunc(time.Duration(g.closesAfter.Load()), g.close)
 }
 
 // Limiters returns the gate with a limiter for each key inside, nil for other

@@ -69,11 +69,11 @@ type Policy struct {
 	now        func() time.Duration // nil outside virtual time
 	polled     *polled              // nil if no gate uses signals
 
-	mu      sync.Mutex
-	retired bool
-	timers  []*time.Timer
-	gone    []*Gate // after Replace: what the next policy did not adopt
-	handed  bool    // the next policy goes on with the poller
+	mu       sync.Mutex
+	replaced bool
+	timers   []*time.Timer
+	gone     []*Gate // after Replace: what the next policy did not adopt
+	handed   bool    // the next policy goes on with the poller
 }
 
 // Match finds the route of a request and builds its work: Op, identity, priority, cost, deadline
@@ -209,10 +209,10 @@ func (p *Policy) Replace(next *Policy) {
 func (p *Policy) replace(next *Policy) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.retired {
+	if p.replaced {
 		return
 	}
-	p.retired = true
+	p.replaced = true
 	p.handed = next != nil && next.polled == p.polled
 	for _, name := range p.names {
 		g := p.gates[name]
@@ -229,7 +229,7 @@ func (p *Policy) replace(next *Policy) {
 	case len(p.timers) == 0:
 		p.polled.Close()
 	default:
-		p.timers = append(p.timers, time.AfterFunc(LongestRetirement, p.polled.Close))
+		p.timers = append(p.timers, time.AfterFunc(ClosesWithin, p.polled.Close))
 	}
 }
 
@@ -283,7 +283,7 @@ func (p *Policy) own() []*Gate {
 	if p.polled != nil && !p.handed {
 		p.polled.Close()
 	}
-	if p.retired {
+	if p.replaced {
 		return p.gone
 	}
 	return slices.Collect(maps.Values(p.gates))

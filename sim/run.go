@@ -270,7 +270,7 @@ func newFront(w *world, s *Scenario) (*front, error) {
 			return nil, fmt.Errorf("sim: route %q: its gates cannot be driven on virtual time", rt.Name())
 		}
 		f.gates = append(f.gates, gate)
-		c.adopt(rt)
+		c.inherit(rt)
 	}
 	return f, nil
 }
@@ -300,9 +300,9 @@ func concurrencyGate(s *Scenario) string {
 	return ""
 }
 
-// adopt copies what a route says about its work, where the class itself
+// inherit copies what a route says about its work, where the class itself
 // says nothing.
-func (c *class) adopt(rt *policy.Route) {
+func (c *class) inherit(rt *policy.Route) {
 	c.route = rt
 	base := rt.Work()
 	c.template.Op = base.Op

@@ -107,11 +107,11 @@ func (g *Guard) admit(ctx context.Context, method string) (*Call, error) {
 		return nil, nil
 	}
 	if rej := g.closed(&w); rej != nil {
-		return nil, g.refuse(ctx, method, rej)
+		return nil, g.writeRejection(ctx, method, rej)
 	}
 	p, err := gate.Admit(ctx, w)
 	if err != nil {
-		return nil, c.refused(ctx, &w, err)
+		return nil, c.answerRefusal(ctx, &w, err)
 	}
 	c.start(gate, &w, p)
 	return c, nil
@@ -154,9 +154,9 @@ func (g *Guard) described(ctx context.Context, method string, w weir.Work) weir.
 	return w
 }
 
-// refused answers a call that a gate has refused. While retries are common, what the guard or the policy's route
+// answerRefusal answers a call that a gate has refused. While retries are common, what the guard or the policy's route
 // counts says so.
-func (c *Call) refused(ctx context.Context, w *weir.Work, err error) error {
+func (c *Call) answerRefusal(ctx context.Context, w *weir.Work, err error) error {
 	rej := rejectionOf(err)
 	switch g := c.guard; {
 	case c.policy != nil:
@@ -165,11 +165,11 @@ func (c *Call) refused(ctx context.Context, w *weir.Work, err error) error {
 	case g.attempts != nil:
 		rej = g.attempts.Told(w, g.trusted != nil && g.trusted(ctx), rej)
 	}
-	return c.guard.refuse(ctx, c.method, rej)
+	return c.guard.writeRejection(ctx, c.method, rej)
 }
 
-// refuse answers a call that is refused.
-func (g *Guard) refuse(ctx context.Context, method string, rej *weir.Rejection) error {
+// writeRejection returns the answer to a call that is refused, and sets its trailer.
+func (g *Guard) writeRejection(ctx context.Context, method string, rej *weir.Rejection) error {
 	g.yielder.Refused()
 	if ms, ok := Pushback(rej); ok {
 		// A trailer commits nothing. A header would, and then clients do not retry. In the tap

@@ -118,7 +118,7 @@ func (s *stream) RecvMsg(m any) error {
 	}
 	p, err := s.messages.Admit(s.Context(), *s.call.work)
 	if err != nil {
-		err = s.call.guard.refuse(s.ServerStream.Context(), s.call.method, rejectionOf(err))
+		err = s.call.guard.writeRejection(s.ServerStream.Context(), s.call.method, rejectionOf(err))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

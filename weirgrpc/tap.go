@@ -72,7 +72,7 @@ func (g *Guard) tapIn(ctx context.Context, info *grpctap.Info) (context.Context,
 	gate := g.choose(c, &w)
 	if rej := g.closed(&w); gate != nil && rej != nil {
 		g.tapped.refused.Add(1)
-		return ctx, g.refuse(ctx, method, rej)
+		return ctx, g.writeRejection(ctx, method, rej)
 	}
 	if d, ok := gate.(weir.Distant); ok && d.IsDistant() || w.Exempt || gate == nil {
 		g.tapped.passed.Add(1)
@@ -85,7 +85,7 @@ func (g *Guard) tapIn(ctx context.Context, info *grpctap.Info) (context.Context,
 		return ctx, nil
 	case err != nil:
 		g.tapped.refused.Add(1)
-		return ctx, c.refused(ctx, &w, err)
+		return ctx, c.answerRefusal(ctx, &w, err)
 	}
 	g.tapped.admitted.Add(1)
 	g.untended.add(t)
@@ -211,10 +211,10 @@ func (g *Guard) claimed(ctx context.Context, c *Call) (*Call, error) {
 	case <-t.answer():
 	case <-ctx.Done():
 		t.leave()
-		return nil, g.refuse(ctx, c.method, rejectionOf(ctx.Err()))
+		return nil, g.writeRejection(ctx, c.method, rejectionOf(ctx.Err()))
 	}
 	if t.err != nil {
-		return nil, c.refused(ctx, &t.work, t.err)
+		return nil, c.answerRefusal(ctx, &t.work, t.err)
 	}
 	c.start(c.gate, &t.work, t.got)
 	return c, nil

@@ -183,7 +183,7 @@ func (m *middleware) described(r *http.Request, work weir.Work) weir.Work {
 func (m *middleware) admit(w http.ResponseWriter, r *http.Request, gate weir.Gate, work weir.Work) *Request {
 	p, err := gate.Admit(r.Context(), work)
 	if err != nil {
-		m.refuse(w, r, &work, err)
+		m.answerRefusal(w, r, &work, err)
 		return nil
 	}
 	q := newRequest(r.Context(), gate, &work, p, m.streams)
@@ -197,7 +197,8 @@ func (m *middleware) admit(w http.ResponseWriter, r *http.Request, gate weir.Gat
 	return q
 }
 
-func (m *middleware) refuse(w http.ResponseWriter, r *http.Request, work *weir.Work, err error) {
+// answerRefusal answers a request that its gate has refused.
+func (m *middleware) answerRefusal(w http.ResponseWriter, r *http.Request, work *weir.Work, err error) {
 	m.yielder.Refused()
 	rej := weir.AsRejection(err)
 	if rej == nil {

@@ -490,7 +490,7 @@ type heldBody struct {
 	cancel context.CancelFunc // ends the context of the call; nil without one of its own
 }
 
-func (b *heldBody) release() {
+func (b *heldBody) finish() {
 	b.permit.Done(weir.NoSample)
 	if b.cancel != nil {
 		b.cancel()
@@ -501,14 +501,14 @@ func (b *heldBody) release() {
 func (b *heldBody) Read(to []byte) (int, error) {
 	n, err := b.ReadCloser.Read(to)
 	if err != nil {
-		b.release()
+		b.finish()
 	}
 	return n, err
 }
 
 // Close implements [io.Closer].
 func (b *heldBody) Close() error {
-	defer b.release()
+	defer b.finish()
 	return b.ReadCloser.Close()
 }
 

@@ -67,16 +67,16 @@ func (e *Exempt) Admit(now time.Duration) (weir.Permit, *weir.Rejection) {
 		return weir.Permit{}, e.front.Draining()
 	}
 	if most := e.most.Load(); e.inFlight >= most {
-		return weir.Permit{}, e.refuse(now, most)
+		return weir.Permit{}, e.overCap(now, most)
 	}
 	e.inFlight++
 	e.admitted++
 	return weir.NewPermit(e.slots.Issue(&now)), nil
 }
 
-// refuse is the refusal beyond the cap. RetryAfter is estimated from how fast exempt
+// overCap is the refusal beyond the cap. RetryAfter is estimated from how fast exempt
 // work ended while some was refused, or else from how long it takes.
-func (e *Exempt) refuse(now time.Duration, most int64) *weir.Rejection {
+func (e *Exempt) overCap(now time.Duration, most int64) *weir.Rejection {
 	e.drain.Want(now)
 	if e.refusal != nil && now < e.refreshAt {
 		return e.refusal

@@ -121,7 +121,7 @@ func (s *Station) Enter(now time.Duration, job int32, work float64) {
 		return
 	}
 	s.start(job, work)
-	s.adjust()
+	s.setRate()
 }
 
 // Next returns when the first job will be finished.
@@ -144,7 +144,7 @@ func (s *Station) Finish(now time.Duration) int32 {
 	done := s.jobs.Pop()
 	s.at, s.v = now, done.tag
 	s.refill()
-	s.adjust()
+	s.setRate()
 	return done.job
 }
 
@@ -153,7 +153,7 @@ func (s *Station) SetCapacity(now time.Duration, scale float64, slots int) {
 	s.advance(now)
 	s.scale, s.slots = scale, slots
 	s.refill()
-	s.adjust()
+	s.setRate()
 }
 
 func (s *Station) refill() {
@@ -172,7 +172,7 @@ func (s *Station) advance(now time.Duration) {
 	}
 }
 
-func (s *Station) adjust() {
+func (s *Station) setRate() {
 	s.rate = 0
 	if n := s.jobs.Len(); n > 0 {
 		s.rate = s.scale * s.law.Speed(n)

@@ -27,8 +27,8 @@ type limiter struct {
 	peers  peers
 
 	admitted uint64
-	refused  [numRules]uint64
-	observed [numRules]uint64
+	refused  [numLimitKinds]uint64
+	observed [numLimitKinds]uint64
 
 	epoch       time.Time
 	rejections  atomic.Pointer[rejections]
@@ -86,31 +86,31 @@ func limitsOf(l *config.Listener, trusted func(netip.Addr) bool) limits {
 // byPeer reports whether addresses are told apart.
 func (l *limits) byPeer() bool { return l.peerOpen > 0 || l.peerRate > 0 }
 
-// rule is the limit that refuses a connection.
-type rule uint8
+// limitKind is which limit refuses a connection.
+type limitKind uint8
 
 const (
-	noRule rule = iota // the connection is accepted
-	ruleOpen
-	rulePeerOpen
-	ruleRate
-	rulePeerRate
-	// ruleAddresses: the table of addresses is full, and the addresses that are not in it
+	noLimit limitKind = iota // the connection is accepted
+	limitOpen
+	limitPeerOpen
+	limitRate
+	limitPeerRate
+	// limitAddresses: the table of addresses is full, and the addresses that are not in it
 	// have together used up what one address may.
-	ruleAddresses
-	numRules
+	limitAddresses
+	numLimitKinds
 )
 
-// ruleNames are their words in logs, metrics and answers: the settings.
-var ruleNames = [numRules]string{
+// limitNames are their words in logs, metrics and answers: the settings.
+var limitNames = [numLimitKinds]string{
 	"", "max_connections", "connections.per_address", "connections.rate", "connections.rate_per_address", "connections.addresses",
 }
 
-// String is the setting that the rule comes from.
-func (r rule) String() string { return ruleNames[r] }
+// String is the setting that the limit comes from.
+func (k limitKind) String() string { return limitNames[k] }
 
-func (r rule) reason() weir.Reason {
-	if r == ruleRate || r == rulePeerRate {
+func (k limitKind) reason() weir.Reason {
+	if k == limitRate || k == limitPeerRate {
 		return weir.ReasonQuota
 	}
 	return weir.ReasonLimit
@@ -128,12 +128,12 @@ func newLimiter(l limits) *limiter {
 func (d *limiter) now() time.Duration { return time.Since(d.epoch) }
 
 // admit counts a connection from addr, or returns the limit that refuses it. Either all
-// limits are charged or none is. The peer is what release has to be given.
-func (d *limiter) admit(addr netip.Addr, now time.Duration) (*peer, rule) {
+// limits are charged or none is. The peer is what leave has to be given.
+func (d *limiter) admit(addr netip.Addr, now time.Duration) (*peer, limitKind) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	p, refusedBy := d.check(addr, now)
-	if refusedBy != noRule {
+	if refusedBy != noLimit {
 		return nil, refusedBy
 	}
 	if d.limits.rate > 0 {
@@ -148,22 +148,22 @@ func (d *limiter) admit(addr netip.Addr, now time.Duration) (*peer, rule) {
 	}
 	d.open++
 	d.admitted++
-	return p, noRule
+	return p, noLimit
 }
 
 // check finds the peer at addr, and the limit that refuses it, if any does. The limit that
 // all share comes last: who is refused by its own limit takes nothing from others.
-func (d *limiter) check(addr netip.Addr, now time.Duration) (*peer, rule) {
+func (d *limiter) check(addr netip.Addr, now time.Duration) (*peer, limitKind) {
 	l := &d.limits
 	if l.open > 0 && d.open >= l.open {
-		return nil, ruleOpen
+		return nil, limitOpen
 	}
 	var p *peer
 	if l.byPeer() && !(l.exempt != nil && l.exempt(addr)) {
 		p = d.peers.peerAt(addr, l, now)
-		full, fast := rulePeerOpen, rulePeerRate
+		full, fast := limitPeerOpen, limitPeerRate
 		if p == &d.peers.crowd {
-			full, fast = ruleAddresses, ruleAddresses
+			full, fast = limitAddresses, limitAddresses
 		}
 		if l.peerOpen > 0 && p.open >= l.peerOpen {
 			return p, full
@@ -173,44 +173,44 @@ func (d *limiter) check(addr netip.Addr, now time.Duration) (*peer, rule) {
 		}
 	}
 	if l.rate > 0 && !d.bucket.refill(l.rate, now) {
-		return p, ruleRate
+		return p, limitRate
 	}
-	return p, noRule
+	return p, noLimit
 }
 
 // observe lets a connection in that a limit in observe mode would refuse, and counts it.
 // The connection belongs to no peer, so the limits go on as if it had been refused. It
 // returns the limit that refuses the connection all the same, if one does.
-func (d *limiter) observe(would rule) rule {
+func (d *limiter) observe(would limitKind) limitKind {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch l := &d.limits; {
 	case l.mode != policy.Observe:
 		return would
 	case l.open > 0 && d.open >= l.open:
-		return ruleOpen
+		return limitOpen
 	}
 	d.observed[would]++
 	d.open++
 	d.admitted++
-	return noRule
+	return noLimit
 }
 
-// refuse counts a connection that was refused for good.
-func (d *limiter) refuse(by rule) {
+// countRefused counts a connection that was refused for good.
+func (d *limiter) countRefused(by limitKind) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.refused[by]++
 }
 
-// release ends what admit began. p is nil for a connection that belongs to no peer.
-func (d *limiter) release(p *peer, now time.Duration) {
+// leave ends what admit began. p is nil for a connection that belongs to no peer.
+func (d *limiter) leave(p *peer, now time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.open--
 	if p != nil {
 		p.open--
-		d.peers.release(p, now)
+		d.peers.deactivate(p, now)
 	}
 }
 
@@ -253,22 +253,22 @@ func (d *limiter) set(l limits, now time.Duration) {
 	d.maxRequests.Store(int64(max(l.open, leastRequests)))
 }
 
-// rejections are what refused clients are told, by rule. They are made when the limits are
+// rejections are what refused clients are told, by limit. They are made when the limits are
 // set, and shared: a flood of refusals allocates nothing.
-type rejections [numRules]*weir.Rejection
+type rejections [numLimitKinds]*weir.Rejection
 
 func (l *limits) rejections() *rejections {
 	var all rejections
-	add := func(r rule, value, limit float64, after time.Duration) {
-		all[r] = &weir.Rejection{
-			Gate: l.name, Rule: r.String(), Reason: r.reason(), Value: value, Limit: limit, RetryAfter: after, Retryable: true,
+	add := func(kind limitKind, value, limit float64, after time.Duration) {
+		all[kind] = &weir.Rejection{
+			Gate: l.name, Rule: kind.String(), Reason: kind.reason(), Value: value, Limit: limit, RetryAfter: after, Retryable: true,
 		}
 	}
-	add(ruleOpen, float64(l.open), float64(l.open), time.Second)
-	add(rulePeerOpen, float64(l.peerOpen), float64(l.peerOpen), time.Second)
-	add(ruleRate, 0, l.rate, nextIn(l.rate))
-	add(rulePeerRate, 0, l.peerRate, nextIn(l.peerRate))
-	add(ruleAddresses, float64(l.peers), float64(l.peers), time.Second)
+	add(limitOpen, float64(l.open), float64(l.open), time.Second)
+	add(limitPeerOpen, float64(l.peerOpen), float64(l.peerOpen), time.Second)
+	add(limitRate, 0, l.rate, nextIn(l.rate))
+	add(limitPeerRate, 0, l.peerRate, nextIn(l.peerRate))
+	add(limitAddresses, float64(l.peers), float64(l.peers), time.Second)
 	return &all
 }
 
@@ -390,8 +390,8 @@ func (ps *peers) activate(p *peer) *peer {
 	return p
 }
 
-// release is called when a connection of p has ended.
-func (ps *peers) release(p *peer, now time.Duration) {
+// deactivate is called when a connection of p has ended.
+func (ps *peers) deactivate(p *peer, now time.Duration) {
 	if p.open > 0 || p == &ps.crowd {
 		return
 	}
@@ -442,16 +442,16 @@ func (l *Listener) Snapshot() Snapshot {
 			Limit: int64(d.limits.open), InFlight: int64(d.open), Admitted: d.admitted,
 			Rejected: make(map[weir.Reason]uint64),
 		},
-		PerAddress: d.limits.peerOpen, Refused: make(map[string]uint64, numRules), Observed: make(map[string]uint64),
+		PerAddress: d.limits.peerOpen, Refused: make(map[string]uint64, numLimitKinds), Observed: make(map[string]uint64),
 		Addresses: d.peers.len(), MaxAddresses: d.limits.peers, Crowd: d.peers.crowd.open, Evicted: d.evicted.Load(),
 	}
-	for r := noRule + 1; r < numRules; r++ {
-		s.Refused[r.String()] = d.refused[r]
-		if d.limits.mode == policy.Observe || d.observed[r] > 0 {
-			s.Observed[r.String()] = d.observed[r]
+	for k := noLimit + 1; k < numLimitKinds; k++ {
+		s.Refused[k.String()] = d.refused[k]
+		if d.limits.mode == policy.Observe || d.observed[k] > 0 {
+			s.Observed[k.String()] = d.observed[k]
 		}
-		if d.refused[r] > 0 {
-			s.Rejected[r.reason()] += d.refused[r]
+		if d.refused[k] > 0 {
+			s.Rejected[k.reason()] += d.refused[k]
 		}
 	}
 	if l.tls != nil {

@@ -21,14 +21,14 @@ type step struct {
 	now   time.Duration
 	addr  netip.Addr
 	leave int // which of those let in leaves, from 1; 0: addr comes
-	want  rule
+	want  limitKind
 }
 
 // counts are what the tests look at.
 type counts struct {
 	open, peers, crowd int
 	admitted           uint64
-	refused, observed  [numRules]uint64
+	refused, observed  [numLimitKinds]uint64
 }
 
 func (d *limiter) snapshot() counts {
@@ -44,53 +44,53 @@ func TestLimiter(t *testing.T) {
 		steps  []step
 	}{
 		{"no limits", limits{}, []step{{addr: a}, {addr: a}, {addr: netip.Addr{}}}},
-		{"all", limits{open: 2}, []step{{addr: a}, {addr: b}, {addr: c, want: ruleOpen}, {leave: 1}, {addr: c}, {addr: a, want: ruleOpen}}},
+		{"all", limits{open: 2}, []step{{addr: a}, {addr: b}, {addr: c, want: limitOpen}, {leave: 1}, {addr: c}, {addr: a, want: limitOpen}}},
 		{"each", limits{open: 9, peerOpen: 1, peers: 9}, []step{
-			{addr: a}, {addr: a, want: rulePeerOpen}, {addr: b}, {leave: 1}, {addr: a}, {addr: b, want: rulePeerOpen},
+			{addr: a}, {addr: a, want: limitPeerOpen}, {addr: b}, {leave: 1}, {addr: a}, {addr: b, want: limitPeerOpen},
 		}},
 		{"IPv6 by /64", limits{peerOpen: 1, peers: 9}, []step{
-			{addr: v6("2001:db8::1")}, {addr: v6("2001:db8::ffff:2"), want: rulePeerOpen}, {addr: v6("2001:db8:0:1::1")},
-			{addr: v6("::ffff:10.0.0.1")}, {addr: a, want: rulePeerOpen},
-			{addr: v6("fe80::1%eth0")}, {addr: v6("fe80::2%eth1"), want: rulePeerOpen},
+			{addr: v6("2001:db8::1")}, {addr: v6("2001:db8::ffff:2"), want: limitPeerOpen}, {addr: v6("2001:db8:0:1::1")},
+			{addr: v6("::ffff:10.0.0.1")}, {addr: a, want: limitPeerOpen},
+			{addr: v6("fe80::1%eth0")}, {addr: v6("fe80::2%eth1"), want: limitPeerOpen},
 		}},
 		{"exempt", limits{open: 3, peerOpen: 1, peerRate: 1, peers: 9, exempt: func(x netip.Addr) bool { return x == a }}, []step{
-			{addr: a}, {addr: a}, {addr: b}, {addr: a, want: ruleOpen},
+			{addr: a}, {addr: a}, {addr: b}, {addr: a, want: limitOpen},
 		}},
 		{"rate", limits{rate: 2}, []step{
-			{addr: a}, {addr: b}, {addr: c, want: ruleRate}, {now: 499 * time.Millisecond, addr: c, want: ruleRate},
-			{now: 500 * time.Millisecond, addr: c}, {now: 500 * time.Millisecond, addr: c, want: ruleRate},
-			{now: time.Hour, addr: a}, {now: time.Hour, addr: a}, {now: time.Hour, addr: a, want: ruleRate},
+			{addr: a}, {addr: b}, {addr: c, want: limitRate}, {now: 499 * time.Millisecond, addr: c, want: limitRate},
+			{now: 500 * time.Millisecond, addr: c}, {now: 500 * time.Millisecond, addr: c, want: limitRate},
+			{now: time.Hour, addr: a}, {now: time.Hour, addr: a}, {now: time.Hour, addr: a, want: limitRate},
 		}},
 		{"less than one a second", limits{rate: 0.1}, []step{
-			{addr: a}, {now: 9 * time.Second, addr: a, want: ruleRate}, {now: 10 * time.Second, addr: a},
+			{addr: a}, {now: 9 * time.Second, addr: a, want: limitRate}, {now: 10 * time.Second, addr: a},
 		}},
 		{"a clock that goes back", limits{rate: 1}, []step{
-			{now: time.Hour, addr: a}, {now: time.Minute, addr: a, want: ruleRate}, {now: time.Minute + time.Second, addr: a},
+			{now: time.Hour, addr: a}, {now: time.Minute, addr: a, want: limitRate}, {now: time.Minute + time.Second, addr: a},
 		}},
 		{"rate of each", limits{peerRate: 1, peers: 9}, []step{
-			{addr: a}, {addr: a, want: rulePeerRate}, {addr: b}, {leave: 1}, {addr: a, want: rulePeerRate}, {now: time.Second, addr: a},
+			{addr: a}, {addr: a, want: limitPeerRate}, {addr: b}, {leave: 1}, {addr: a, want: limitPeerRate}, {now: time.Second, addr: a},
 		}},
 		{"who is refused for itself takes nothing from others", limits{rate: 2, peerRate: 1, peers: 9}, []step{
-			{addr: a}, {addr: a, want: rulePeerRate}, {addr: a, want: rulePeerRate}, {addr: b}, {addr: c, want: ruleRate},
+			{addr: a}, {addr: a, want: limitPeerRate}, {addr: a, want: limitPeerRate}, {addr: b}, {addr: c, want: limitRate},
 			{now: 500 * time.Millisecond, addr: c}, // its own was not charged
 		}},
 		{"a crowd is one address", limits{peerOpen: 2, peers: 1}, []step{
-			{addr: a}, {addr: b}, {addr: c}, {addr: at(4), want: ruleAddresses}, {addr: a}, {addr: a, want: rulePeerOpen},
-			{leave: 2}, {addr: at(4)}, {leave: 1}, {addr: at(5), want: ruleAddresses},
+			{addr: a}, {addr: b}, {addr: c}, {addr: at(4), want: limitAddresses}, {addr: a}, {addr: a, want: limitPeerOpen},
+			{leave: 2}, {addr: at(4)}, {leave: 1}, {addr: at(5), want: limitAddresses},
 		}},
 		{"a crowd's rate", limits{peerRate: 1, peers: 1}, []step{
-			{now: time.Second, addr: a}, {now: time.Second, addr: b}, {now: time.Second, addr: c, want: ruleAddresses},
+			{now: time.Second, addr: a}, {now: time.Second, addr: b}, {now: time.Second, addr: c, want: limitAddresses},
 		}},
 		{"the idle make room once they are as good as new", limits{peerRate: 1, peers: 1}, []step{
 			{now: time.Second, addr: a}, {now: time.Second, leave: 1},
 			{now: 1500 * time.Millisecond, addr: b}, // in the crowd
-			{now: 1500 * time.Millisecond, addr: c, want: ruleAddresses},
+			{now: 1500 * time.Millisecond, addr: c, want: limitAddresses},
 			{now: 2 * time.Second, addr: c},
-			{now: 2 * time.Second, addr: c, want: rulePeerRate},
+			{now: 2 * time.Second, addr: c, want: limitPeerRate},
 		}},
 		{"nobody is forgotten who is in", limits{peerOpen: 1, peers: 1}, []step{
-			{addr: a}, {now: time.Hour, addr: b}, {now: time.Hour, addr: a, want: rulePeerOpen}, {now: time.Hour, leave: 1}, {now: time.Hour, addr: c},
-			{now: time.Hour, addr: c, want: rulePeerOpen},
+			{addr: a}, {now: time.Hour, addr: b}, {now: time.Hour, addr: a, want: limitPeerOpen}, {now: time.Hour, leave: 1}, {now: time.Hour, addr: c},
+			{now: time.Hour, addr: c, want: limitPeerOpen},
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -98,14 +98,14 @@ func TestLimiter(t *testing.T) {
 			var in []*peer
 			for i, s := range tt.steps {
 				if s.leave > 0 {
-					d.release(in[s.leave-1], s.now)
+					d.leave(in[s.leave-1], s.now)
 					continue
 				}
 				p, got := d.admit(s.addr, s.now)
 				if got != s.want {
 					t.Fatalf("step %d: %v at %v: %q, want %q", i, s.addr, s.now, got, s.want)
 				}
-				if got == noRule {
+				if got == noLimit {
 					in = append(in, p)
 				}
 			}
@@ -114,10 +114,10 @@ func TestLimiter(t *testing.T) {
 }
 
 // admitOrRefuse is admit with the refusal counted.
-func admitOrRefuse(d *limiter, addr netip.Addr, now time.Duration) (*peer, rule) {
+func admitOrRefuse(d *limiter, addr netip.Addr, now time.Duration) (*peer, limitKind) {
 	p, got := d.admit(addr, now)
-	if got != noRule {
-		d.refuse(got)
+	if got != noLimit {
+		d.countRefused(got)
 	}
 	return p, got
 }
@@ -126,7 +126,7 @@ func admitOrRefuse(d *limiter, addr netip.Addr, now time.Duration) (*peer, rule)
 func TestLimiterReconfigured(t *testing.T) {
 	a, b := at(1), at(2)
 	d := newLimiter(limits{open: 9, peerOpen: 9, rate: 10, peerRate: 4, peers: 9})
-	admit := func(addr netip.Addr, now time.Duration, want rule) *peer {
+	admit := func(addr netip.Addr, now time.Duration, want limitKind) *peer {
 		t.Helper()
 		p, got := admitOrRefuse(d, addr, now)
 		if got != want {
@@ -136,26 +136,26 @@ func TestLimiterReconfigured(t *testing.T) {
 	}
 	var in []*peer
 	for range 4 {
-		in = append(in, admit(a, 0, noRule))
+		in = append(in, admit(a, 0, noLimit))
 	}
 	d.configure(limits{open: 9, peerOpen: 2, rate: 100, peerRate: 100, peers: 9}, 0)
-	admit(a, time.Minute, rulePeerOpen) // four are in
-	d.release(in[0], time.Minute)
-	d.release(in[1], time.Minute)
-	admit(a, time.Minute, rulePeerOpen)
-	d.release(in[2], time.Minute)
-	admit(a, time.Minute, noRule)
+	admit(a, time.Minute, limitPeerOpen) // four are in
+	d.leave(in[0], time.Minute)
+	d.leave(in[1], time.Minute)
+	admit(a, time.Minute, limitPeerOpen)
+	d.leave(in[2], time.Minute)
+	admit(a, time.Minute, noLimit)
 	d.configure(limits{open: 9, rate: 6}, time.Minute)
 	for range 6 {
-		admit(b, time.Minute, noRule)
+		admit(b, time.Minute, noLimit)
 	}
 	d.configure(limits{open: 9, rate: 1000}, time.Minute)
-	admit(b, time.Minute, ruleRate) // not one of a thousand
-	admit(b, time.Minute+time.Millisecond, noRule)
+	admit(b, time.Minute, limitRate) // not one of a thousand
+	admit(b, time.Minute+time.Millisecond, noLimit)
 	d.configure(limits{open: 3}, time.Minute)
-	admit(b, time.Minute, ruleOpen)
-	d.release(in[3], time.Minute)
-	if s := d.snapshot(); s.open != 8 || s.admitted != 12 || s.refused[rulePeerOpen] != 2 || s.refused[ruleRate] != 1 || s.refused[ruleOpen] != 1 {
+	admit(b, time.Minute, limitOpen)
+	d.leave(in[3], time.Minute)
+	if s := d.snapshot(); s.open != 8 || s.admitted != 12 || s.refused[limitPeerOpen] != 2 || s.refused[limitRate] != 1 || s.refused[limitOpen] != 1 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -166,13 +166,13 @@ func TestLimiterObserves(t *testing.T) {
 	a, b := at(1), at(2)
 	d := newLimiter(limits{open: 5, peerOpen: 2, rate: 4, peers: 9, mode: policy.Observe})
 	type guest struct{ p *peer }
-	admit := func(addr netip.Addr, now time.Duration, would, want rule) guest {
+	admit := func(addr netip.Addr, now time.Duration, would, want limitKind) guest {
 		t.Helper()
 		p, got := d.admit(addr, now)
 		if got != would {
 			t.Fatalf("%v at %v: %q, want %q", addr, now, got, would)
 		}
-		if got != noRule {
+		if got != noLimit {
 			got = d.observe(got)
 		}
 		if got != want {
@@ -180,24 +180,24 @@ func TestLimiterObserves(t *testing.T) {
 		}
 		return guest{p}
 	}
-	first := admit(a, 0, noRule, noRule)
-	admit(a, 0, noRule, noRule)
-	would := admit(a, 0, rulePeerOpen, noRule)
-	admit(b, 0, noRule, noRule)
-	if s := d.snapshot(); s.open != 4 || s.admitted != 4 || s.observed[rulePeerOpen] != 1 || s.peers != 2 {
+	first := admit(a, 0, noLimit, noLimit)
+	admit(a, 0, noLimit, noLimit)
+	would := admit(a, 0, limitPeerOpen, noLimit)
+	admit(b, 0, noLimit, noLimit)
+	if s := d.snapshot(); s.open != 4 || s.admitted != 4 || s.observed[limitPeerOpen] != 1 || s.peers != 2 {
 		t.Errorf("%+v", s)
 	}
-	d.release(would.p, 0) // frees nothing of the two of a
-	admit(a, 0, rulePeerOpen, noRule)
-	d.release(first.p, 0)
-	admit(a, 0, noRule, noRule) // the fourth that is within the limits
-	admit(b, 0, ruleRate, noRule)
-	admit(b, 0, ruleOpen, ruleOpen)
-	if s := d.snapshot(); s.open != 5 || s.observed[ruleRate] != 1 || s.observed[rulePeerOpen] != 2 || s.observed[ruleOpen] != 0 {
+	d.leave(would.p, 0) // frees nothing of the two of a
+	admit(a, 0, limitPeerOpen, noLimit)
+	d.leave(first.p, 0)
+	admit(a, 0, noLimit, noLimit) // the fourth that is within the limits
+	admit(b, 0, limitRate, noLimit)
+	admit(b, 0, limitOpen, limitOpen)
+	if s := d.snapshot(); s.open != 5 || s.observed[limitRate] != 1 || s.observed[limitPeerOpen] != 2 || s.observed[limitOpen] != 0 {
 		t.Errorf("%+v", s)
 	}
 	d.configure(limits{open: 9, peerOpen: 2, peers: 9}, 0)
-	admit(a, 0, rulePeerOpen, rulePeerOpen)
+	admit(a, 0, limitPeerOpen, limitPeerOpen)
 }
 
 // However many addresses come, so many are known, and a stranger among them gets no
@@ -210,14 +210,14 @@ func TestLimiterFlood(t *testing.T) {
 		admitOrRefuse(d, at(i), 0)
 	}
 	s := d.snapshot()
-	if s.peers != known || s.crowd != each || s.open != known+each || s.refused[ruleAddresses] != 100_000-known-each+1 {
+	if s.peers != known || s.crowd != each || s.open != known+each || s.refused[limitAddresses] != 100_000-known-each+1 {
 		t.Errorf("%+v", s)
 	}
-	if _, got := d.admit(at(0), 0); got != noRule {
+	if _, got := d.admit(at(0), 0); got != noLimit {
 		t.Errorf("one who was there before: %q", got)
 	}
-	d.release(regular, 0)
-	if _, got := d.admit(at(0), 0); got != noRule {
+	d.leave(regular, 0)
+	if _, got := d.admit(at(0), 0); got != noLimit {
 		t.Errorf("one who was there before, again: %q", got)
 	}
 }
@@ -231,7 +231,7 @@ type slowLimiter struct {
 	peers  map[netip.Addr]*peer
 }
 
-func (d *slowLimiter) admit(addr netip.Addr, now time.Duration) rule {
+func (d *slowLimiter) admit(addr netip.Addr, now time.Duration) limitKind {
 	l, p := &d.limits, d.peers[addr]
 	if p == nil {
 		p = &peer{bucket: fullBucket(l.peerRate, now)}
@@ -239,19 +239,19 @@ func (d *slowLimiter) admit(addr netip.Addr, now time.Duration) rule {
 	}
 	switch {
 	case l.open > 0 && d.open >= l.open:
-		return ruleOpen
+		return limitOpen
 	case l.peerOpen > 0 && p.open >= l.peerOpen:
-		return rulePeerOpen
+		return limitPeerOpen
 	case l.peerRate > 0 && !p.bucket.refill(l.peerRate, now):
-		return rulePeerRate
+		return limitPeerRate
 	case l.rate > 0 && !d.bucket.refill(l.rate, now):
-		return ruleRate
+		return limitRate
 	}
 	d.open++
 	d.bucket.tokens--
 	p.open++
 	p.bucket.tokens--
-	return noRule
+	return noLimit
 }
 
 // While the table has room a limiter decides as one that forgets nobody.
@@ -278,7 +278,7 @@ func FuzzLimiter(f *testing.F) {
 			addr := at(int(n & 15))
 			if n&16 != 0 && len(in) > 0 {
 				i := int(n&15) % len(in)
-				d.release(in[i].p, now)
+				d.leave(in[i].p, now)
 				slow.open--
 				slow.peers[in[i].addr].open--
 				in = append(in[:i], in[i+1:]...)
@@ -288,7 +288,7 @@ func FuzzLimiter(f *testing.F) {
 			if want := slow.admit(addr, now); got != want {
 				t.Fatalf("%+v: %v at %v: %q, want %q", l, addr, now, got, want)
 			}
-			if got == noRule {
+			if got == noLimit {
 				in = append(in, held{p, addr})
 			}
 		}
@@ -296,7 +296,7 @@ func FuzzLimiter(f *testing.F) {
 			t.Errorf("%d open, want %d", s.open, len(in))
 		}
 		for _, h := range in {
-			d.release(h.p, now)
+			d.leave(h.p, now)
 		}
 		idle := 0
 		for p := d.peers.idle.next; p != &d.peers.idle; p = p.next {
@@ -312,8 +312,8 @@ func BenchmarkLimiter(b *testing.B) {
 	d := newLimiter(limits{open: 10_000, peerOpen: 5_000, rate: 1e6, peerRate: 1e6, peers: 65_536})
 	for i := 0; b.Loop(); i++ {
 		now := d.now()
-		if p, got := d.admit(at(i&0xffff), now); got == noRule {
-			d.release(p, now)
+		if p, got := d.admit(at(i&0xffff), now); got == noLimit {
+			d.leave(p, now)
 		}
 	}
 }

@@ -233,10 +233,10 @@ func (l *Listener) Accept() (net.Conn, error) {
 		case err == nil:
 			raw := accepted.(stream)
 			c, refusedBy := l.admit(raw)
-			if refusedBy == noRule {
+			if refusedBy == noLimit {
 				return c, nil
 			}
-			l.refuse(raw, refusedBy)
+			l.turnAway(raw, refusedBy)
 			continue
 		case draining && !looked && errors.Is(err, os.ErrDeadlineExceeded):
 			// Past the deadline the kernel's queue is not even looked at: on a busy
@@ -259,16 +259,16 @@ func (l *Listener) Accept() (net.Conn, error) {
 const lastLook = 5 * time.Millisecond
 
 // admit lets raw in, or returns the limit that refuses it.
-func (l *Listener) admit(raw stream) (*conn, rule) {
+func (l *Listener) admit(raw stream) (*conn, limitKind) {
 	addr := remote(raw).Addr()
 	p, refusedBy := l.limiter.admit(addr, l.limiter.now())
-	if refusedBy == ruleOpen && l.makeRoom(addr) {
+	if refusedBy == limitOpen && l.makeRoom(addr) {
 		p, refusedBy = l.limiter.admit(addr, l.limiter.now())
 	}
-	if refusedBy != noRule {
+	if refusedBy != noLimit {
 		would := refusedBy
-		if refusedBy = l.limiter.observe(would); refusedBy != noRule {
-			l.limiter.refuse(refusedBy)
+		if refusedBy = l.limiter.observe(would); refusedBy != noLimit {
+			l.limiter.countRefused(refusedBy)
 			return nil, refusedBy
 		}
 		l.log.ConnectionRefused(l.limiter.rejections.Load()[would], remote(raw), true)
@@ -277,7 +277,7 @@ func (l *Listener) admit(raw stream) (*conn, rule) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open[c] = struct{}{}
-	return c, noRule
+	return c, noLimit
 }
 
 // remote is the address of a client.
@@ -325,10 +325,10 @@ func (l *Listener) someIdle() []*conn {
 	return idle
 }
 
-// refuse turns a connection away. Telling the client why takes a moment. Under TLS, and where HTTP is not spoken, the connection
+// turnAway ends a connection that is refused. Telling the client why takes a moment. Under TLS, and where HTTP is not spoken, the connection
 // is reset instead, and also if many clients are being told already. A reset costs one packet and
 // leaves nothing in the kernel. A connection that the server closes first stays there for a minute.
-func (l *Listener) refuse(raw stream, by rule) {
+func (l *Listener) turnAway(raw stream, by limitKind) {
 	rej := l.limiter.rejections.Load()[by]
 	l.log.ConnectionRefused(rej, remote(raw), false)
 	if l.tls != nil || l.bare {
@@ -419,7 +419,7 @@ func (c *conn) Close() error {
 		c.from.mu.Lock()
 		delete(c.from.open, c)
 		c.from.mu.Unlock()
-		c.from.limiter.release(c.peer, c.from.limiter.now())
+		c.from.limiter.leave(c.peer, c.from.limiter.now())
 	})
 	return c.stream.Close()
 }
@@ -517,7 +517,7 @@ func (l *Listener) Drain(d time.Duration) {
 // sign that a shutdown has failed.
 func (l *Listener) Close() error {
 	l.drainOnce.Do(func() { close(l.drained) })
-	l.closeOnce.Do(l.name.release)
+	l.closeOnce.Do(l.name.leave)
 	if err := l.socket.Close(); !errors.Is(err, net.ErrClosed) {
 		return err
 	}

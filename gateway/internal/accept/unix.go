@@ -55,8 +55,8 @@ type socketName struct {
 	users atomic.Int32
 }
 
-// release removes the name when nobody uses it any more, unless another process has taken it.
-func (n *socketName) release() {
+// leave removes the name when nobody uses it any more, unless another process has taken it.
+func (n *socketName) leave() {
 	if n == nil || n.users.Add(-1) > 0 {
 		return
 	}

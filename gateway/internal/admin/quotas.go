@@ -68,8 +68,8 @@ func (a *QuotaAPI) authorized(next func(http.ResponseWriter, *http.Request, auth
 	return func(w http.ResponseWriter, r *http.Request) {
 		by, via, err := a.Writers.who(r)
 		if err != nil {
-			a.Book.Deny()
-			refuseRequest(w, err)
+			a.Book.CountDenied()
+			writeRequestError(w, err)
 			return
 		}
 		next(w, r, author{by, via})
@@ -93,8 +93,8 @@ func (a *QuotaAPI) changing(read func(*http.Request) (quotas.Change, error)) htt
 			c.IfMatch, err = entityTag(r.Header.Values("If-Match"))
 		}
 		if err != nil {
-			a.Book.Refuse(who.by, who.via, err)
-			refuseRequest(w, err)
+			a.Book.LogRefused(who.by, who.via, err)
+			writeRequestError(w, err)
 			return
 		}
 		res, err := a.Book.Change(r.Context(), c)
@@ -102,7 +102,7 @@ func (a *QuotaAPI) changing(read func(*http.Request) (quotas.Change, error)) htt
 			w.Header().Set("ETag", `"`+res.ETag+`"`)
 		}
 		if err != nil {
-			refuseChange(w, err)
+			writeChangeError(w, err)
 			return
 		}
 		writeJSON(w, res)
@@ -219,7 +219,8 @@ func entityTag(values []string) (string, error) {
 	return inner, nil
 }
 
-func refuseRequest(w http.ResponseWriter, err error) {
+// writeRequestError answers a request that is wrong, or of somebody who may not write.
+func writeRequestError(w http.ResponseWriter, err error) {
 	status := http.StatusBadRequest
 	var wrong *requestError
 	if errors.As(err, &wrong) {
@@ -231,8 +232,8 @@ func refuseRequest(w http.ResponseWriter, err error) {
 	problem(w, status, err.Error(), nil)
 }
 
-// refuseChange answers why a change was not made.
-func refuseChange(w http.ResponseWriter, err error) {
+// writeChangeError answers why a change was not made.
+func writeChangeError(w http.ResponseWriter, err error) {
 	var faults quotas.Faults
 	switch {
 	case errors.As(err, &faults):
@@ -269,15 +270,15 @@ func (a *QuotaAPI) reset(w http.ResponseWriter, r *http.Request, who author) {
 		err = badRequest("a reset has no body; name the owner of the bucket in the query, as in ?user=alice")
 	}
 	if err != nil {
-		a.Book.Refuse(who.by, who.via, err)
-		refuseRequest(w, err)
+		a.Book.LogRefused(who.by, who.via, err)
+		writeRequestError(w, err)
 		return
 	}
 	res, err := a.Book.Reset(r.Context(), quotas.Reset{Gate: r.PathValue("gate"), Whose: whose, By: who.by, Via: who.via})
 	var faults quotas.Faults
 	switch {
 	case errors.As(err, &faults):
-		refuseChange(w, err)
+		writeChangeError(w, err)
 	case err != nil:
 		problem(w, http.StatusServiceUnavailable, err.Error(), nil)
 	default:

@@ -46,7 +46,7 @@ func newCounter(t *testing.T, withToken bool) *quotaDesk {
 	}
 	spec := policy.Spec{Gates: map[string]policy.GateSpec{"api": {Quota: &policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "10/h"}, By: []string{"user"}}}}}
 	plan := c.book.Plan(spec, func(string, string) string { return "weir.yaml:7" }, nil)
-	c.book.Adopt(plan, compiled(t, spec.Gates, policy.Options{QuotaRules: plan.Rules}))
+	c.book.SetPolicy(plan, compiled(t, spec.Gates, policy.Options{QuotaRules: plan.Rules}))
 	if withToken {
 		c.file = filepath.Join(dir, "token")
 		if err := os.WriteFile(c.file, []byte(testToken+"\n"), 0o600); err != nil {

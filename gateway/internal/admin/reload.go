@@ -57,7 +57,7 @@ func (a *ReloadAPI) reload(w http.ResponseWriter, r *http.Request) {
 		_, _, err = a.Writers.who(r)
 	}
 	if err != nil {
-		refuseRequest(w, err)
+		writeRequestError(w, err)
 		return
 	}
 	done := a.Reload()

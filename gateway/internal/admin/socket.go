@@ -87,16 +87,16 @@ func (b *boundedSocket) Accept() (net.Conn, error) {
 		<-b.slots
 		return nil, err
 	}
-	return &boundedConn{UnixConn: c, release: sync.OnceFunc(func() { <-b.slots })}, nil
+	return &boundedConn{UnixConn: c, free: sync.OnceFunc(func() { <-b.slots })}, nil
 }
 
 type boundedConn struct {
 	*net.UnixConn
-	release func()
+	free func()
 }
 
 // Close closes the connection and frees its slot.
 func (c *boundedConn) Close() error {
-	defer c.release()
+	defer c.free()
 	return c.UnixConn.Close()
 }

@@ -41,7 +41,7 @@ func quotaGatewayOf(t *testing.T, spec policy.Spec) (at, token string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.Close)
-	book.Adopt(plan, p)
+	book.SetPolicy(plan, p)
 	token = write(t, "token", "0123456789abcdef\n")
 	s := httptest.NewServer(admin.Handler(admin.Options{
 		Metrics: http.NotFoundHandler(), Gates: func() any { return 1 }, Ready: func() bool { return true },

@@ -312,7 +312,7 @@ const margin = time.Second
 
 // patience returns how long Envoy is to wait for the answer.
 func (x *exchange) patience() time.Duration {
-	longest := policy.LongestRetirement // no gate lets work wait longer
+	longest := policy.ClosesWithin // no gate lets work wait longer
 	if x.Work.MaxWait > 0 {
 		longest = min(longest, x.Work.MaxWait)
 	}

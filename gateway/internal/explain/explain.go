@@ -198,7 +198,7 @@ func (a *Answer) addGate(g *policy.Gate, spec *policy.QuotaSpec, w weir.Work, la
 		gate.Says = Observes
 	case rej != nil:
 		gate.Says = Refuses
-		a.refuse(g, rej)
+		a.setRefusal(g, rej)
 	}
 	a.Gates = append(a.Gates, gate)
 }
@@ -216,11 +216,12 @@ func (a *Answer) addAfterRefusal(gate *Gate, g *policy.Gate, w weir.Work) {
 	}
 	gate.Says = Refuses
 	if a.refusal.Retryable && (!rej.Retryable || rej.RetryAfter > a.refusal.RetryAfter) {
-		a.refuse(g, rej)
+		a.setRefusal(g, rej)
 	}
 }
 
-func (a *Answer) refuse(g *policy.Gate, rej *weir.Rejection) {
+// setRefusal makes rej the answer.
+func (a *Answer) setRefusal(g *policy.Gate, rej *weir.Rejection) {
 	a.Status, a.By, a.refusal = weirhttp.Status(rej), g.Name(), rej
 	a.AfterMS = (rej.RetryAfter.Nanoseconds() + 999_999) / 1_000_000
 }

@@ -20,7 +20,7 @@ func (r *relay) answers() error {
 		}
 		n := int(int32(binary.BigEndian.Uint32(head)))
 		if n < 4 {
-			return refuse("an answer of the broker says that it has %d bytes", n)
+			return endErrorf("an answer of the broker says that it has %d bytes", n)
 		}
 		if err := r.oneAnswer(n); err != nil {
 			return err
@@ -144,7 +144,7 @@ func (r *relay) splice(n int) (left int, err error) {
 // decodeAnswer reads an answer to its end.
 func (r *relay) decodeAnswer(a *incoming) (resp kmsg.Response, header []byte, err error) {
 	if a.size > mostDecoded {
-		return nil, nil, refuse("an answer of %d bytes is larger than what is decoded, %d", a.size, mostDecoded)
+		return nil, nil, endErrorf("an answer of %d bytes is larger than what is decoded, %d", a.size, mostDecoded)
 	}
 	whole := a.frame[4:]
 	if 4+a.size > buffer {
@@ -167,7 +167,7 @@ func (r *relay) decodeAnswer(a *incoming) (resp kmsg.Response, header []byte, er
 // restOfAnswer reads an answer of n bytes to its end.
 func (r *relay) restOfAnswer(begin []byte, n int) ([]byte, error) {
 	if 4+n > buffer {
-		defer r.within(patience(n), refuse("an answer of %d bytes has not come whole within %v", n, patience(n)))()
+		defer r.within(patience(n), endErrorf("an answer of %d bytes has not come whole within %v", n, patience(n)))()
 	}
 	whole := make([]byte, n)
 	_, err := io.ReadFull(r.broker, whole[copy(whole, begin):])

@@ -33,7 +33,7 @@ func (r *relay) metadata(q *Quotas, req *request, frame []byte, n int) error {
 	m := new(kmsg.MetadataRequest)
 	m.SetVersion(req.version)
 	if err := readBody(frame[4:], m); err != nil {
-		return refuse("a request for %s cannot be read: %v", kmsg.NameForKey(req.key), err)
+		return endErrorf("a request for %s cannot be read: %v", kmsg.NameForKey(req.key), err)
 	}
 	p := pending{request: *req}
 	if !makes(m) || !q.NoAutoCreate {

@@ -90,7 +90,7 @@ func (r *relay) alterQuotas(req *request, frame []byte, n int) error {
 	a := &alteration{AlterClientQuotasRequest: new(kmsg.AlterClientQuotasRequest)}
 	a.SetVersion(req.version)
 	if err := readBody(frame[4:], a.AlterClientQuotasRequest); err != nil {
-		return refuse("a request for %s cannot be read: %v", kmsg.NameForKey(req.key), err)
+		return endErrorf("a request for %s cannot be read: %v", kmsg.NameForKey(req.key), err)
 	}
 	q := r.server.opts.Quotas()
 	a.gates, a.results = q.gates(), make([]altered, len(a.Entries))
@@ -277,7 +277,7 @@ func (r *relay) logRefused(a *alteration) {
 		case 0:
 		case kerr.ClusterAuthorizationFailed.Code:
 			if book != nil {
-				book.Deny()
+				book.CountDenied()
 			}
 			return
 		default:
@@ -297,7 +297,7 @@ func (r *relay) logRefused(a *alteration) {
 	if n > 1 {
 		why += fmt.Sprintf(" (and it refuses %d more)", n-1)
 	}
-	book.Refuse(r.by(), quotas.ViaKafka, errors.New(why))
+	book.LogRefused(r.by(), quotas.ViaKafka, errors.New(why))
 }
 
 // by says who asks, for the log.
@@ -373,7 +373,7 @@ func (r *relay) describeQuotas(req *request, frame []byte, n int) error {
 	filter := new(kmsg.DescribeClientQuotasRequest)
 	filter.SetVersion(req.version)
 	if err := readBody(frame[4:], filter); err != nil {
-		return refuse("a request for %s cannot be read: %v", kmsg.NameForKey(req.key), err)
+		return endErrorf("a request for %s cannot be read: %v", kmsg.NameForKey(req.key), err)
 	}
 	a, err := r.ask(req, frame[4:], filter, filter)
 	if err != nil {

@@ -58,7 +58,7 @@ func newClerk(t *testing.T, store quotas.Store, without ...string) (c *clerk, cl
 	if c.policy, err = policy.Compile(spec, policy.Options{QuotaRules: plan.Rules}); err != nil {
 		t.Fatal(err)
 	}
-	c.book.Adopt(plan, c.policy)
+	c.book.SetPolicy(plan, c.policy)
 	gate := func(name string) *policy.Gate {
 		if slices.Contains(without, name) {
 			return nil
@@ -648,7 +648,7 @@ func FuzzKeptQuota(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			book.Adopt(plan, p)
+			book.SetPolicy(plan, p)
 			if i == 0 {
 				if _, err := book.Change(t.Context(), quotas.Change{Ops: []quotas.Op{{Gate: "topics", Set: rule, Asked: asked}}}); err != nil {
 					t.Fatal(err)

@@ -76,7 +76,7 @@ func (c *connection) nextOwn() []byte {
 // answers returns the request that the broker's next answer belongs to. Its correlation id has to be that of the request.
 func (c *connection) answers(id int32) (pending, error) {
 	if len(c.pending) == 0 || c.pending[0].own != nil || c.pending[0].correlation != id {
-		return pending{}, refuse("the broker answers request %d, and no such request is next", id)
+		return pending{}, endErrorf("the broker answers request %d, and no such request is next", id)
 	}
 	return c.pending[0], nil
 }

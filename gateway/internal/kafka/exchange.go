@@ -67,13 +67,13 @@ const leastRequest = 8
 // bound the tags by the request alone.
 const mostHeader = mostRequest
 
-// refusal is why a connection ends.
-type refusal string
+// endError is why a connection ends.
+type endError string
 
 // Error implements error.
-func (r refusal) Error() string { return string(r) }
+func (e endError) Error() string { return string(e) }
 
-func refuse(format string, args ...any) error { return refusal(fmt.Sprintf(format, args...)) }
+func endErrorf(format string, args ...any) error { return endError(fmt.Sprintf(format, args...)) }
 
 // readRequest reads the beginning of a request, of the size that its frame says. more is true if it does not reach.
 func readRequest(b []byte, size int) (r request, more bool, err error) {
@@ -84,14 +84,14 @@ func readRequest(b []byte, size int) (r request, more bool, err error) {
 	}
 	of, ok := offered[r.key]
 	if !ok {
-		return r, false, refuse("API %d is not offered", r.key)
+		return r, false, endErrorf("API %d is not offered", r.key)
 	}
 	r.client = in.nullable()
 	if r.key == keyApiVersions && r.version > of.max {
 		return r, in.short && len(b) < size, nil // it is answered here, whatever else is in it
 	}
 	if r.version < of.min || r.version > of.max {
-		return r, false, refuse("version %d of %s is not offered, %d to %d are", r.version, kmsg.NameForKey(r.key), of.min, of.max)
+		return r, false, endErrorf("version %d of %s is not offered, %d to %d are", r.version, kmsg.NameForKey(r.key), of.min, of.max)
 	}
 	switch r.key {
 	case keyApiVersions:
@@ -125,7 +125,7 @@ func readRequest(b []byte, size int) (r request, more bool, err error) {
 		r.silent = in.int16() == 0
 	}
 	if in.short && len(b) >= min(size, mostHeader) {
-		return r, false, refuse("a request of %d bytes ends in its header, or has one of more than %d bytes", size, mostHeader)
+		return r, false, endErrorf("a request of %d bytes ends in its header, or has one of more than %d bytes", size, mostHeader)
 	}
 	return r, in.short, nil
 }
@@ -211,7 +211,7 @@ func (r *request) login(b []byte) (kmsg.Request, error) {
 	}
 	req.SetVersion(r.version)
 	if readBody(b, req) != nil {
-		return nil, refuse("a request to log in cannot be read") // and what is in it is told to nobody
+		return nil, endErrorf("a request to log in cannot be read") // and what is in it is told to nobody
 	}
 	return req, nil
 }
@@ -263,10 +263,10 @@ func (r *request) decode(b []byte) (resp kmsg.Response, body int, err error) {
 		in.tags()
 	}
 	if in.short {
-		return nil, 0, refuse("an answer to %s ends in its header", kmsg.NameForKey(r.key))
+		return nil, 0, endErrorf("an answer to %s ends in its header", kmsg.NameForKey(r.key))
 	}
 	if err := resp.ReadFrom(b[in.at:]); err != nil {
-		return nil, 0, refuse("an answer to %s cannot be read: %v", kmsg.NameForKey(r.key), err)
+		return nil, 0, endErrorf("an answer to %s cannot be read: %v", kmsg.NameForKey(r.key), err)
 	}
 	return resp, in.at, nil
 }

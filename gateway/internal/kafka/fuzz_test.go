@@ -64,7 +64,7 @@ func FuzzReadRequest(f *testing.F) {
 			break
 		}
 		if err != nil {
-			var why refusal
+			var why endError
 			if !errors.As(err, &why) {
 				t.Fatalf("%T", err)
 			}

@@ -85,11 +85,11 @@ func (l *login) may(key int16, n int) error {
 	asks := key == keySaslHandshake || key == keySaslAuthenticate
 	switch {
 	case l.failed:
-		return refuse("a request after a login that failed")
+		return endErrorf("a request after a login that failed")
 	case l.required && !l.done && !asks && key != keyApiVersions:
-		return refuse("a request for %s before the login that this cluster asks for", kmsg.NameForKey(key))
+		return endErrorf("a request for %s before the login that this cluster asks for", kmsg.NameForKey(key))
 	case n > mostLogin && (asks || l.required && !l.done):
-		return refuse("a request of %d bytes before the login has ended; at most %d are read", n, mostLogin)
+		return endErrorf("a request of %d bytes before the login has ended; at most %d are read", n, mostLogin)
 	}
 	return nil
 }
@@ -164,7 +164,7 @@ func (l *login) authenticated(s step, resp *kmsg.SASLAuthenticateResponse) (ende
 		return false, nil
 	}
 	if l.done && !l.user.is(s.user) {
-		return false, refuse("a login again with another principal")
+		return false, endErrorf("a login again with another principal")
 	}
 	if s.user.known || !l.user.known {
 		l.user = s.user

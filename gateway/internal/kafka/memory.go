@@ -131,14 +131,14 @@ func (r *relay) hold(frame []byte, n int) (_ []byte, err error) {
 	if r.holds.raw, err = r.acquire(&r.server.memory.raw, n); err != nil {
 		return nil, err
 	}
-	defer r.within(patience(n), refuse("%d bytes of a request have not come within %v", n, patience(n)))()
+	defer r.within(patience(n), endErrorf("%d bytes of a request have not come within %v", n, patience(n)))()
 	return r.rest(frame, n)
 }
 
 // decodable is hold for a request that is decoded, and has a share for that, too: so many bytes of memory.
 func (r *relay) decodable(frame []byte, n, memory int) (_ []byte, err error) {
 	if n > mostRequest {
-		return nil, refuse("a request of %d bytes is larger than what is decoded, %d", n, mostRequest)
+		return nil, endErrorf("a request of %d bytes is larger than what is decoded, %d", n, mostRequest)
 	}
 	if frame, err = r.hold(frame, n); err != nil {
 		return nil, err
@@ -154,8 +154,8 @@ func (r *relay) decodable(frame []byte, n, memory int) (_ []byte, err error) {
 	return frame, err
 }
 
-// release gives back the memory of the request that was under way.
-func (r *relay) release() {
+// freeHeld gives back the memory of the request that was under way.
+func (r *relay) freeHeld() {
 	r.holds.raw.leave()
 	r.holds.decoded.leave()
 	r.heard()
@@ -182,7 +182,7 @@ func (r *relay) within(d time.Duration, why error) (stop func()) {
 // deliver writes an answer that is held whole.
 func (r *relay) deliver(b []byte) error {
 	if len(b) > buffer {
-		defer r.within(patience(len(b)), refuse("an answer of %d bytes has not been read within %v", len(b), patience(len(b))))()
+		defer r.within(patience(len(b)), endErrorf("an answer of %d bytes has not been read within %v", len(b), patience(len(b))))()
 	}
 	_, err := r.client.Write(b)
 	return err

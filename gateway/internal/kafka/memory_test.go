@@ -282,7 +282,7 @@ func TestHeldForTooLong(t *testing.T) {
 				if text := said.String(); !strings.Contains(text, c.why) || !strings.Contains(text, "within 10s") {
 					t.Errorf("no line with %q:\n%s", c.why, text)
 				}
-				r.release()
+				r.freeHeld()
 				if bytes, waiting := r.server.memory.held(); bytes != 0 || waiting != 0 {
 					t.Errorf("%d bytes are held, %d wait", bytes, waiting)
 				}

@@ -58,7 +58,7 @@ func readMutation(req *request, b []byte) (*mutation, error) {
 	}
 	t.SetVersion(req.version)
 	if err := readBody(b, t); err != nil {
-		return nil, refuse("a request for %s cannot be read: %v", kmsg.NameForKey(req.key), err)
+		return nil, endErrorf("a request for %s cannot be read: %v", kmsg.NameForKey(req.key), err)
 	}
 	return &mutation{topics: t, all: make([]mutated, len(t.names()))}, nil
 }

@@ -70,7 +70,7 @@ func (r *relay) awaitAnswer(q *question, key int16) (kmsg.Response, error) {
 		}
 		if late == nil && r.state.pending[0].question == q {
 			late = time.AfterFunc(saidWithin, func() {
-				r.logEnd(refuse("the broker has not answered %s within %v", kmsg.NameForKey(key), saidWithin))
+				r.logEnd(endErrorf("the broker has not answered %s within %v", kmsg.NameForKey(key), saidWithin))
 				r.close()
 			})
 			defer late.Stop()
@@ -96,7 +96,7 @@ func (r *relay) reply(req *request, resp kmsg.Response) error {
 			return err
 		}
 	}
-	r.release() // what is left of the request: its client may take its time to read
+	r.freeHeld() // what is left of the request: its client may take its time to read
 	if err := r.expect(p); err != nil {
 		p.share.leave()
 		return err

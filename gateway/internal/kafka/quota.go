@@ -199,7 +199,7 @@ func raiseFetch(b []byte, version int16, ms int32) error {
 	}
 	at := in.at
 	if was := in.int32(); in.short {
-		return refuse("an answer to Fetch ends in its header")
+		return endErrorf("an answer to Fetch ends in its header")
 	} else if was < ms {
 		binary.BigEndian.PutUint32(b[at:], uint32(ms))
 	}

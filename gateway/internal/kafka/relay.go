@@ -153,7 +153,7 @@ func (r *relay) run() {
 			p.mutation.abandon()
 			p.share.leave()
 		}
-		r.release()
+		r.freeHeld()
 	}()
 	if err := r.requests(); err == nil {
 		r.awaitAnswers()
@@ -172,7 +172,7 @@ func (r *relay) recovered() {
 
 // logEnd logs why a connection ends, where it is not that somebody has gone.
 func (r *relay) logEnd(err error) {
-	var why refusal
+	var why endError
 	if errors.As(err, &why) {
 		r.mu.Lock()
 		software := r.software
@@ -224,7 +224,7 @@ func (r *relay) hurry() {
 	case r.closed:
 	case waits && r.late == nil:
 		r.late = time.AfterFunc(loginWithin, func() {
-			r.logEnd(refuse("a login has not ended within %v", loginWithin))
+			r.logEnd(endErrorf("a login has not ended within %v", loginWithin))
 			r.close()
 		})
 	case !waits && r.late != nil:
@@ -269,7 +269,7 @@ func (r *relay) requests() error {
 		}
 		n := int(int32(binary.BigEndian.Uint32(size)))
 		if n < leastRequest {
-			return refuse("a request says that it has %d bytes", n)
+			return endErrorf("a request says that it has %d bytes", n)
 		}
 		if err := r.unmuted(); err != nil {
 			return err
@@ -277,7 +277,7 @@ func (r *relay) requests() error {
 		if err := r.request(n); err != nil {
 			return err
 		}
-		r.release() // else run does, when nobody answers any more
+		r.freeHeld() // else run does, when nobody answers any more
 	}
 }
 

@@ -59,7 +59,7 @@ func (o *owners) lookup(ctx context.Context, token string) (string, error) {
 			return t.PrincipalName, nil
 		}
 	}
-	return "", refuse("the brokers do not show this token to the gateway's own principal, which needs the right to describe delegation tokens")
+	return "", endErrorf("the brokers do not show this token to the gateway's own principal, which needs the right to describe delegation tokens")
 }
 
 func (o *owners) remembered(token string) string {

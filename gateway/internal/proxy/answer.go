@@ -40,13 +40,13 @@ func (u *Upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
 	case cause == errIdle:
 		u.problem(w, x.call, http.StatusGatewayTimeout, "nothing has been sent in either direction for "+u.cfg.GRPCIdleTimeout.String())
 	case weir.AsRejection(bodyErr) != nil: // the body was complete, and was refused then
-		u.refuse(w, r, x.call, bodyErr)
+		u.answerUntaken(w, r, x.call, bodyErr)
 	case bodyErr != nil:
 		x.call.WriteBodyProblem(w, bodyErr)
 	case cause != nil || x.client.Err() != nil:
 		panic(http.ErrAbortHandler) // there is nobody to answer
 	case weir.AsRejection(err) != nil:
-		u.refuse(w, r, x.call, err)
+		u.answerUntaken(w, r, x.call, err)
 	case errors.Is(err, errNotHTTP2):
 		u.problem(w, x.call, http.StatusNotImplemented, noGRPC)
 	case timedOut(err):
@@ -59,26 +59,26 @@ func (u *Upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// refuse answers a request that no target took.
-func (u *Upstream) refuse(w http.ResponseWriter, r *http.Request, call *Call, err error) {
+// answerUntaken answers a request that no target took.
+func (u *Upstream) answerUntaken(w http.ResponseWriter, r *http.Request, call *Call, err error) {
 	if rej := weir.AsRejection(err); rej != nil {
 		call.Quotas.refund(call.Request)
-		call.Refuse(w, r, rej)
+		call.WriteRejection(w, r, rej)
 		return
 	}
 	u.problem(w, call, http.StatusBadGateway, err.Error())
 }
 
-// Refuse answers a request that a gate has refused, of the route or of a target. Only a trusted peer gets
+// WriteRejection answers a request that a gate has refused, of the route or of a target. Only a trusted peer gets
 // the class, tenant and bucket. A tenant may be somebody else's name, and a class would tell others what to
 // claim.
-func (c *Call) Refuse(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
+func (c *Call) WriteRejection(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
 	trusted := c.Policy != nil && c.Policy.Trusted(r)
 	rej = c.Route.Told(&c.Work, trusted, rej)
 	c.By, c.Rejection = ByGate, rej
 	c.Quotas.SetHeaders(w.Header(), c.Work, rej)
 	if c.GRPC {
-		c.refuseCall(w, rej, weirhttp.Status(rej))
+		c.writeGRPCRejection(w, rej, weirhttp.Status(rej))
 		return
 	}
 	boundAnswer(w)
@@ -113,7 +113,7 @@ func (c *Call) WriteProblem(w http.ResponseWriter, status int, detail string) {
 
 func (c *Call) writeProblem(w http.ResponseWriter, status int, detail, upstream string) {
 	if c.GRPC {
-		c.problemCall(w, status, detail, upstream)
+		c.writeGRPCProblem(w, status, detail, upstream)
 		return
 	}
 	body, err := json.Marshal(struct {

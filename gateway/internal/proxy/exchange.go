@@ -91,7 +91,7 @@ func (u *Upstream) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
 	c, err := u.pickFor(ctx, call, call.Work, nil)
 	if err != nil {
 		call.Request.Sample(weir.NoSample)
-		u.refuse(w, r, call, err)
+		u.answerUntaken(w, r, call, err)
 		return
 	}
 	call.Request.Attach(c.seat.gate, c.permit)

@@ -31,21 +31,21 @@ func IsGRPCType(contentType string) bool {
 	return rest == "" || rest[0] == '+' || rest[0] == ';'
 }
 
-// refuseCall answers a call of gRPC that a gate has refused. Metrics and logs have the status that
+// writeGRPCRejection answers a call of gRPC that a gate has refused. Metrics and logs have the status that
 // the refusal would have over HTTP: the answer's own is always 200.
-func (c *Call) refuseCall(w http.ResponseWriter, rej *weir.Rejection, httpStatus int) {
+func (c *Call) writeGRPCRejection(w http.ResponseWriter, rej *weir.Rejection, httpStatus int) {
 	weirgrpc.Statuses{}.SetRefusal(w.Header(), rej)
-	c.answerCall(w, httpStatus)
+	c.sendGRPC(w, httpStatus)
 }
 
-// problemCall answers a call of gRPC that goes no further.
-func (c *Call) problemCall(w http.ResponseWriter, httpStatus int, detail, upstream string) {
+// writeGRPCProblem answers a call of gRPC that goes no further.
+func (c *Call) writeGRPCProblem(w http.ResponseWriter, httpStatus int, detail, upstream string) {
 	code := codeOf(httpStatus)
 	if c.Failure == failureNames[failedConnect] {
 		code = codes.Unavailable // nothing has been sent, so a retry is safe
 	}
 	weirgrpc.SetStatus(w.Header(), problemStatus(code, httpStatus, detail, upstream))
-	c.answerCall(w, httpStatus)
+	c.sendGRPC(w, httpStatus)
 }
 
 // ProblemStatus is what a call of gRPC gets in the place of a problem document with an HTTP status.
@@ -65,8 +65,8 @@ func problemStatus(code codes.Code, httpStatus int, detail, upstream string) *st
 	return st
 }
 
-// answerCall sends the header, which is the whole answer.
-func (c *Call) answerCall(w http.ResponseWriter, httpStatus int) {
+// sendGRPC sends the header, which is the whole answer.
+func (c *Call) sendGRPC(w http.ResponseWriter, httpStatus int) {
 	boundAnswer(w)
 	w.WriteHeader(http.StatusOK)
 	c.Status = httpStatus

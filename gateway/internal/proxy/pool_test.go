@@ -87,14 +87,14 @@ func TestPoolOverReloads(t *testing.T) {
 
 // Idle connections are closed between round trips: once when the transports are used no more and the last
 // round trip has ended, and again after one that was on its way. net/http fails requests otherwise.
-func TestRetireWaitsForRoundTrips(t *testing.T) {
+func TestDrainWaitsForRoundTrips(t *testing.T) {
 	closed := 0
 	r := roundTrips{close: func() { closed++ }}
 	for i, step := range []struct {
 		do   func()
 		want int
 	}{
-		{r.begin, 0}, {r.begin, 0}, {r.end, 0}, {r.retire, 0}, {r.end, 1},
+		{r.begin, 0}, {r.begin, 0}, {r.end, 0}, {r.drain, 0}, {r.end, 1},
 		{r.begin, 1}, {r.begin, 1}, {r.end, 1}, {r.end, 2},
 	} {
 		if step.do(); closed != step.want {
@@ -102,7 +102,7 @@ func TestRetireWaitsForRoundTrips(t *testing.T) {
 		}
 	}
 	unused := roundTrips{close: func() { closed = 100 }}
-	if unused.retire(); closed != 100 {
+	if unused.drain(); closed != 100 {
 		t.Error("transports that nobody uses stay open")
 	}
 }
@@ -128,7 +128,7 @@ func TestNoRoundTripWhileClosing(t *testing.T) {
 				underWay.Add(-1)
 				r.end()
 				if i == 0 && n == 20 {
-					r.retire()
+					r.drain()
 				}
 			}
 		})

@@ -177,11 +177,11 @@ func parseTargets(name string, raws []string) (targets map[string]*target, h2c b
 // Name returns the upstream's name.
 func (u *Upstream) Name() string { return u.name }
 
-// Retire closes the idle connections that next does not use. next is nil when the upstream
+// ReplacedBy closes the idle connections that next does not use. next is nil when the upstream
 // is gone.
-func (u *Upstream) Retire(next *Upstream) {
+func (u *Upstream) ReplacedBy(next *Upstream) {
 	if next == nil || next.shared.transport != u.shared.transport {
-		u.shared.trips.retire()
+		u.shared.trips.drain()
 	}
 }
 
@@ -189,17 +189,17 @@ func (u *Upstream) Retire(next *Upstream) {
 // more close their idle connections only between round trips. net/http takes a connection for idle a
 // moment before it hands over an answer without a body. If the connection is closed then, that request fails.
 type roundTrips struct {
-	n     atomic.Int64 // under way; and retired
+	n     atomic.Int64 // under way; and draining
 	mu    sync.Mutex   // held while connections are closed
 	close func()       // closes the idle connections
 }
 
-// retired is added to the number of round trips once the transports are used no more.
-const retired = 1 << 62
+// draining is added to the number of round trips once the transports are used no more.
+const draining = 1 << 62
 
 // begin is called before a round trip. It waits while connections are closed.
 func (r *roundTrips) begin() {
-	if r.n.Add(1) > retired {
+	if r.n.Add(1) > draining {
 		r.mu.Lock()
 		//lint:ignore SA2001 whoever has the lock closes connections, and sees this round trip if it does so later
 		r.mu.Unlock()
@@ -208,14 +208,14 @@ func (r *roundTrips) begin() {
 
 // end is called after it.
 func (r *roundTrips) end() {
-	if r.n.Add(-1) == retired {
+	if r.n.Add(-1) == draining {
 		r.closeIdle()
 	}
 }
 
-// retire says that no further round trips are to come, but for a few of requests that are on their way.
-func (r *roundTrips) retire() {
-	if r.n.Add(retired) == retired {
+// drain says that no further round trips are to come, but for a few of requests that are on their way.
+func (r *roundTrips) drain() {
+	if r.n.Add(draining) == draining {
 		r.closeIdle()
 	}
 }
@@ -223,7 +223,7 @@ func (r *roundTrips) retire() {
 func (r *roundTrips) closeIdle() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.n.Load() == retired {
+	if r.n.Load() == draining {
 		r.close()
 	}
 }

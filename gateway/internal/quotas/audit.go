@@ -92,15 +92,15 @@ func (b *Book) auditReset(r *Reset, res *Refilled, err error) {
 	}
 }
 
-// Refuse logs and counts a change that was refused before it came to the rules: it cannot be decoded, or the broker refuses it. by says who asked for it, via how they
+// LogRefused logs and counts a change that was refused before it came to the rules: it cannot be decoded, or the broker refuses it. by says who asked for it, via how they
 // are known, and err what is wrong.
-func (b *Book) Refuse(by, via string, err error) {
+func (b *Book) LogRefused(by, via string, err error) {
 	b.count(via, Refused)
 	b.log.Warn("quota change refused", "by", by, "result", Refused, "error", fmt.Sprintf("%.1000s", err.Error()))
 }
 
-// Deny counts a change by somebody who may not write.
-func (b *Book) Deny() {
+// CountDenied counts a change by somebody who may not write.
+func (b *Book) CountDenied() {
 	b.count(Nobody, Denied)
 }
 

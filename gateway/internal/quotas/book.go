@@ -162,7 +162,7 @@ func (s *Saved) where() string {
 	return s.store.Name()
 }
 
-// Plan returns the plan of the rules for a configuration; see [Book.Plan]. [Book.Adopt]
+// Plan returns the plan of the rules for a configuration; see [Book.Plan]. [Book.SetPolicy]
 // puts them, and their store, in place of those of the book.
 func (s *Saved) Plan(spec policy.Spec, place func(gate, field string) string) *Plan {
 	p := newPlan(spec, place, s.doc)
@@ -193,9 +193,9 @@ func (b *Book) snapshot() Saved {
 	return b.saved
 }
 
-// Adopt says that p is in force, which was compiled with plan. If the plan is that of a
+// SetPolicy says that p is in force, which was compiled with plan. If the plan is that of a
 // [Saved], its store replaces the book's, which is closed.
-func (b *Book) Adopt(plan *Plan, p *policy.Policy) {
+func (b *Book) SetPolicy(plan *Plan, p *policy.Policy) {
 	if plan.saved != nil {
 		b.changing.Lock()
 		defer b.changing.Unlock()
@@ -246,8 +246,8 @@ func (b *Book) replaceStore(next *Saved) (closeOld func()) {
 	}
 }
 
-// adoptLocked puts another document in force.
-func (b *Book) adoptLocked(doc *document, tagged string) {
+// setDocumentLocked puts another document in force.
+func (b *Book) setDocumentLocked(doc *document, tagged string) {
 	changed := gatesOf(b.saved.doc, doc)
 	b.saved.doc, b.saved.tag, b.saved.trouble = doc, tagged, nil
 	if b.plan == nil {
@@ -314,7 +314,7 @@ func (b *Book) refresh(ctx context.Context) error {
 	}
 	b.saved.read = time.Now()
 	if tagged != known.tag {
-		b.adoptLocked(doc, tagged)
+		b.setDocumentLocked(doc, tagged)
 		b.log.Info("quota rules were changed in their store, and are in force", "from", known.where(), "rules", len(doc.Rules), "etag", tagged)
 	} else if b.saved.trouble != nil {
 		b.saved.trouble = nil

@@ -172,7 +172,7 @@ func TestSetWhileCompiling(t *testing.T) {
 	}
 	t.Cleanup(p.Close)
 	d.must(set("api", "carol", "3/h"))
-	d.Adopt(plan, p)
+	d.SetPolicy(plan, p)
 	d.policy = p
 	if got := d.passes("api", "carol", 9); got != 3 {
 		t.Errorf("carol: %d, want 3", got)
@@ -535,7 +535,7 @@ func TestMove(t *testing.T) {
 	}
 	t.Cleanup(p.Close)
 	d.must(set("api", "dave", "4/h")) // into a gate that both policies have
-	d.Adopt(plan, p)
+	d.SetPolicy(plan, p)
 	d.policy = p
 	for _, name := range []string{"carol", "dave"} {
 		if got := d.passes("api", name, 20); got != 10 {
@@ -652,7 +652,7 @@ func BenchmarkRules(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			book.Adopt(plan, p)
+			book.SetPolicy(plan, p)
 			p.Close()
 		})
 	}

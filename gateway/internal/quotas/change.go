@@ -302,7 +302,7 @@ func (b *Book) attempt(ctx context.Context, all []Change, open []int, answers []
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.saved.read = time.Now()
-		b.adoptLocked(doc, tag(data))
+		b.setDocumentLocked(doc, tag(data))
 	}
 	return errors.Is(err, ErrChanged)
 }

@@ -72,7 +72,7 @@ func (d *desk) reload(spec policy.Spec) {
 		d.t.Fatal(err)
 	}
 	d.t.Cleanup(p.Close)
-	d.Adopt(plan, p)
+	d.SetPolicy(plan, p)
 	d.policy = p
 	if prev != nil {
 		prev.Replace(p)

@@ -15,7 +15,7 @@ import (
 
 // Plan is the rules of one configuration file, overridden by those set at run time. Make it
 // with [Book.Plan], give [Plan.Rules] to the compiler, and the compiled policy to
-// [Book.Adopt].
+// [Book.SetPolicy].
 type Plan struct {
 	spec   policy.Spec
 	place  func(gate, field string) string

@@ -133,7 +133,7 @@ func TestResetStoreFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.Close)
-	d.Adopt(d.Plan(spec, nil, nil), p)
+	d.SetPolicy(d.Plan(spec, nil, nil), p)
 	_, err = d.Reset(t.Context(), Reset{Gate: "api", Whose: quota.Rule{User: "alice"}, By: "tester", Via: ViaSocket})
 	if !errors.Is(err, down) || !strings.Contains(err.Error(), "api/user=alice") {
 		t.Errorf("%v", err)

@@ -90,7 +90,7 @@ func setForever(name string) error {
 	if err != nil {
 		return err
 	}
-	book.Adopt(plan, p)
+	book.SetPolicy(plan, p)
 	for n := book.saved.doc.Revision + 1; ; n++ {
 		ops := []Op{{Gate: "other", Set: user("last", fmt.Sprint(n, "/h"))}}
 		for i := range 40 {

@@ -224,7 +224,7 @@ func (s *Server) install(cfg *config.Config) error {
 
 	// 7. Close what nothing uses any more, once nothing can be in progress in it.
 	if prev.policy != nil {
-		s.retire(prev, next)
+		s.closeLater(prev, next)
 	}
 	return nil
 }
@@ -385,21 +385,21 @@ func (s *Server) swap(st *state) {
 	case s.swapped <- struct{}{}:
 	default: // whoever is told reads the state after that
 	}
-	s.book.Adopt(st.plan, st.policy)
+	s.book.SetPolicy(st.plan, st.policy)
 }
 
-// retiring is a policy that a reload has replaced. Its gates work on until nobody can be
+// replaced is a policy that a reload has replaced. Its gates work on until nobody can be
 // waiting in them.
-type retiring struct {
+type replaced struct {
 	policy *policy.Policy
 	until  time.Time
 	close  func() // the stores, the lags and the tracer that nothing uses then
 }
 
-// retire closes what only prev uses, once nothing can be in progress in it. It remembers
+// closeLater closes what only prev uses, once nothing can be in progress in it. It remembers
 // prev for a shutdown that comes while requests wait there.
-func (s *Server) retire(prev, next *state) {
-	prev.retire(next)
+func (s *Server) closeLater(prev, next *state) {
+	prev.replacedBy(next)
 	closeUnused := func() {
 		prev.stores.closeBut(next.stores)
 		prev.lags.closeBut(next.lags)
@@ -407,27 +407,27 @@ func (s *Server) retire(prev, next *state) {
 			closeTracer(prev.tracer)
 		}
 	}
-	s.retiring = append(s.retiring, retiring{prev.policy, time.Now().Add(policy.LongestRetirement), closeUnused})
-	time.AfterFunc(policy.LongestRetirement, func() {
+	s.replaced = append(s.replaced, replaced{prev.policy, time.Now().Add(policy.ClosesWithin), closeUnused})
+	time.AfterFunc(policy.ClosesWithin, func() {
 		closeUnused()
-		s.forgetRetired()
+		s.forgetReplaced()
 	})
 }
 
-// forgetRetired lets go of the policies whose time is over.
-func (s *Server) forgetRetired() {
+// forgetReplaced lets go of the policies whose time is over.
+func (s *Server) forgetReplaced() {
 	s.mu.Lock() // at the end of a shutdown, if there is one
 	defer s.mu.Unlock()
-	s.retiring = slices.DeleteFunc(s.retiring, func(r retiring) bool { return !time.Now().Before(r.until) })
+	s.replaced = slices.DeleteFunc(s.replaced, func(r replaced) bool { return !time.Now().Before(r.until) })
 }
 
-// retire lets the state go: next is in force, or nothing if it is nil.
-func (st *state) retire(next *state) {
+// replacedBy lets the state go: next is in force, or nothing if it is nil.
+func (st *state) replacedBy(next *state) {
 	if next == nil {
 		next = new(state)
 	}
 	st.policy.Replace(next.policy)
 	for name, u := range st.upstreams {
-		u.Retire(next.upstreams[name])
+		u.ReplacedBy(next.upstreams[name])
 	}
 }

@@ -431,12 +431,12 @@ func TestReplacedPolicyIsLetGo(t *testing.T) {
 		kept := func() int {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			return len(s.retiring)
+			return len(s.replaced)
 		}
 		if n := kept(); n != 3 {
 			t.Errorf("%d policies wait for their end, want 3", n)
 		}
-		time.Sleep(policy.LongestRetirement)
+		time.Sleep(policy.ClosesWithin)
 		synctest.Wait()
 		if n := kept(); n != 0 {
 			t.Errorf("%d policies are kept", n)

@@ -31,7 +31,7 @@ func (s *Server) handler(l *listener) http.Handler {
 		weirhttp.WithStreams(s.streams),
 		weirhttp.WithBufferedBody(bufferedBody),
 		weirhttp.WithWriteTimeout(time.Duration(l.cfg.WriteTimeout)),
-		weirhttp.WithRejection(refuse),
+		weirhttp.WithRejection(writeRefusal),
 		weirhttp.WithYield(false), // the handler goes to the network at once, so there is no need to yield
 	)}
 }
@@ -132,8 +132,8 @@ func forward(w http.ResponseWriter, r *http.Request, admitted *weirhttp.Request)
 	q.route.upstream.Serve(w, r, &q.call)
 }
 
-// refuse answers a request that a gate refused.
-func refuse(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
+// writeRefusal answers a request that a gate refused.
+func writeRefusal(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
 	q := requestOf(w)
 	q.decided()
 	if rej.Reason == weir.ReasonCanceled && q.body != nil && q.body.err != nil {
@@ -142,7 +142,7 @@ func refuse(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
 		q.call.WriteBodyProblem(w, q.body.err)
 		return
 	}
-	q.call.Refuse(w, r, rej)
+	q.call.WriteRejection(w, r, rej)
 }
 
 // decided is called when the gates of the route have decided. It notes how long they took, without
@@ -195,7 +195,7 @@ func (h *handler) refuseOneTooMany(q *request, r *http.Request, most int64) {
 		Value: float64(most), Limit: float64(most), RetryAfter: time.Second, Retryable: true,
 	}
 	h.s.events.Rejected(weir.Work{}, rej)
-	q.call.Refuse(q, r, rej)
+	q.call.WriteRejection(q, r, rej)
 }
 
 // refuseMethod answers hop-by-hop methods, which are never forwarded. The bytes after such a request

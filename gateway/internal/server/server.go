@@ -108,7 +108,7 @@ type Server struct {
 	last      atomic.Pointer[admin.Reload]
 
 	mu         sync.Mutex // held while a configuration is put in force, and by a shutdown; guards what follows
-	retiring   []retiring
+	replaced   []replaced
 	listeners  []*listener
 	admin      *listener
 	socket     *admin.Socket // nil if there is none
@@ -234,7 +234,7 @@ func (s *Server) shutdown() error {
 	inParallel(s.listeners, func(l *listener) { l.stopAccepting(false) })
 	st := s.state.Load()
 	st.policy.Close()
-	for _, r := range s.retiring {
+	for _, r := range s.replaced {
 		r.policy.Close()
 	}
 	s.envoy.Drain() // who waits has been refused by now, or is about to be
@@ -244,10 +244,10 @@ func (s *Server) shutdown() error {
 	complete := s.finish(ctx)
 	s.awaitLeaving(ctx)
 	s.saveLearned()
-	st.retire(nil)
+	st.replacedBy(nil)
 	st.stores.closeBut(nil)
 	st.lags.closeBut(nil)
-	for _, r := range s.retiring {
+	for _, r := range s.replaced {
 		r.close()
 	}
 	if s.admin != nil {
