@@ -14,6 +14,7 @@ import (
 	"github.com/weir-go/weir/gateway/internal/explain"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/gateway/internal/quotas"
+	"github.com/weir-go/weir/gateway/internal/tracing"
 	"github.com/weir-go/weir/weirhttp"
 )
 
@@ -101,10 +102,13 @@ func (s *Server) Stores() (all []admin.Store) {
 		return nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(st.stores)) {
-		all = append(all, admin.StoreOf(name, st.stores[name].Stats()))
+		all = append(all, admin.StoreOf(name, st.stores[name].conn.Stats()))
 	}
 	return all
 }
+
+// Tracing returns what was counted of spans.
+func (s *Server) Tracing() tracing.Snapshot { return s.traceCounts.Snapshot() }
 
 // Book returns what there is to count of rules that are set at run time.
 func (s *Server) Book() quotas.Stats { return s.book.Stats() }

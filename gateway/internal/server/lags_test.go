@@ -38,7 +38,7 @@ routes: [{match: [/], gates: [one, two], upstream: app}]
 	if second["kept"] != first["kept"] || second["changed"] == first["changed"] {
 		t.Errorf("kept %v, changed %v", second["kept"] == first["kept"], second["changed"] != first["changed"])
 	}
-	if got := second.signals(); len(got) != 2 || got["kept"].Name() != "kept" {
+	if got := lagSignals(second); len(got) != 2 || got["kept"].Name() != "kept" {
 		t.Errorf("the policy gets %v", got)
 	}
 	first.closeBut(second)

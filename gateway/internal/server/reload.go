@@ -289,8 +289,9 @@ func (s *Server) open(next, prev *state) (_ *opened, err error) {
 		return nil, err
 	}
 	o.undo = append(o.undo, func() { s.discardAccessLog(o.access) })
-	if next.tracer, err = s.openTracer(cfg, prev.tracer); err != nil {
-		return nil, err
+	next.tracer, err = tracing.Open(cfg.Tracing, prev.tracer, tracing.Options{Version: s.opts.Version, Counts: &s.traceCounts, Failed: s.events.SpansLost})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", cfg.At("tracing"), err)
 	}
 	o.undo = append(o.undo, func() {
 		if next.tracer != prev.tracer {
@@ -357,8 +358,8 @@ func (s *Server) compile(next, prev *state, rules *quotas.Saved) (err error) {
 	opts := policy.Options{
 		Hooks: s.hooks(), Observed: s.events.Observed,
 		SignalHooks: signal.Hooks{Trouble: s.events.SignalTrouble, Recovered: s.events.SignalRecovered},
-		Stores:      next.stores.quotas(),
-		Signals:     next.lags.signals(),
+		Stores:      quotaStores(next.stores),
+		Signals:     lagSignals(next.lags),
 		QuotaRules:  next.plan.Rules,
 		Previous:    prev.policy,
 	}
@@ -412,6 +413,15 @@ func (s *Server) closeLater(prev, next *state) {
 		closeUnused()
 		s.forgetReplaced()
 	})
+}
+
+// lastSpans is how long a tracer has to send its last spans.
+const lastSpans = 2 * time.Second
+
+func closeTracer(t *tracing.Tracer) {
+	ctx, cancel := context.WithTimeout(context.Background(), lastSpans)
+	defer cancel()
+	t.Close(ctx)
 }
 
 // forgetReplaced lets go of the policies whose time is over.

@@ -14,33 +14,42 @@ import (
 
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/quotas"
+	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/signal"
+	"github.com/weir-go/weir/weirkafka"
 	"github.com/weir-go/weir/weirredis"
 )
 
-// store is a server that keeps buckets of quotas, as the gateway uses it. It lives on
-// over reloads while its settings are the same.
-type store struct {
-	*weirredis.Store
-	settings [sha256.Size]byte // with passwords and certificates
-	once     sync.Once
+// kept is a connection to another server, of Redis or of Kafka. It lives on over reloads while its settings are the same.
+type kept[C any] struct {
+	conn     C
+	settings [sha256.Size]byte // with passwords, as far as they have been read, and certificates
+	close    func()            // may be called again
 }
 
-// stores are those of a configuration by name.
-type stores map[string]*store
+// keptByName are those of a configuration by name.
+type keptByName[C any] map[string]*kept[C]
 
-// openStores returns the stores of cfg. It keeps those of prev with the same settings, and opens
-// the others. A store that cannot be reached is no error; it is used as soon as it answers.
-func (s *Server) openStores(cfg *config.Config, prev stores) (stores, error) {
-	now := make(stores, len(cfg.Stores))
+type (
+	store  = kept[*weirredis.Store] // keeps buckets of quotas
+	stores = keptByName[*weirredis.Store]
+	lag    = kept[*weirkafka.Lag] // is a signal that reads Kafka
+	lags   = keptByName[*weirkafka.Lag]
+)
+
+// openAll returns a connection for each name under the setting at. open gets that of prev, nil if it has none, and returns
+// it if the settings are the same. Nothing has to be reached: a server that is away is no error here.
+func openAll[C any](at string, names []string, prev keptByName[C], open func(name string, prev *kept[C]) (*kept[C], error)) (keptByName[C], error) {
+	now := make(keptByName[C], len(names))
 	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(cfg.Stores)) {
-		st, err := s.openStore(name, cfg.Stores[name], prev[name])
+	for _, name := range names {
+		one, err := open(name, prev[name])
 		if err != nil {
-			errs = append(errs, fmt.Errorf("stores.%s: %w", name, err))
+			errs = append(errs, fmt.Errorf("%s.%s: %w", at, name, err))
 			continue
 		}
-		now[name] = st
+		now[name] = one
 	}
 	if len(errs) > 0 {
 		now.closeBut(prev)
@@ -49,13 +58,29 @@ func (s *Server) openStores(cfg *config.Config, prev stores) (stores, error) {
 	return now, nil
 }
 
-func (s *Server) openStore(name string, spec config.Store, live *store) (*store, error) {
+// closeBut closes the connections that others do not have.
+func (all keptByName[C]) closeBut(others keptByName[C]) {
+	for name, one := range all {
+		if others[name] != one {
+			one.close()
+		}
+	}
+}
+
+// openStores returns the stores of cfg: those of prev with the same settings, and new ones.
+func (s *Server) openStores(cfg *config.Config, prev stores) (stores, error) {
+	return openAll("stores", slices.Sorted(maps.Keys(cfg.Stores)), prev, func(name string, prev *store) (*store, error) {
+		return s.openStore(name, cfg.Stores[name], prev)
+	})
+}
+
+func (s *Server) openStore(name string, spec config.Store, prev *store) (*store, error) {
 	cfg, settings, err := connection(&spec)
 	if err != nil {
 		return nil, err
 	}
-	if live != nil && live.settings == settings {
-		return live, nil
+	if prev != nil && prev.settings == settings {
+		return prev, nil
 	}
 	cfg.OnDown = func(err error) {
 		s.log.Warn("a store of quotas cannot be used, in a cluster perhaps for some keys only; until it can, each gate does what its on_store_error says", "store", name, "error", err)
@@ -67,7 +92,7 @@ func (s *Server) openStore(name string, spec config.Store, live *store) (*store,
 	if err != nil {
 		return nil, err
 	}
-	return &store{Store: opened, settings: settings}, nil
+	return &store{opened, settings, sync.OnceFunc(func() { _ = opened.Close() })}, nil // it never fails
 }
 
 // connection returns how to connect to a store. sum stands for all that this depends on, also what
@@ -103,22 +128,58 @@ func contents(t *config.StoreTLS) ([][]byte, error) {
 	return all, nil
 }
 
-// quotas are the stores as a policy takes them.
-func (s stores) quotas() map[string]quota.Store {
-	all := make(map[string]quota.Store, len(s))
-	for name, st := range s {
-		all[name] = st
+// quotaStores are stores as a policy takes them.
+func quotaStores(all stores) map[string]quota.Store {
+	m := make(map[string]quota.Store, len(all))
+	for name, one := range all {
+		m[name] = one.conn
 	}
-	return all
+	return m
 }
 
-// closeBut closes the stores that keep does not have.
-func (s stores) closeBut(keep stores) {
-	for name, st := range s {
-		if keep[name] != st {
-			st.once.Do(func() { _ = st.Close() }) // it never fails
-		}
+// openLags returns the signals of cfg that read Kafka: those of prev with the same settings, and new ones. They
+// connect to nothing before they are read.
+func openLags(cfg *config.Config, prev lags) (lags, error) {
+	return openAll("signals", cfg.KafkaLags(), prev, func(name string, prev *lag) (*lag, error) {
+		return openLag(cfg, name, prev)
+	})
+}
+
+func openLag(cfg *config.Config, name string, prev *lag) (*lag, error) {
+	how, err := cfg.KafkaLag(name)
+	if err != nil {
+		return nil, err
 	}
+	s := cfg.Signals[name]
+	cluster := cfg.Kafka[s.Cluster]
+	files, err := contents(cluster.TLS)
+	if err != nil {
+		return nil, err
+	}
+	s.SignalSpec = policy.SignalSpec{} // what becomes of a reading is no matter of the connection
+	// Where clients reach the cluster, and their quotas, are no matter of it either.
+	text, err := json.Marshal([]any{s, cluster.Bootstrap, cluster.TLS, cluster.SASL, files})
+	if err != nil {
+		return nil, err
+	}
+	settings := sha256.Sum256(text)
+	if prev != nil && prev.settings == settings {
+		return prev, nil
+	}
+	opened, err := weirkafka.NewLag(how)
+	if err != nil {
+		return nil, err
+	}
+	return &lag{opened, settings, opened.Close}, nil
+}
+
+// lagSignals are lags as a policy takes them. It compares their pointers.
+func lagSignals(all lags) map[string]signal.Signal {
+	m := make(map[string]signal.Signal, len(all))
+	for name, one := range all {
+		m[name] = one.conn
+	}
+	return m
 }
 
 // rulesPlace is where rules of quotas are kept that are set at run time: two that are
