@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/internal/attempt"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/signal"
 )
@@ -99,6 +100,16 @@ func (p *Policy) MatchView(v *View) (rt *Route, w weir.Work) {
 	countAttempt(&w, v.Header)
 	p.bound(&w, v, rt.Timeout(), trusted)
 	return rt, w
+}
+
+// MaxAttempt is the largest number of an attempt. A request that says more counts as this one.
+const MaxAttempt = attempt.Max
+
+// countAttempt sets the attempt of w to the largest number that the request brings.
+func countAttempt(w *weir.Work, h Header) {
+	for _, said := range attempt.Headers {
+		w.Attempt = max(w.Attempt, said.In(h.Values(HeaderName{said.Name, said.Lower})))
+	}
 }
 
 // bound gives w the earlier of two deadlines: the route's, and the request's. If a gate serves the

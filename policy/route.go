@@ -76,6 +76,17 @@ func (rt *Route) Work() weir.Work { return rt.orNone().work }
 // useful, 0 for ever.
 func (rt *Route) Timeout() time.Duration { return rt.orNone().timeout }
 
+// Told returns a refusal of the route's work as its client should hear it. While retries are common
+// among what the route refuses for overload, that is a copy which is not Retryable; see
+// [throttle.Attempts.Told]. Call it once for each refusal, before it becomes an answer. trusted is
+// what [Policy.Trusted] says of the peer.
+func (rt *Route) Told(w *weir.Work, trusted bool, r *weir.Rejection) *weir.Rejection {
+	if rt == nil || rt.attempts == nil || r == nil {
+		return r
+	}
+	return rt.attempts.Told(w, trusted, r)
+}
+
 // writes reports whether a request changes something: as the route says, else by its method (RFC
 // 9110, section 9.2.1, calls some methods safe).
 func (rt *Route) writes(method string) bool {
@@ -116,6 +127,18 @@ func (c *compiler) checkRoutes(p *Policy) {
 		}
 	}
 	p.matcher.finish()
+}
+
+// attemptsOf returns the count of refused attempts of a route. It is that of the route with the same
+// name in the policy before, or a new one. One with another share counts anew.
+func (c *compiler) attemptsOf(rt *Route) *throttle.Attempts {
+	if prev := c.opts.Previous; prev != nil && c.opts.Now == nil {
+		if was := prev.byName[rt.name]; was != nil && was.retryShare == rt.retryShare {
+			return was.attempts
+		}
+	}
+	a, _ := throttle.NewAttempts(throttle.AttemptsConfig{Share: rt.retryShare}, c.opts.Now) // nil only with a fault that is told already
+	return a
 }
 
 func (c *compiler) checkRoute(at fault.Path, r *RouteSpec) *Route {

@@ -63,8 +63,12 @@
 package weirhttp
 
 import (
+	"bytes"
+	"io"
 	"math/rand/v2"
 	"net/http"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -134,8 +138,8 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		m.next.ServeHTTP(w, r)
 		return
 	}
-	buffered, release := m.bodies.buffer(r)
-	defer release()
+	buffered, free := m.bodies.buffer(r)
+	defer free()
 	defer copyBack(buffered, r)
 	r = buffered
 	q := m.admit(w, r, gate, work)
@@ -254,8 +258,8 @@ func (g *Guard) Serve(w http.ResponseWriter, r *http.Request, gate weir.Gate, wo
 		next(w, r, nil)
 		return
 	}
-	buffered, release := g.m.bodies.buffer(r)
-	defer release()
+	buffered, free := g.m.bodies.buffer(r)
+	defer free()
 	defer copyBack(buffered, r)
 	r = buffered
 	q := g.m.admit(w, r, gate, work)
@@ -266,6 +270,78 @@ func (g *Guard) Serve(w http.ResponseWriter, r *http.Request, gate weir.Gate, wo
 	next(q.out.kind(), r, q)
 	q.returned = true
 }
+
+// maxBuffered bounds the request bodies that one [Middleware] has in memory at the
+// same time because of [WithBufferedBody]. A request beyond it is served unbuffered.
+const maxBuffered = 64 << 20
+
+// bodyBuffers reads small request bodies ahead of admission. nil reads none.
+type bodyBuffers struct {
+	max  int64
+	held atomic.Int64
+}
+
+// buffer returns r with its body in memory, if the body is small enough, and a
+// function to call when that memory is free again.
+func (b *bodyBuffers) buffer(r *http.Request) (*http.Request, func()) {
+	if !b.wants(r) {
+		return r, func() {}
+	}
+	size := r.ContentLength
+	if size < 0 {
+		size = b.max
+	}
+	if b.held.Add(size) > maxBuffered {
+		b.held.Add(-size)
+		return r, func() {}
+	}
+	// One byte more than allowed tells a longer body from one that just fits.
+	data, err := io.ReadAll(io.LimitReader(r.Body, size+1))
+	body := &bufferedBody{original: r.Body, complete: err == nil && int64(len(data)) <= size}
+	switch {
+	case err != nil:
+		body.Reader = io.MultiReader(bytes.NewReader(data), failing{err})
+	case body.complete:
+		body.Reader = bytes.NewReader(data)
+	default:
+		body.Reader = io.MultiReader(bytes.NewReader(data), r.Body)
+	}
+	buffered := *r
+	buffered.Body = body
+	return &buffered, func() { b.held.Add(-size) }
+}
+
+func (b *bodyBuffers) wants(r *http.Request) bool {
+	return b != nil && r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0 &&
+		r.ContentLength <= b.max && r.Header.Get("Expect") == "" && !talksBothWays(r.Header.Get("Content-Type"))
+}
+
+// talksBothWays reports whether a client may wait for the answer before it sends the rest of its
+// body. Clients of gRPC and Connect do so with streams.
+func talksBothWays(contentType string) bool {
+	for _, streamed := range []string{"application/grpc", "application/connect+"} {
+		if n := len(streamed); len(contentType) >= n && strings.EqualFold(contentType[:n], streamed) {
+			rest := contentType[n:]
+			return rest == "" || strings.HasSuffix(streamed, "+") || strings.ContainsRune("+-; ", rune(rest[0]))
+		}
+	}
+	return false
+}
+
+// bufferedBody replays what was read, and goes on with the original.
+type bufferedBody struct {
+	io.Reader
+	original io.Closer
+	complete bool // nothing of the body is left on the wire
+}
+
+// Close implements [io.Closer].
+func (b *bufferedBody) Close() error { return b.original.Close() }
+
+// failing returns the error of reading ahead when the handler gets there.
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
 // Option adjusts [Middleware].
 type Option func(*middleware)

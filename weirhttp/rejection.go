@@ -125,6 +125,29 @@ func writeRejection(w http.ResponseWriter, r *http.Request, rej *weir.Rejection,
 	}
 }
 
+// leaveBody keeps net/http from reading up to 256 KB of the refused request's
+// body before it sends the answer.
+func leaveBody(w http.ResponseWriter, r *http.Request) {
+	if r.ProtoMajor != 1 || r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
+		return // HTTP/2 resets the stream after the answer
+	}
+	if b, ok := r.Body.(*bufferedBody); ok && b.complete {
+		return
+	}
+	if r.ContentLength < 0 || r.ContentLength > smallBody {
+		w.Header().Set("Connection", "close")
+	}
+	// A writer without deadlines is not a server's connection: nothing to bound.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainTime))
+}
+
+// smallBody is how much of an unread body the server may read to keep an
+// HTTP/1 connection: what usually came with the headers.
+const smallBody = 4 << 10
+
+// drainTime bounds the time that reading it may take.
+const drainTime = time.Second
+
 // maxRetryAfter is the longest Retry-After that the random part of [WriteRejection]
 // leads to. Overload is over, or another matter, by then.
 const maxRetryAfter = 30 * time.Second

@@ -438,6 +438,20 @@ func (x *exchange) tryAnother() error {
 	return nil
 }
 
+// enter counts a request as in progress at its target.
+func (x *exchange) enter() {
+	x.inside = true
+	x.seat.inside.Add(1)
+}
+
+// leave is the end of that: the target has nothing left to do for it. It may be called again.
+func (x *exchange) leave() {
+	if x.inside {
+		x.inside = false
+		x.seat.inside.Add(-1)
+	}
+}
+
 // address returns a copy of req for the present target, which says how much time is left
 // now.
 func (x *exchange) address(req *http.Request) *http.Request {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -59,6 +60,27 @@ func (u *Upstream) pick(ctx context.Context, w weir.Work, tried map[*target]bool
 	}
 	p, err := first.gate.Admit(ctx, w)
 	return choice{*first, p, true}, err
+}
+
+// loaded is a seat and how many requests were in progress at its target when somebody looked.
+type loaded struct {
+	seat *seat
+	load int64
+}
+
+// inOrder returns the seats as they are to be tried, from the given turn on. They are one after the
+// other, or those with the fewest requests in progress come first. Equal ones stay in turn. buf is
+// memory to use.
+func (u *Upstream) inOrder(turn uint64, buf []loaded) []loaded {
+	n := uint64(len(u.seats))
+	for i := range n {
+		s := &u.seats[(turn+i)%n]
+		buf = append(buf, loaded{s, s.inside.Load()})
+	}
+	if u.leastLoaded {
+		slices.SortStableFunc(buf, func(a, b loaded) int { return cmp.Compare(a.load, b.load) })
+	}
+	return buf
 }
 
 // pickFor is pick for a call, which learns the target and the wait for its slot.
