@@ -13,18 +13,7 @@ import (
 
 // Print writes the answer for people. word makes a name fit for a terminal.
 func (a *Answer) Print(out io.Writer, word func(string) string) error {
-	what := word(a.Method) + " " + word(a.Path)
-	if a.Descriptor != "" {
-		what = "descriptor " + word(a.Descriptor)
-	}
-	if k := a.Kafka; k != nil {
-		what = fmt.Sprintf("%s version %d at %s", k.API, k.Version, word(k.Cluster))
-	}
-	connects := a.Kafka != nil && a.Kafka.API == connect
-	if connects {
-		what = "new connection to " + word(a.Kafka.Cluster)
-	}
-	fmt.Fprintln(out, what)
+	fmt.Fprintln(out, a.subject(word))
 	p := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	line := func(cells ...string) {
 		for i, c := range cells {
@@ -37,7 +26,7 @@ func (a *Answer) Print(out io.Writer, word func(string) string) error {
 	if a.Route != "" {
 		line("route", word(a.Route)+a.where())
 	}
-	if connects {
+	if a.connects() {
 		line("address", named(a.User, word))
 	} else {
 		line("user", named(a.User, word))
@@ -74,6 +63,22 @@ func (a *Answer) Print(out io.Writer, word func(string) string) error {
 	}
 	return nil
 }
+
+// subject is what the answer is about.
+func (a *Answer) subject(word func(string) string) string {
+	switch k := a.Kafka; {
+	case a.connects():
+		return "new connection to " + word(k.Cluster)
+	case k != nil:
+		return fmt.Sprintf("%s version %d at %s", k.API, k.Version, word(k.Cluster))
+	case a.Descriptor != "":
+		return "descriptor " + word(a.Descriptor)
+	}
+	return word(a.Method) + " " + word(a.Path)
+}
+
+// connects reports whether the answer is about a new connection of Kafka.
+func (a *Answer) connects() bool { return a.Kafka != nil && a.Kafka.API == connect }
 
 func named(name string, word func(string) string) string {
 	if name == "" {

@@ -250,61 +250,80 @@ func (b *Book) attempt(ctx context.Context, all []Change, open []int, answers []
 	b.mu.Lock()
 	saved, plan := b.saved, b.plan
 	b.mu.Unlock()
-	doc, write := saved.doc, false
-	largest := doc // of those that would be written
-	var made []int
+	d := draft{doc: saved.doc, largest: saved.doc}
 	for _, i := range open {
-		c, a := &all[i], &answers[i]
-		*a = Answer{Result: Result{ETag: saved.tag, ValidateOnly: c.ValidateOnly}}
-		if c.IfMatch != "" && c.IfMatch != "*" && c.IfMatch != saved.tag {
-			a.Err = ErrPrecondition
-			continue
-		}
-		next, steps, faults := c.checkAgainst(plan, doc)
-		if len(faults) > 0 {
-			a.Err = faults
-			continue
-		}
-		plan.describe(steps)
-		a.Steps = append([]Step{}, steps...)
-		made, largest = append(made, i), next
-		if !c.ValidateOnly {
-			doc, write = next, write || !c.MayMiss || len(steps) > 0
-		}
+		d.add(i, &all[i], &answers[i], &saved, plan)
 	}
-	if len(made) == 0 {
+	if len(d.made) == 0 {
 		return false
 	}
-	if write {
-		largest = doc
-	}
-	data, err := largest.encode()
-	if err == nil && len(data) > saved.store.Most() {
-		err = Faults{faultf("delete some, or keep the rules of one gateway in a file", "the rules would take %d bytes, and %s can keep %d", len(data), saved.where(), saved.store.Most())}
-	} else if err != nil {
-		err = Faults{faultf("", "%v", err)}
-	} else if write {
-		if err = saved.store.Write(ctx, saved.tag, data); err != nil {
-			b.mu.Lock()
-			b.tally.failed(&unwritten{err})
-			b.mu.Unlock()
-		}
-	}
-	for _, i := range made {
+	data, err := b.write(ctx, &saved, &d)
+	for _, i := range d.made {
 		idle := all[i].MayMiss && len(answers[i].Steps) == 0 // there is nothing to write
 		if err != nil && !idle {
 			answers[i] = Answer{Result{ETag: saved.tag}, err}
-		} else if err == nil && write {
+		} else if err == nil && d.changed {
 			answers[i].ETag = tag(data)
 		}
 	}
-	if err == nil && write {
+	if err == nil && d.changed {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.saved.read = time.Now()
-		b.setDocumentLocked(doc, tag(data))
+		b.setDocumentLocked(d.doc, tag(data))
 	}
 	return errors.Is(err, ErrChanged)
+}
+
+// draft is a document with changes that is not written yet.
+type draft struct {
+	doc     *document // with all but those that are only validated
+	largest *document // what has to fit: the last with any change
+	made    []int     // which changes fit the rules
+	changed bool      // doc is to be written
+}
+
+// add makes a change to the draft, or sets its answer to what is wrong with it.
+func (d *draft) add(i int, c *Change, a *Answer, saved *Saved, plan *Plan) {
+	*a = Answer{Result: Result{ETag: saved.tag, ValidateOnly: c.ValidateOnly}}
+	if c.IfMatch != "" && c.IfMatch != "*" && c.IfMatch != saved.tag {
+		a.Err = ErrPrecondition
+		return
+	}
+	next, steps, faults := c.checkAgainst(plan, d.doc)
+	if len(faults) > 0 {
+		a.Err = faults
+		return
+	}
+	plan.describe(steps)
+	a.Steps = append([]Step{}, steps...)
+	d.made, d.largest = append(d.made, i), next
+	if !c.ValidateOnly {
+		d.doc, d.changed = next, d.changed || !c.MayMiss || len(steps) > 0
+	}
+}
+
+// write writes a draft, if it has a change that is to be kept. It returns what is kept then.
+func (b *Book) write(ctx context.Context, saved *Saved, d *draft) (data []byte, err error) {
+	doc := d.largest
+	if d.changed {
+		doc = d.doc
+	}
+	if data, err = doc.encode(); err != nil {
+		return nil, Faults{faultf("", "%v", err)}
+	}
+	if len(data) > saved.store.Most() {
+		return nil, Faults{faultf("delete some, or keep the rules of one gateway in a file", "the rules would take %d bytes, and %s can keep %d", len(data), saved.where(), saved.store.Most())}
+	}
+	if !d.changed {
+		return data, nil
+	}
+	if err = saved.store.Write(ctx, saved.tag, data); err != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.tally.failed(&unwritten{err})
+	}
+	return data, err
 }
 
 // checkAgainst returns the document after the change, and everything that is wrong with it under a plan.
