@@ -51,7 +51,8 @@ type BeliefConfig struct {
 //
 // The next stretch may try another limit, if it tells enough for what it is expected to cost. So a
 // limiter that is sure stays where it is. Where stretches are long, it swings a fifth up and
-// down instead: many of those add up.
+// down instead: many of those add up. Where they are short, and nothing was seen at half of the limit, half is tried for a
+// moment. What is known from above only can be wrong about it.
 //
 // # What changes
 //
@@ -93,6 +94,9 @@ type Belief struct {
 	full  int           // stretches in a row with all slots in use
 
 	up     bool          // the last swing was above the best limit
+	landed time.Duration // when the last climb ended
+	warm   bool          // what was seen in the first climb is not relied on any more
+	looked time.Duration // when half of the best limit was tried last, or the last climb ended
 	arms   [2]stretch    // the one under way, and the one before it
 	ended  time.Duration // when the one before it ended
 	origin stretch       // what was seen with few inside
@@ -203,7 +207,7 @@ func (b *Belief) Update(w *Window) Decision {
 	if stood || !b.begun {
 		b.begun = true
 		b.restart()
-		b.lastCut = min(b.lastCut, b.now) // the clock may have gone back
+		b.lastCut, b.landed, b.looked = min(b.lastCut, b.now), min(b.landed, b.now), min(b.looked, b.now) // the clock may have gone back
 	}
 	if stood {
 		b.woke = b.now
@@ -377,6 +381,8 @@ const (
 	farBelow    = 0.22 // in ln
 	briefEnough = 40   // completions
 
+	lateLonger = 2 // times as long as work in time takes, at least, if late work was not cut short
+
 	mostInside   = 1 << 30 // a concurrency that can be
 	gridVariance = 8e-4    // of an observation, because the laws are on a grid
 
@@ -435,6 +441,7 @@ type stretch struct {
 	inside       float64 // sum of the mean concurrency over each life, of what has not failed
 	cost, square float64 // sums of all service times, cut off, in seconds, and of their squares
 	late         float64 // how much was of no use, besides what has failed
+	lateCost     float64 // its part of cost
 }
 
 // add counts a sample. Failed work has used a slot in vain: its time is a cost of what has not failed. So
@@ -457,7 +464,22 @@ func (a *stretch) add(s Sample, clip float64) {
 	a.inside += s.Concurrency
 	if !s.Good {
 		a.late++
+		a.lateCost += cost
 	}
+}
+
+// cutShort reports whether most of the work was late and did not take much longer for that: it failed fast, or was given up at its
+// deadline. So its end says nothing about how fast the backend is. Work that is late and goes on takes longer.
+func (a *stretch) cutShort() bool {
+	return a.late > a.n/2 && a.lateCost*(a.n-a.late) <= lateLonger*(a.cost-a.lateCost)*a.late
+}
+
+// useful is the stretch where late work counts as failed work does: its time is a cost of what was in time.
+func (a *stretch) useful() stretch {
+	u := *a
+	u.n, u.failed, u.late, u.lateCost = a.n-a.late, a.failed+a.late, 0, 0
+	u.inside *= u.n / a.n
+	return u
 }
 
 // fade forgets a part.
@@ -468,6 +490,7 @@ func (a *stretch) fade(keep float64) {
 	a.cost *= keep
 	a.square *= keep
 	a.late *= keep
+	a.lateCost *= keep
 }
 
 // seen returns ln of the concurrency and of the speed, and the variance of the latter
@@ -549,8 +572,12 @@ func (b *Belief) compare() Decision {
 // learn believes what a stretch says.
 func (b *Belief) learn(a *stretch) {
 	lnN, speed, variance := a.seen()
-	if expected, _ := b.laws.speed(lnN); a.late > a.n/2 && speed > expected {
-		return // failing fast is no faster backend
+	if expected, _ := b.laws.speed(lnN); speed > expected && a.cutShort() {
+		useful := a.useful()
+		if useful.n < minArm {
+			return
+		}
+		lnN, speed, variance = useful.seen()
 	}
 	b.pass()
 	lasted := b.length().Seconds()

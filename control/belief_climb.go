@@ -163,6 +163,7 @@ func (b *Belief) extend(reason string) Decision {
 // land ends a climb at the limit between bottom and top, in ln, that is best by the laws.
 func (b *Belief) land(bottom, top float64) {
 	b.mode = tracking
+	b.landed, b.looked = b.now, b.now
 	b.around()
 	b.choose(false, bottom, top)
 	b.restart()

@@ -319,6 +319,55 @@ func TestBeliefWhereWorkIsUneven(t *testing.T) {
 	}
 }
 
+// warming is how many times as long work takes while caches are cold.
+func (g *world) warming() float64 { return 1 + 2*math.Exp(-g.now.Seconds()) }
+
+// A backend that warms up while the limit comes down looks as if few inside got more done. So the belief is sure of a limit far too
+// high, until half of it is tried.
+func TestBeliefLooksBelow(t *testing.T) {
+	var limits []float64
+	for seed := range uint64(8) {
+		g := worldOf(newBelief(t, BeliefConfig{Initial: 128, Min: 1, Max: 200}), 0)
+		g.random = rand.New(rand.NewPCG(seed+1, 2))
+		two := queueOf(2)
+		g.serve = func(g *world) time.Duration {
+			return two(g.now, time.Duration(float64(ms)*0.7*g.warming()*g.random.ExpFloat64()))
+		}
+		_, limit := g.done(80 * time.Second)
+		limits = append(limits, limit)
+	}
+	slices.Sort(limits)
+	t.Logf("%.1f", limits)
+	if limits[4] > 4 {
+		t.Errorf("%.1f slots where two are enough, want at most 4 in the median", limits)
+	}
+}
+
+// Of work that is given up at its deadline, more ends with more inside, and nearly all of it late. A limiter that learned nothing
+// from that stayed where it was.
+func TestBeliefComesDownWhereMostIsGivenUp(t *testing.T) {
+	const deadline = 4500 * time.Microsecond
+	for seed := range uint64(8) {
+		g := worldOf(newBelief(t, BeliefConfig{Initial: 128, Min: 1, Max: 200}), 0)
+		g.random = rand.New(rand.NewPCG(seed+1, 2))
+		g.good = func(life time.Duration) bool { return life < deadline }
+		g.serve = func(g *world) time.Duration { // all that is inside shares two processors
+			mean := 0.7 * g.warming() * max(1, float64(len(g.inside)+1)/2)
+			return g.now + min(deadline, g.around(time.Duration(mean*float64(ms))))
+		}
+		var good, late int64
+		g.decided = func(d Decision) {
+			if g.now > 10*time.Second && !d.Extend {
+				good, late = good+g.w.OK, late+g.w.Abandoned
+			}
+		}
+		g.run(20 * time.Second)
+		if good < 4*late {
+			t.Errorf("seed %d: %d in time and %d late, at a limit of %d", seed, good, late, g.d.Limit)
+		}
+	}
+}
+
 // Where many inside are slow, what was let in too far takes minutes to end. So it is not let in.
 func TestBeliefLetsInNoMoreThanEnds(t *testing.T) {
 	g := worldOf(newBelief(t, BeliefConfig{Initial: 1000}), 0)

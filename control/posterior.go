@@ -16,6 +16,7 @@ type posterior struct {
 	weight [laws]float32 // sum to 1
 	level  [laws]float32
 	spread float64 // the variance of each level
+	lowest float64 // ln of the least concurrency that was observed
 }
 
 // The constants of a posterior.
@@ -45,6 +46,7 @@ func (p *posterior) forget() {
 		p.level[i] = 0
 	}
 	p.spread = unknown
+	p.lowest = math.Inf(1)
 }
 
 // lean multiplies the belief in each law by what the prior says of the distance of its best
@@ -81,6 +83,7 @@ func (p *posterior) observe(lnN, speed, variance float64, mayStep bool) (excess 
 	if !(math.Abs(lnN) < mostLn && math.Abs(speed) < mostLn && variance > 0 && variance < unknown) { // NaN too
 		return 0, false
 	}
+	p.lowest = min(p.lowest, lnN)
 	here := locate(lnN)
 	var off, fit, stepFit [laws]float32
 	total := p.spread + variance

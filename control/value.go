@@ -1,6 +1,9 @@
 package control
 
-import "math"
+import (
+	"math"
+	"time"
+)
 
 // rung is a limit that may be chosen.
 type rung struct {
@@ -227,6 +230,7 @@ func (b *Belief) choose(tries bool, bottom, top float64) {
 		}
 	}
 	b.swing(worths[:], from, to, best)
+	b.lookBelow(from, best)
 	b.loss, b.lossAt = perfect-worths[nearest(math.Log(float64(b.try)))-from], b.limit()
 }
 
@@ -276,6 +280,30 @@ func (b *Belief) swing(worths []float64, from, to, best int) {
 		b.try = ladder[i].limit
 	}
 }
+
+// lookBelow tries half of the best limit for a moment if nothing was seen that far down. Laws that are known from above only can
+// be wrong about it, and sure. While caches were cold, work among many was slow. By the time few were inside they were warm, and
+// that looked like cores that thrash. Whoever is as sure as that sees no reason to try less. So what was seen in the first
+// climb counts for a while only.
+func (b *Belief) lookBelow(from, best int) {
+	if !b.warm && b.now-b.landed > warmBy {
+		b.warm, b.laws.lowest = true, math.Inf(1)
+	}
+	i := max(from, nearest(ladder[best].ln-math.Ln2))
+	if i >= best || b.try != ladder[best].limit || b.full < 2 || b.hurry() < 0.5 || b.noise*b.raw > tellsMuch ||
+		b.laws.lowest <= ladder[best].ln-farDown || b.now-b.looked < max(lookRest, (b.looked-b.landed)/2) {
+		return
+	}
+	b.try, b.looked = ladder[i].limit, b.now
+}
+
+// The constants of a look below.
+const (
+	farDown   = 0.45             // in ln: what was seen no further down than that says little about half
+	tellsMuch = 0.02             // the variance of an observation. Up to it, half the throughput is five deviations
+	warmBy    = 30 * time.Second // after the first climb, all that was cold is warm
+	lookRest  = time.Second      // after a climb, and between two looks at first. Each rest is half as long again as the one before
+)
 
 // The constants of a swing.
 const (
