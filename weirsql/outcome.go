@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"time"
 
 	"github.com/weir-go/weir"
 )
@@ -12,9 +13,9 @@ import (
 // Classify maps the error of a statement to an Outcome. ctx is the caller's own context. The first line
 // that fits holds:
 //
-//	nil                                                  OK
+//	nil, in time                                         OK
 //	ctx is cancelled                                     Abandoned
-//	ctx is past its deadline                             Overload
+//	ctx is past its deadline, with an answer or without  Overload
 //	a Rejection                                          as weir.Classify
 //	sql.ErrNoRows                                        OK
 //	SQLSTATE 53xxx      too few resources, connections   Overload
@@ -51,11 +52,11 @@ func Classify(ctx context.Context, err error) weir.Outcome {
 // classifyCommon decides what does not depend on the database.
 func classifyCommon(ctx context.Context, err error) (weir.Outcome, bool) {
 	switch {
-	case err == nil:
+	case err == nil && !late(ctx):
 		return weir.OK, true
 	case ctx.Err() == context.Canceled:
 		return weir.Abandoned, true
-	case ctx.Err() != nil:
+	case late(ctx):
 		return weir.Overload, true
 	case errors.Is(err, weir.ErrRejected):
 		return weir.Classify(err), true
@@ -63,6 +64,16 @@ func classifyCommon(ctx context.Context, err error) (weir.Outcome, bool) {
 		return weir.OK, true
 	}
 	return weir.NoSample, false
+}
+
+// late reports whether ctx is past its deadline. The timer that ends it can be late itself, on a busy machine. Who cancels
+// a context after an answer has come was in time.
+func late(ctx context.Context) bool {
+	if err := ctx.Err(); err != nil {
+		return err != context.Canceled
+	}
+	by, ok := ctx.Deadline()
+	return ok && !time.Now().Before(by)
 }
 
 // classifyOther decides about errors that no database has numbered. A connection that broke is no sign of

@@ -24,6 +24,11 @@ type numberError struct{ number uint16 }
 
 func (e *numberError) Error() string { return fmt.Sprint("Error ", e.number) }
 
+// untimed is a context whose deadline has passed, and whose timer has not run yet.
+type untimed struct{ context.Context }
+
+func (untimed) Deadline() (time.Time, bool) { return time.Unix(0, 0), true }
+
 func TestClassify(t *testing.T) {
 	lives := context.Background()
 	cancelled, cancel := context.WithCancel(lives)
@@ -39,6 +44,8 @@ func TestClassify(t *testing.T) {
 	}{
 		{"no error", lives, nil, weir.OK},
 		{"no error, and the caller leaves now", cancelled, nil, weir.OK},
+		{"no error, after the caller's deadline", late, nil, weir.Overload},
+		{"no error, and the timer of the deadline is late", untimed{lives}, nil, weir.Overload},
 		{"cancelled by the caller", cancelled, stateError("57014"), weir.Abandoned},
 		{"cancelled, connection closed for that", cancelled, driver.ErrBadConn, weir.Abandoned},
 		{"past the caller's deadline", late, stateError("57014"), weir.Overload},
