@@ -52,7 +52,7 @@ type BeliefConfig struct {
 // The next stretch may try another limit, if it tells enough for what it is expected to cost. So a
 // limiter that is sure stays where it is. Where stretches are long, it swings a fifth up and
 // down instead: many of those add up. Where they are short, and nothing was seen at half of the limit, half is tried for a
-// moment. What is known from above only can be wrong about it.
+// moment. Laws that were only seen at more can be wrong about less.
 //
 // # What changes
 //
@@ -95,7 +95,7 @@ type Belief struct {
 
 	up     bool          // the last swing was above the best limit
 	landed time.Duration // when the last climb ended
-	warm   bool          // what was seen in the first climb is not relied on any more
+	warm   bool          // laws.lowest is not of the first climb any more
 	looked time.Duration // when half of the best limit was tried last, or the last climb ended
 	arms   [2]stretch    // the one under way, and the one before it
 	ended  time.Duration // when the one before it ended
@@ -169,6 +169,7 @@ func (b *Belief) Restore(s State) {
 		b.around()
 	}
 	b.mode, b.try = tracking, 0
+	b.landed, b.looked, b.warm = b.now, b.now, false
 	b.restart()
 }
 
@@ -207,7 +208,8 @@ func (b *Belief) Update(w *Window) Decision {
 	if stood || !b.begun {
 		b.begun = true
 		b.restart()
-		b.lastCut, b.landed, b.looked = min(b.lastCut, b.now), min(b.landed, b.now), min(b.looked, b.now) // the clock may have gone back
+		b.lastCut = min(b.lastCut, b.now) // the clock may have gone back
+		b.landed, b.looked = b.now, b.now
 	}
 	if stood {
 		b.woke = b.now
@@ -245,7 +247,7 @@ func (b *Belief) update(w *Window) Decision {
 	saturated := w.Saturation() >= kneeSaturated
 	if !saturated && b.rested() && w.MeanInFlight >= kneeUsed*float64(w.Limit) {
 		if reason := b.cut(w); reason != "" {
-			b.mode = tracking
+			b.track()
 			return b.decide(reason)
 		}
 	}
@@ -381,7 +383,9 @@ const (
 	farBelow    = 0.22 // in ln
 	briefEnough = 40   // completions
 
-	lateLonger = 2 // times as long as work in time takes, at least, if late work was not cut short
+	// lateLonger is how many times as long as work in time late work takes, on average, if it runs to its end. With exponential
+	// times and half of them late it is five. What ends at one deadline takes less than twice as long as what just makes it.
+	lateLonger = 2
 
 	mostInside   = 1 << 30 // a concurrency that can be
 	gridVariance = 8e-4    // of an observation, because the laws are on a grid
@@ -468,8 +472,8 @@ func (a *stretch) add(s Sample, clip float64) {
 	}
 }
 
-// cutShort reports whether most of the work was late and did not take much longer for that: it failed fast, or was given up at its
-// deadline. So its end says nothing about how fast the backend is. Work that is late and goes on takes longer.
+// cutShort reports whether most of the work was late, and yet did not take much longer than the rest. It failed fast, or was given
+// up at its deadline. So its end says nothing about how fast the backend is. Late work that goes on to its end takes longer.
 func (a *stretch) cutShort() bool {
 	return a.late > a.n/2 && a.lateCost*(a.n-a.late) <= lateLonger*(a.cost-a.lateCost)*a.late
 }

@@ -28,6 +28,7 @@ func (b *Belief) cut(w *Window) string {
 		if out && b.mode == tracking {
 			b.mode, b.climb = climbing, climb{}
 			b.late = lateness{}
+			b.warm = false
 			if b.before.at > b.at && b.now-b.before.when < remembered {
 				b.laws.recall(&b.before.laws)
 			}
@@ -189,6 +190,10 @@ func (b *Belief) shifted(w *Window) string {
 		one.add(s, b.clip())
 	}
 	if one.n < shiftCount || b.laws.spread > stepVariance {
+		return ""
+	}
+	if one.cutShort() {
+		b.change.reset()
 		return ""
 	}
 	lnN, speed, variance := one.seen()

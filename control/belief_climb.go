@@ -119,7 +119,8 @@ func (b *Belief) judge(w *Window, rate, lnN float64, saturated bool) (d Decision
 		return b.decide("not in full use: high enough for now"), true
 	}
 	if !saturated {
-		b.mode, b.try = tracking, 0
+		b.try = 0
+		b.track()
 		b.around()
 		b.restart()
 		return b.decide("not in full use: high enough"), true
@@ -160,10 +161,16 @@ func (b *Belief) extend(reason string) Decision {
 	return d
 }
 
+// track ends a climb.
+func (b *Belief) track() {
+	if b.mode != tracking {
+		b.mode, b.landed, b.looked = tracking, b.now, b.now
+	}
+}
+
 // land ends a climb at the limit between bottom and top, in ln, that is best by the laws.
 func (b *Belief) land(bottom, top float64) {
-	b.mode = tracking
-	b.landed, b.looked = b.now, b.now
+	b.track()
 	b.around()
 	b.choose(false, bottom, top)
 	b.restart()

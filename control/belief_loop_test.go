@@ -343,8 +343,32 @@ func TestBeliefLooksBelow(t *testing.T) {
 	}
 }
 
-// Of work that is given up at its deadline, more ends with more inside, and nearly all of it late. A limiter that learned nothing
-// from that stayed where it was.
+// A limiter that knows what half of its limit would do does not look again and again. Nor does one that can go no further down.
+func TestBeliefLooksSeldom(t *testing.T) {
+	for _, tt := range []struct {
+		places  int
+		initial int64
+		least   int64
+	}{{3, 20, 1}, {5, 20, 4}, {20, 20, 1}, {20, 200, 15}, {60, 20, 1}, {2, 20, 2}} {
+		b := newBelief(t, BeliefConfig{Initial: tt.initial, Min: tt.least})
+		g := worldOf(b, tt.places)
+		looks, looked := 0, time.Duration(0)
+		g.decided = func(Decision) {
+			if b.looked != looked && b.looked != b.landed {
+				looks++
+			}
+			looked = b.looked
+		}
+		limit := g.run(10 * time.Minute)
+		t.Logf("%d places, from %d, at least %d: %d looks, %.1f slots at the end", tt.places, tt.initial, tt.least, looks, limit)
+		if looks > 4 {
+			t.Errorf("%d places, from %d, at least %d: %d looks in ten minutes", tt.places, tt.initial, tt.least, looks)
+		}
+	}
+}
+
+// With more inside, more is given up at its deadline, and so more ends. A limiter that learned nothing from that kept a limit at
+// which nearly all is late.
 func TestBeliefComesDownWhereMostIsGivenUp(t *testing.T) {
 	const deadline = 4500 * time.Microsecond
 	for seed := range uint64(8) {
@@ -362,7 +386,7 @@ func TestBeliefComesDownWhereMostIsGivenUp(t *testing.T) {
 			}
 		}
 		g.run(20 * time.Second)
-		if good < 4*late {
+		if good < 10_000 || good < 4*late {
 			t.Errorf("seed %d: %d in time and %d late, at a limit of %d", seed, good, late, g.d.Limit)
 		}
 	}

@@ -281,17 +281,18 @@ func (b *Belief) swing(worths []float64, from, to, best int) {
 	}
 }
 
-// lookBelow tries half of the best limit for a moment if nothing was seen that far down. Laws that are known from above only can
-// be wrong about it, and sure. While caches were cold, work among many was slow. By the time few were inside they were warm, and
-// that looked like cores that thrash. Whoever is as sure as that sees no reason to try less. So what was seen in the first
-// climb counts for a while only.
+// lookBelow tries half of the best limit for a moment if nothing was seen that far down. Laws that were only seen at more can be
+// wrong about less, and sure of it. While caches were cold, work among many was slow. By the time few were inside they were warm,
+// and that looked like cores that thrash. Such a belief sees no reason to try less. Caches are cold in the first climb too, so
+// after a while it does not count as a look. The look is no experiment that was weighed: it may lose half of the throughput of a
+// stretch. So it is rare.
 func (b *Belief) lookBelow(from, best int) {
 	if !b.warm && b.now-b.landed > warmBy {
 		b.warm, b.laws.lowest = true, math.Inf(1)
 	}
-	i := max(from, nearest(ladder[best].ln-math.Ln2))
-	if i >= best || b.try != ladder[best].limit || b.full < 2 || b.hurry() < 0.5 || b.noise*b.raw > tellsMuch ||
-		b.laws.lowest <= ladder[best].ln-farDown || b.now-b.looked < max(lookRest, (b.looked-b.landed)/2) {
+	i, far := max(from, nearest(ladder[best].ln-math.Ln2)), ladder[best].ln-farDown
+	if ladder[i].ln > far || b.laws.lowest <= far || b.try != ladder[best].limit || b.full < 2 || b.hurry() < 0.5 ||
+		b.noise*b.raw > tellsMuch || b.now-b.looked < max(lookRest, (b.looked-b.landed)/2) {
 		return
 	}
 	b.try, b.looked = ladder[i].limit, b.now
@@ -299,9 +300,9 @@ func (b *Belief) lookBelow(from, best int) {
 
 // The constants of a look below.
 const (
-	farDown   = 0.45             // in ln: what was seen no further down than that says little about half
+	farDown   = 0.45             // in ln: what counts as seen far down. It is less than ln 2, because work from before the look is inside too
 	tellsMuch = 0.02             // the variance of an observation. Up to it, half the throughput is five deviations
-	warmBy    = 30 * time.Second // after the first climb, all that was cold is warm
+	warmBy    = 30 * time.Second // after a climb, all that was cold is warm
 	lookRest  = time.Second      // after a climb, and between two looks at first. Each rest is half as long again as the one before
 )
 

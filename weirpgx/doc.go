@@ -62,7 +62,7 @@
 // new connection for each. With [Open] the connection and its slot are held until the server has ended the
 // statement, and nothing is closed:
 //
-//   - A statement may go on for 20 ms more. Most end by themselves in that time.
+//   - A statement may go on for 20 ms more. Most end by themselves in that time, and count as late.
 //   - Then the server is told to stop it, and again each half second. Mostly it says that it did, and the connection is of use at once.
 //   - Where it does not say so the cancel may come late, and would stop the next statement. So the connection rests for
 //     100 ms. pgconn.CancelRequestContextWatcherHandler rests so after each cancel. An lc_messages that is not English

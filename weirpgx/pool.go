@@ -155,8 +155,13 @@ func (u *use) bounded() context.Context {
 	return ctx
 }
 
-// sample tells the gate that the first row is there.
-func (u *use) sample() { u.permit.Sample(weir.OK) }
+// sample tells the gate that the first row is there. Of one that comes after the caller's deadline, the end of the use tells.
+func (u *use) sample() {
+	if by, ok := u.ctx.Deadline(); ok && !time.Now().Before(by) {
+		return
+	}
+	u.permit.Sample(weir.OK)
+}
 
 // end gives the permit back. The first end counts.
 func (u *use) end(err error) {

@@ -29,6 +29,9 @@ import (
 //	driver.ErrBadConn                                    Failed
 //	anything else                                        as weir.Classify
 //
+// So nil can be Overload: an answer that comes after its deadline is of no use to its caller. A transaction that has been
+// committed is OK, however late.
+//
 // An error has an SQLSTATE if it, or one that it wraps, has a method SQLState() string, as those of pgx
 // and lib/pq have.
 //
@@ -51,12 +54,13 @@ func Classify(ctx context.Context, err error) weir.Outcome {
 
 // classifyCommon decides what does not depend on the database.
 func classifyCommon(ctx context.Context, err error) (weir.Outcome, bool) {
+	late, cancelled := state(ctx)
 	switch {
-	case err == nil && !late(ctx):
+	case err == nil && !late:
 		return weir.OK, true
-	case ctx.Err() == context.Canceled:
+	case cancelled:
 		return weir.Abandoned, true
-	case late(ctx):
+	case late:
 		return weir.Overload, true
 	case errors.Is(err, weir.ErrRejected):
 		return weir.Classify(err), true
@@ -66,14 +70,14 @@ func classifyCommon(ctx context.Context, err error) (weir.Outcome, bool) {
 	return weir.NoSample, false
 }
 
-// late reports whether ctx is past its deadline. The timer that ends it can be late itself, on a busy machine. Who cancels
-// a context after an answer has come was in time.
-func late(ctx context.Context) bool {
+// state reports how ctx has ended, if it has. The timer that ends it at its deadline can be late itself, on a busy machine.
+// A caller that cancels after its answer was in time.
+func state(ctx context.Context) (late, cancelled bool) {
 	if err := ctx.Err(); err != nil {
-		return err != context.Canceled
+		return err != context.Canceled, err == context.Canceled
 	}
 	by, ok := ctx.Deadline()
-	return ok && !time.Now().Before(by)
+	return ok && !time.Now().Before(by), false
 }
 
 // classifyOther decides about errors that no database has numbered. A connection that broke is no sign of

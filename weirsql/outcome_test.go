@@ -46,6 +46,8 @@ func TestClassify(t *testing.T) {
 		{"no error, and the caller leaves now", cancelled, nil, weir.OK},
 		{"no error, after the caller's deadline", late, nil, weir.Overload},
 		{"no error, and the timer of the deadline is late", untimed{lives}, nil, weir.Overload},
+		{"an error, and the timer of the deadline is late", untimed{lives}, stateError("57014"), weir.Overload},
+		{"no rows, after the caller's deadline", untimed{lives}, sql.ErrNoRows, weir.Overload},
 		{"cancelled by the caller", cancelled, stateError("57014"), weir.Abandoned},
 		{"cancelled, connection closed for that", cancelled, driver.ErrBadConn, weir.Abandoned},
 		{"past the caller's deadline", late, stateError("57014"), weir.Overload},
@@ -107,6 +109,7 @@ func TestClassifyMySQL(t *testing.T) {
 		want weir.Outcome
 	}{
 		{"no error", lives, nil, weir.OK},
+		{"no error, after the caller's deadline", untimed{lives}, nil, weir.Overload},
 		{"cancelled by the caller", cancelled, &numberError{1317}, weir.Abandoned},
 		{"no rows", lives, sql.ErrNoRows, weir.OK},
 		{"too many connections", lives, &numberError{1040}, weir.Overload},

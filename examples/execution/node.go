@@ -228,7 +228,7 @@ func (n *node) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "maxTimeMS is over", http.StatusGatewayTimeout)
 	case errors.Is(err, pgx.ErrNoRows):
 		http.Error(w, "there is no such account", http.StatusNotFound)
-	case weirsql.Classify(ctx, err) == weir.Overload: // such as a statement that a late cancel has stopped
+	case err != nil && weirsql.Classify(ctx, err) == weir.Overload: // such as a statement that a late cancel has stopped
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 	case err != nil:
 		http.Error(w, err.Error(), http.StatusInternalServerError)
