@@ -192,12 +192,12 @@ func (b *Belief) shifted(w *Window) string {
 	if one.n < shiftCount || b.laws.spread > stepVariance {
 		return ""
 	}
-	if one.cutShort() {
-		b.change.reset()
-		return ""
-	}
 	lnN, speed, variance := one.seen()
 	mean, apart := b.laws.speed(lnN)
+	if speed > mean && one.cutShort() {
+		b.change.faster = 0
+		return ""
+	}
 	direction := b.change.add(speed-mean, b.noise*variance+apart+b.laws.spread, w.Elapsed.Seconds())
 	if direction == 0 || direction > 0 && one.late > one.n/2 {
 		return ""
