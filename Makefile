@@ -53,8 +53,8 @@ build: need-go ## build bin/weir, a static binary; needs no C compiler
 run: build ## build and run the demo; make run ARGS="run --upstream http://127.0.0.1:3000" runs your own
 	@exec $(BIN) $(ARGS)
 
-# The servers are fetched while the checks compute. Then nothing else runs beside the tests:
-# simulations beside the real servers saved no time, and disturbed them.
+# The servers are fetched while the checks compute. Nothing else runs beside the tests with real servers:
+# simulations there saved no time, and disturbed them.
 .PHONY: test
 test: need-cc ## everything: checks, unit tests with -race, tests against real nginx, gunicorn, Redis, Envoy, PostgreSQL, MariaDB, Kafka and Prometheus
 	@$(MAKE) --no-print-directory --output-sync=target -j 2 parts check
@@ -83,19 +83,31 @@ LONG   = ./sim ./bench/internal/peers ./gateway/internal/cli ./gateway/internal/
 # of the compiler's time. SQLite in Go keeps its data outside Go's heap, where it sees nothing.
 PLAIN  = $(foreach m,github.com/jackc github.com/redis github.com/twmb k8s.io,-gcflags=$m/...='-N -l') -gcflags=modernc.org/...='-N -l -race=false'
 
+# Tests with the race detector wait much, also the second that each process takes to end, and the others compute. So both
+# run side by side. Those that take longest begin first.
+FIRST = ./gateway/internal/server ./gateway/internal/kafka ./examples/linearizer ./gateway/internal/rpc ./weirhttp ./bench/internal/live
+
 .PHONY: test-unit
-test-unit: export GOGC = $(SELDOM)
 test-unit: need-go
-	$(RACE) -short $$($(TESTED) | grep -v -e '/weir/control$$' -e '/weir/sim$$' -e '/bench/internal/board$$' -e '/internal/deptest$$' -e '/internal/room$$')
+	@$(MAKE) --no-print-directory --output-sync=target -j 2 test-race test-plain
+
+test-race test-plain: export GOGC = $(SELDOM)
+
+.PHONY: test-race
+test-race:
+	$(RACE) -short -p 3 $(FIRST) $$($(TESTED) | grep -v -e '/weir/control$$' -e '/weir/sim$$' -e '/bench/internal/board$$' -e '/internal/deptest$$' -e '/internal/room$$')
 	$(RACE) -run Probe ./control
-	$(GOTEST) -tags $(TAGS) ./bench/internal/board ./control ./gateway/internal/kafka ./internal/rawconn ./internal/room $(LONG)
+
+.PHONY: test-plain
+test-plain:
+	$(GOTEST) -tags $(TAGS) ./bench/internal/board ./gateway/internal/cli ./control ./gateway/internal/kafka ./internal/rawconn ./internal/room $(LONG)
 
 # Without -race: the load generator shares the machine with what it loads.
 # The packages of the gateway ran with it in test-unit. The suites wait for other
 # processes most of the time, so they run side by side, and those that take longest begin first.
 .PHONY: test-integration
 test-integration: need-go parts
-	$(GOTEST) -tags integration,$(TAGS) -count=1 -p 3 -parallel 8 ./gateway/integration/ ./bench/kafka/ ./examples/analytics/ ./examples/linearizer/ ./weirkafka/ ./weirredis/ ./bench/sql/ ./examples/execution/ ./weirpgx/
+	$(GOTEST) -tags integration,$(TAGS) -count=1 -p 4 -parallel 8 ./gateway/integration/ ./bench/kafka/ ./examples/linearizer/ ./weirkafka/ ./examples/analytics/ ./bench/sql/ ./weirredis/ ./examples/execution/ ./weirpgx/
 
 .PHONY: test-redis
 test-redis: need-go ## the tests of the store alone; make test-redis WEIR_REDIS_SERVER=/path/to/redis-server: against that one
