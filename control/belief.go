@@ -384,8 +384,8 @@ const (
 	briefEnough = 40   // completions
 
 	// lateLonger is how many times as long as work in time late work takes, on average, if it runs to its end. With exponential
-	// times and half of them late it is five. What ends at one deadline takes less than twice as long as what just makes it.
-	lateLonger = 2
+	// times and half of them late it is five. What is given up at a deadline takes about twice as long as what makes it.
+	lateLonger = 3
 
 	mostInside   = 1 << 30 // a concurrency that can be
 	gridVariance = 8e-4    // of an observation, because the laws are on a grid
