@@ -112,6 +112,42 @@ func TestBeliefTakesAnOutageForNoOrigin(t *testing.T) {
 	}
 }
 
+// What is cut short ends sooner than expected, and that is no faster backend.
+func TestBeliefTakesWhatIsCutShortForNoChange(t *testing.T) {
+	g := worldOf(newBelief(t, BeliefConfig{}), 0)
+	g.serve = pooled(30, 20*ms)
+	g.run(20 * time.Second)
+	b := g.k.(*Belief)
+	for _, tt := range []struct {
+		took   time.Duration // what is late, where the rest takes a millisecond
+		faster bool
+	}{{2 * ms, false}, {9 * ms, true}} {
+		w := late(g.now, b.limit(), tt.took)
+		for range 5 {
+			w.Samples = append(w.Samples, Sample{Start: g.now - ms, Latency: ms, Concurrency: float64(b.limit()), Good: true})
+		}
+		b.now, b.arms[0].from = g.now, g.now-b.length()
+		b.change.faster = 1
+		if b.shifted(w); b.change.faster > 0 != tt.faster {
+			t.Errorf("late after %v: %.1f nats for a faster backend", tt.took, b.change.faster)
+		}
+	}
+}
+
+// A limiter that is restored, or comes back from an outage, may meet cold caches.
+func TestBeliefRestsBeforeALook(t *testing.T) {
+	g := worldOf(newBelief(t, BeliefConfig{}), 0)
+	g.serve = pooled(30, 20*ms)
+	g.run(time.Minute)
+	b := g.k.(*Belief)
+	if !b.warm || b.looked == b.landed {
+		t.Fatalf("warm %v, landed at %v and looked at %v", b.warm, b.landed, b.looked)
+	}
+	if b.Restore(State{Limit: 40}); b.warm || b.landed != b.now || b.looked != b.now {
+		t.Errorf("restored at %v: warm %v, landed at %v and looked at %v", b.now, b.warm, b.landed, b.looked)
+	}
+}
+
 // What was before a slow-down is remembered as long as work is slow. One that has ended, or was none, is forgotten.
 func TestBeliefForgetsASlowDownThatHasEnded(t *testing.T) {
 	g := worldOf(newBelief(t, BeliefConfig{}), 0)

@@ -20,11 +20,7 @@ func TestTextsArePlain(t *testing.T) {
 		if strings.HasSuffix(name, "_test.go") || unread.MatchString(name) {
 			continue
 		}
-		fset := token.NewFileSet()
-		f, err := parser.ParseFile(fset, name, read(t, name), parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fset, f := parsed(t, name)
 		ast.Inspect(f, func(n ast.Node) bool {
 			if _, ok := n.(*ast.ImportSpec); ok {
 				return false
@@ -61,11 +57,7 @@ func TestLogsHaveOneKeyForErrors(t *testing.T) {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
-		fset := token.NewFileSet()
-		f, err := parser.ParseFile(fset, name, read(t, name), parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fset, f := parsed(t, name)
 		ast.Inspect(f, func(n ast.Node) bool {
 			call, ok := n.(*ast.CallExpr)
 			if !ok {
@@ -79,6 +71,17 @@ func TestLogsHaveOneKeyForErrors(t *testing.T) {
 			return true
 		})
 	}
+}
+
+// parsed is a file of Go.
+func parsed(t *testing.T, name string) (*token.FileSet, *ast.File) {
+	t.Helper()
+	fset := token.NewFileSet()
+	f, err := parser.ParseFile(fset, name, read(t, name), parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fset, f
 }
 
 // literalText is the text of an expression that is made of literals, with the rest of a concatenation as one word.
