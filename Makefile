@@ -53,14 +53,17 @@ build: need-go ## build bin/weir, a static binary; needs no C compiler
 run: build ## build and run the demo; make run ARGS="run --upstream http://127.0.0.1:3000" runs your own
 	@exec $(BIN) $(ARGS)
 
-# The servers are fetched while the checks compute. Nothing else runs beside the tests with real servers:
+# The servers are fetched while checks and unit tests compute. Nothing else runs beside the tests with real servers:
 # simulations there saved no time, and disturbed them.
 .PHONY: test
 test: need-cc ## everything: checks, unit tests with -race, tests against real nginx, gunicorn, Redis, Envoy, PostgreSQL, MariaDB, Kafka and Prometheus
-	@$(MAKE) --no-print-directory --output-sync=target -j 2 parts check
-	@$(MAKE) --no-print-directory test-unit
+	@$(MAKE) --no-print-directory --output-sync=target -j 3 parts test-checked
 	@$(MAKE) --no-print-directory test-integration
 	@echo "all tests passed"
+
+.PHONY: test-checked
+test-checked: check
+	@$(MAKE) --no-print-directory --output-sync=target test-race test-plain
 
 .PHONY: test-short
 test-short: need-cc check test-unit ## make test without the real servers
@@ -131,7 +134,11 @@ soak-kafka: need-go parts ## three brokers and two gateways restart in turn, und
 	WEIR_LONG=1 go test -tags integration -count=1 -v -timeout 30m -run 'TestKafkaClusterBehindTwoGateways$$' ./gateway/integration/
 
 .PHONY: parts
-parts: $(H2SPEC) $(RATELIMIT) ## install the real servers that the integration tests run against
+parts: servers $(H2SPEC) $(RATELIMIT) ## install the real servers that the integration tests run against
+
+# First of the parts: it waits for the network, and the others compute.
+.PHONY: servers
+servers:
 	@scripts/parts
 
 .PHONY: check
@@ -162,8 +169,10 @@ vet: need-go
 	go vet -tags integration,$(TAGS) $(PACKAGES)
 
 # After vet: side by side, each would compile what both read.
+lint deps: vet
+
 .PHONY: lint
-lint: $(STATICCHECK) vet
+lint: $(STATICCHECK)
 	$(STATICCHECK) -tags integration,$(TAGS) $(PACKAGES)
 
 $(STATICCHECK): internal/tools/go.mod internal/tools/go.sum
