@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,11 +42,16 @@ func brokers(t *testing.T, opts ...kfake.Opt) *kfake.Cluster {
 	return c
 }
 
+// nextPort is where the search for free ports goes on, so that no two tests get the same.
+var nextPort atomic.Int32
+
 // portsFor returns the first of n ports of the loopback address where nobody listens now.
 func portsFor(t *testing.T, n int) int {
 	t.Helper()
-	for range 1000 {
-		first := 23_100 + rand.IntN(1800)
+	const least, size = 23_100, 1800
+	nextPort.CompareAndSwap(0, 1+rand.Int32N(size))
+	for range size / n {
+		first := least + (int(nextPort.Add(int32(n)))-n)%(size-n)
 		var open []net.Listener
 		for port := first; port < first+n; port++ {
 			if ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
@@ -61,6 +67,15 @@ func portsFor(t *testing.T, n int) int {
 	}
 	t.Fatal("no ports are free")
 	return 0
+}
+
+// awaitNode waits until g listens at an address for a node: it may know one before that.
+func awaitNode(t *testing.T, g *running, address string) string {
+	t.Helper()
+	eventually(t, "the gateway listens for a node at "+address, func() bool {
+		return slices.ContainsFunc(g.cluster().Nodes, func(n kafka.NodeStatus) bool { return n.Address == address })
+	})
+	return address
 }
 
 // beforeKafka is a configuration for clients of a cluster, with nodes from the port first on.
@@ -359,7 +374,7 @@ func TestKafkaShutdown(t *testing.T) {
 	cluster, request, came, let := held(t)
 	first := portsFor(t, 1)
 	g := start(t, beforeKafka(t, cluster.ListenAddrs(), first, 1, "127.0.0.1:0"), Options{})
-	node := fmt.Sprintf("127.0.0.1:%d", first)
+	node := awaitNode(t, g, fmt.Sprintf("127.0.0.1:%d", first))
 	idle := asked(t, g.Addr().String(), kafkaRequest(1, 0, kmsg.NewPtrApiVersionsRequest()))
 	nextAnswer(t, idle)
 	busy := asked(t, node, request)
@@ -444,7 +459,8 @@ func TestKafkaReload(t *testing.T) {
 	if _, _, err := tryAnswer(c); !errors.Is(err, io.EOF) {
 		t.Errorf("a connection under the old settings: %v", err)
 	}
-	if got, want := nodesIn(t, fmt.Sprintf("127.0.0.1:%d", first)), fmt.Sprintf("127.0.0.1:%d", first); len(got) != 1 || got[0] != want {
+	want := awaitNode(t, g, fmt.Sprintf("127.0.0.1:%d", first))
+	if got := nodesIn(t, want); len(got) != 1 || got[0] != want {
 		t.Errorf("a client is told of %v, not %s", got, want)
 	}
 }
@@ -479,6 +495,7 @@ func TestKafkaTLS(t *testing.T) {
 		return resp, nil, true
 	})
 	g := start(t, cfg, Options{Load: func() (*config.Config, error) { return cfg, nil }})
+	node := awaitNode(t, g, fmt.Sprintf("127.0.0.1:%d", first))
 	trusting := func(cert string) *tls.Conn {
 		t.Helper()
 		pem, err := os.ReadFile(cert)
@@ -487,7 +504,7 @@ func TestKafkaTLS(t *testing.T) {
 		}
 		pool := x509.NewCertPool()
 		pool.AppendCertsFromPEM(pem)
-		raw := asked(t, fmt.Sprintf("127.0.0.1:%d", first))
+		raw := asked(t, node)
 		c := tls.Client(raw, &tls.Config{RootCAs: pool, ServerName: "localhost"})
 		if _, err := c.Write(kafkaRequest(1, 0, kmsg.NewPtrApiVersionsRequest())); err != nil {
 			t.Fatal(err)
@@ -497,7 +514,6 @@ func TestKafkaTLS(t *testing.T) {
 		}
 		return c
 	}
-	eventually(t, "the node is there", func() bool { return len(g.cluster().Nodes) == 1 })
 	old := trusting(cert)
 	newCert, newKey := certificate(t)
 	for from, to := range map[string]string{newCert: cert, newKey: key} {
