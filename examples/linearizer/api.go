@@ -132,8 +132,21 @@ func (a *api) close() error {
 	a.stopped.Wait()
 	a.grpc.Stop()
 	a.bodies.Close()
-	a.client.Close() // promises that are open end with an error, and so do their permits
+	a.client.Close() // promises that are open end with an error
+	a.giveUp()
 	return err
+}
+
+// giveUp ends the permits of requests whose results come too late for this process. Their clients have left, and may
+// ask another one. Kafka may have such a record long before a processor answers.
+func (a *api) giveUp() {
+	a.mu.Lock()
+	left := a.waiting
+	a.waiting = map[string]*request{}
+	a.mu.Unlock()
+	for _, req := range left {
+		req.permit.Done(weir.NoSample)
+	}
 }
 
 // post takes a batch and answers with what became of it.

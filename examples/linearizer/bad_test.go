@@ -774,6 +774,11 @@ func TestClientsThatBreakOff(t *testing.T) {
 		})
 	}
 	clients.Wait()
+	s.until("a batch is taken afterwards", func() bool { return s.post(a, "db0", `{"id":"last","events":[{"type":"x"}]}`).code == 201 })
+	// The server may come to a connection after its client has left. This waits until it has handled them all.
+	if err := a.http.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
 	s.until("all permits are back", func() bool {
 		a.mu.Lock()
 		waiting := len(a.waiting)
@@ -783,7 +788,23 @@ func TestClientsThatBreakOff(t *testing.T) {
 	if n := a.bodies.Snapshot().Admitted; n == 0 {
 		t.Error("no body was large: the test shows little")
 	}
-	if got := s.post(a, "db0", `{"id":"last","events":[{"type":"x"}]}`); got.code != 201 {
-		t.Errorf("afterwards: %d %s", got.code, got.body)
+}
+
+// A server that closes gives back the permit of a batch that Kafka has and no processor has answered.
+func TestCloseBeforeTheResult(t *testing.T) {
+	s := newSystem(t) // without a processor
+	a := s.api(1, nil)
+	if got := s.post(a, "orders", `{"id":"1","events":[{"type":"x"}]}`, "Prefer", "wait=0"); got.code != 202 {
+		t.Fatalf("%d %s", got.code, got.body)
+	}
+	s.until("Kafka has the record", func() bool { return a.acknowledged() == 1 })
+	if n := a.inFlight(); n != 1 {
+		t.Fatalf("%d permits are out", n)
+	}
+	if err := a.close(); err != nil {
+		t.Error(err)
+	}
+	if n := a.inFlight(); n != 0 {
+		t.Errorf("%d permits are left", n)
 	}
 }
