@@ -88,6 +88,7 @@ runtime_quotas: {file: quotas.json}
 var kafkaTools = []kafkaTool{
 	{"kafka-topics", []toolStep{
 		{"org.apache.kafka.tools.TopicCommand --bootstrap-server GATEWAY --create --topic topics --partitions 2", "Created topic topics"},
+		{"org.apache.kafka.tools.TopicCommand --bootstrap-server GATEWAY --describe --topic topics", "PartitionCount: 2"},
 		{"org.apache.kafka.tools.TopicCommand --bootstrap-server GATEWAY --alter --topic topics --partitions 5", ""},
 		{"org.apache.kafka.tools.TopicCommand --bootstrap-server GATEWAY --describe --topic topics", "PartitionCount: 5"},
 		{"org.apache.kafka.tools.TopicCommand --bootstrap-server GATEWAY --delete --topic topics", ""},
@@ -116,6 +117,7 @@ var kafkaTools = []kafkaTool{
 	}},
 	{"kafka-console-share-consumer", []toolStep{
 		{"kafka.admin.ConfigCommand --bootstrap-server GATEWAY --alter --entity-type groups --entity-name share --add-config share.auto.offset.reset=earliest", "Completed updating config for group share"},
+		{"kafka.admin.ConfigCommand --bootstrap-server GATEWAY --describe --entity-type groups --entity-name share", "share.auto.offset.reset=earliest"},
 		{"org.apache.kafka.tools.consumer.ConsoleShareConsumer --bootstrap-server GATEWAY --topic orders --group share --max-messages 100", "^([^\n]*\n){100}$"},
 		{"org.apache.kafka.tools.consumer.group.ShareGroupCommand --bootstrap-server GATEWAY --describe --group share", "share +orders"},
 	}},
@@ -143,10 +145,18 @@ type kafkaTool struct {
 
 type toolStep struct{ command, says string }
 
-// lines are the commands of all steps.
+// question is what a command has that only reads. Its answer may lag: the controller answers to a change, and brokers learn of it a
+// moment later.
+var question = regexp.MustCompile(" (--)?(describe|list)( |$)")
+
+// lines are the commands of all steps for [tools]: questions with what they should say.
 func (k kafkaTool) lines(addr string) (all []string) {
 	for _, step := range k.steps {
-		all = append(all, strings.ReplaceAll(step.command, "GATEWAY", addr))
+		line := strings.ReplaceAll(step.command, "GATEWAY", addr)
+		if question.MatchString(line) {
+			line += "\n" + step.says
+		}
+		all = append(all, line)
 	}
 	return all
 }

@@ -208,6 +208,7 @@ func tool(t *testing.T, cluster *kafka.Server, class string, args ...string) str
 const failed = "exit status "
 
 // tools runs Kafka's own tools one after another in one Java machine, and returns what each prints. A line is a class and its arguments.
+// One with a pattern behind a newline is asked again until it says so.
 func tools(t *testing.T, cluster *kafka.Server, lines []string) []string {
 	t.Helper()
 	source, err := filepath.Abs(filepath.Join("testdata", "kafka", "KafkaTools.java"))
@@ -216,11 +217,12 @@ func tools(t *testing.T, cluster *kafka.Server, lines []string) []string {
 	}
 	rest, said := tool(t, cluster, source, lines...), make([]string, len(lines)) // Java runs a source as it does a class
 	for i := len(lines) - 1; i >= 0; i-- {
-		at := strings.LastIndex(rest, "$ "+lines[i]+"\n")
+		line, _, _ := strings.Cut(lines[i], "\n")
+		at := strings.LastIndex(rest, "$ "+line+"\n")
 		if at < 0 {
-			t.Fatalf("no answer to %q: %q", lines[i], rest)
+			t.Fatalf("no answer to %q: %q", line, rest)
 		}
-		said[i], rest = rest[at+len("$ "+lines[i]+"\n"):], rest[:at]
+		said[i], rest = rest[at+len("$ "+line+"\n"):], rest[:at]
 	}
 	return said
 }

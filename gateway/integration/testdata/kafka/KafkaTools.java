@@ -6,12 +6,15 @@ import java.util.Arrays;
 import java.util.Queue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
+import java.util.regex.Pattern;
 import org.apache.kafka.common.utils.Exit;
 
 /**
  * Kafka's tools one after another in one Java machine: to start one costs more than what it does. Each argument is a line, the class of a tool and what
  * that is given. It prints the line behind a dollar, what the tool says to it, and the exit status if that is not 0.
+ * Some lines have a pattern behind a newline. Such a tool runs again until it says so, for at most a minute, and its last answer is printed.
  */
 public class KafkaTools {
 	// Tools keep the streams that they find first.
@@ -21,8 +24,16 @@ public class KafkaTools {
 		PrintStream out = System.out;
 		System.setOut(new PrintStream(output, true));
 		System.setErr(new PrintStream(errors, true));
-		for (String line : lines) {
+		for (String argument : lines) {
+			String[] parts = argument.split("\n", 2);
+			String line = parts[0];
 			int status = run(line.split(" "));
+			long end = System.nanoTime() + TimeUnit.MINUTES.toNanos(1);
+			while (parts.length == 2 && (status != 0 || !Pattern.compile(parts[1]).matcher(output.toString()).find()) && System.nanoTime() < end) {
+				output.reset();
+				errors.reset();
+				status = run(line.split(" "));
+			}
 			out.print("$ " + line + "\n" + output);
 			if (status != 0) {
 				out.print("exit status " + status + ": " + errors);
