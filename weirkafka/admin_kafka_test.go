@@ -17,7 +17,7 @@ import (
 func TestRetryQuotaIsKafkas(t *testing.T) {
 	t.Parallel() // it mostly waits
 	s, c := real(t)
-	const id, rate, partitions = "mutator", 8, 10 // a burst of 11 × rate, which is less than ten topics
+	const id, rate, burst = "mutator", 8, 11 * 8 // mutations, which are partitions here
 	alter := kmsg.NewPtrAlterClientQuotasRequest()
 	entry, entity, op := kmsg.NewAlterClientQuotasRequestEntry(), kmsg.NewAlterClientQuotasRequestEntryEntity(), kmsg.NewAlterClientQuotasRequestEntryOp()
 	entity.Type, entity.Name = "client-id", kmsg.StringPtr(id)
@@ -33,17 +33,18 @@ func TestRetryQuotaIsKafkas(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	create := createTopics(client, partitions)
-	refused := false
-	for round := 0; !refused; round++ { // until the controller knows the quota
-		if round == 20 {
-			t.Fatal("200 topics were made, and none was refused")
+	// A broker tells the wait that is left when it answers: none, if it took longer than that to make the topics. Each
+	// further partition adds an eighth of a second to the wait, and far less to the making.
+	partitions := 20
+	for round := 0; throttles.Count() == 0; round++ {
+		if round == 20 || partitions > 1000 {
+			t.Fatalf("after %d rounds, with up to %d partitions a topic, no broker has told a wait", round, partitions/2)
 		}
 		var topics []string
-		for i := range 10 {
+		for i := range burst/partitions + 2 { // the last one is above the burst
 			topics = append(topics, fmt.Sprintf("mutation-%d-%d", round, i))
 		}
-		attempts := 0
+		attempts, refused, create := 0, false, createTopics(client, int32(partitions))
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		got, err := RetryQuota(ctx, func(ctx context.Context, topics ...string) (answers, error) {
 			attempts++
@@ -60,9 +61,15 @@ func TestRetryQuotaIsKafkas(t *testing.T) {
 				t.Errorf("%s: %v", topic, err)
 			}
 		}
-		if refused && (attempts < 2 || throttles.Count() == 0 || throttles.Total() <= 0) {
-			t.Errorf("%d attempts, %d throttles, %v", attempts, throttles.Count(), throttles.Total())
+		if refused != (attempts > 1) {
+			t.Errorf("%d attempts, and refused is %t", attempts, refused)
 		}
+		if refused { // before, the controller does not know the quota
+			partitions *= 2
+		}
+	}
+	if throttles.Total() <= 0 {
+		t.Errorf("%d throttles, %v", throttles.Count(), throttles.Total())
 	}
 	// Without time for a repeat the answer is the quota's, not a time-out.
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
@@ -71,7 +78,7 @@ func TestRetryQuotaIsKafkas(t *testing.T) {
 	for i := range 20 {
 		topics = append(topics, fmt.Sprintf("mutation-late-%d", i))
 	}
-	got, err := RetryQuota(ctx, create, itself, topics...)
+	got, err := RetryQuota(ctx, createTopics(client, 20), itself, topics...)
 	if errors.Is(err, context.DeadlineExceeded) && len(got) == 0 {
 		t.Skip("this machine is too busy for one request in two seconds")
 	}
