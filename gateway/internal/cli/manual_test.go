@@ -3,10 +3,14 @@ package cli
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // The reference of commands is what the commands say of themselves.
@@ -22,6 +26,62 @@ func TestCommandsPage(t *testing.T) {
 	if err != nil || !bytes.Equal(got, want) {
 		t.Errorf("%s is out of date (%v); run go test ./internal/cli -run TestCommandsPage -update", file, err)
 	}
+}
+
+// commandsPage returns docs/reference/commands.md.
+func commandsPage() string {
+	var b strings.Builder
+	b.WriteString("# Commands\n\nWritten from the commands' own help by `go test ./internal/cli -run TestCommandsPage -update` in `gateway/`.\n" +
+		"`weir COMMAND --help` shows the same, and so does `man weir-COMMAND` where a package is installed.\n")
+	b.WriteString("\n| command | what it does |\n| --- | --- |\n")
+	root := documented("")
+	commands := withSubcommands(root)
+	for _, cmd := range commands {
+		path := cmd.CommandPath()
+		fmt.Fprintf(&b, "| [`%s`](#%s) | %s |\n", path, strings.ReplaceAll(path, " ", "-"), cmd.Short)
+	}
+	for _, cmd := range commands {
+		writeSection(&b, cmd)
+	}
+	return b.String()
+}
+
+func withSubcommands(cmd *cobra.Command) (all []*cobra.Command) {
+	for _, sub := range cmd.Commands() {
+		if listed(sub) {
+			all = append(append(all, sub), withSubcommands(sub)...)
+		}
+	}
+	return all
+}
+
+func writeSection(b *strings.Builder, cmd *cobra.Command) {
+	fmt.Fprintf(b, "\n## %s\n\n    %s\n\n%s\n", cmd.CommandPath(), cmd.UseLine(), strings.TrimSpace(cmd.Long))
+	if cmd.Example != "" {
+		fmt.Fprintf(b, "\nFor instance:\n\n%s\n", markdown(cmd.Example)[1:])
+	}
+	first := true
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if f.Hidden || f.Name == "help" {
+			return
+		}
+		if first {
+			b.WriteString("\n| flag | what it is | default |\n| --- | --- | --- |\n")
+			first = false
+		}
+		name := "--" + f.Name
+		if f.Shorthand != "" {
+			name = "-" + f.Shorthand + ", " + name
+		}
+		value := f.DefValue
+		if value == "false" || value == "[]" || value == "0" {
+			value = ""
+		}
+		if value != "" {
+			value = "`" + value + "`"
+		}
+		fmt.Fprintf(b, "| `%s` | %s | %s |\n", name, strings.ReplaceAll(f.Usage, "|", `\|`), value)
+	})
 }
 
 // Every command has a manual page, and the same one each time.
