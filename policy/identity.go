@@ -85,6 +85,16 @@ func (id *identity) sources() [4]source {
 	return [4]source{id.tenant, id.user, id.client, id.priority}
 }
 
+// headers are those that say an identity.
+func (id *identity) headers() (names []string) {
+	for _, s := range id.sources() {
+		if s.kind == headerSource {
+			names = append(names, s.key)
+		}
+	}
+	return names
+}
+
 // asker is the part of a request that sources read.
 type asker struct {
 	*View

@@ -163,14 +163,9 @@ func (p *Policy) TrustedView(v *View) bool { return p.identity.trustsPeer(v) }
 // sorted. A proxy removes them from requests of untrusted peers, so that no server behind it
 // believes them; see also [Policy.Forward].
 func (p *Policy) IdentityHeaders() []string {
-	names := p.costHeaders()
+	names := append(p.identity.headers(), p.costHeaders()...)
 	if p.countsAdmissions() {
 		names = append(names, p.admissions.Canonical)
-	}
-	for _, s := range p.identity.sources() {
-		if s.kind == headerSource {
-			names = append(names, s.key)
-		}
 	}
 	slices.Sort(names)
 	return slices.Compact(names)

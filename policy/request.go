@@ -308,7 +308,7 @@ func (c *compiler) checkAdmissions(p *Policy) {
 	default:
 		c.Add(at, "admissions are counted in a header only", "write header:NAME, such as header:X-Admissions")
 	}
-	if s := p.admissions.Canonical; s != "" && slices.Contains(c.claimed(p), s) {
+	if s := p.admissions.Canonical; s != "" && slices.Contains(p.understoodHeaders(), s) {
 		c.Add(at, s+" says something else already", "name a header of its own")
 	}
 	for i, rt := range p.routes {
@@ -325,17 +325,13 @@ func (c *compiler) checkAdmissions(p *Policy) {
 	}
 }
 
-// claimed returns the headers that have another meaning already.
-func (c *compiler) claimed(p *Policy) (names []string) {
-	for _, s := range p.identity.sources() {
-		if s.kind == headerSource {
-			names = append(names, s.key)
-		}
-	}
+// understoodHeaders returns the headers that have a meaning already.
+func (p *Policy) understoodHeaders() []string {
+	names := append(p.identity.headers(), p.costHeaders()...)
 	for _, h := range p.timeouts {
 		names = append(names, h.name.Canonical)
 	}
-	return append(names, p.costHeaders()...)
+	return names
 }
 
 // grpcTimeout is the header of gRPC over HTTP/2. Its form is fixed: at most eight digits and a unit.

@@ -86,15 +86,7 @@ func TestSignalFaults(t *testing.T) {
 		"gates.z.limit.lag.critical: 3 will not do; must be above the target, which is 9",
 		`gates.z.limit.signals[0]: "load" is a lag and no pressure`,
 	}
-	got := faultsOf(t, err)
-	if len(got) != len(want) {
-		t.Fatalf("got %d faults, want %d:\n%s", len(got), len(want), strings.Join(got, "\n"))
-	}
-	for i := range want {
-		if !strings.HasPrefix(got[i], want[i]) {
-			t.Errorf("fault %d is\n%s\nwant\n%s", i, got[i], want[i])
-		}
-	}
+	wantFaults(t, err, want)
 }
 
 // Every word for what can be read compiles, under its own name and another one.
