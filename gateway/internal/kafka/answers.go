@@ -186,7 +186,7 @@ func (r *relay) rewrite(a *incoming, resp kmsg.Response, header []byte) error {
 	if err := r.loggedIn(a.step, resp); err != nil {
 		return err
 	}
-	replace(resp, r.server.nodes.Advertised)
+	replace(resp, r.server.nodes.advertised)
 	raise(resp, a.wait)
 	out := encode(header, resp)
 	a.share.shrink(len(out))

@@ -51,7 +51,7 @@ func (r *relay) metadata(q *Quotas, req *request, frame []byte, n int) error {
 		return err
 	}
 	a.SetVersion(req.version)
-	replace(a, r.server.nodes.Advertised)
+	replace(a, r.server.nodes.advertised)
 	return r.reply(req, a)
 }
 

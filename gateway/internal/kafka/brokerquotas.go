@@ -127,7 +127,7 @@ func (q *Quotas) imported(b *BrokerQuota, gate string, factor float64) (op quota
 		value = math.Max(1, math.Round(value*factor)) // as a long is
 	}
 	op.Gate = gate
-	if op.Set, op.Asked, err = q.RuleOf(whose, b.Key, value); err != nil {
+	if op.Set, op.Asked, err = q.ruleOf(whose, b.Key, value); err != nil {
 		return quotas.Op{}, err
 	}
 	return op, nil

@@ -42,10 +42,10 @@ func (q *Quotas) gates() map[string]*policy.Gate {
 // unlimited is how a quota without a limit is described.
 const unlimited = float64(math.MaxInt64)
 
-// RuleOf returns the rule for an entity whose quota has a value, and what was asked for where the rule cannot have it. The burst is
+// ruleOf returns the rule for an entity whose quota has a value, and what was asked for where the rule cannot have it. The burst is
 // what brokers allow: all samples for mutations (KIP-599), all but one for what has a rate (ClientQuotaManager). A rate that is beyond
 // counting is none.
-func (q *Quotas) RuleOf(whose quota.Rule, key string, value float64) (spec *policy.QuotaRuleSpec, asked float64, err error) {
+func (q *Quotas) ruleOf(whose quota.Rule, key string, value float64) (spec *policy.QuotaRuleSpec, asked float64, err error) {
 	if !(value > 0) || math.IsInf(value, 0) {
 		return nil, 0, fault.New(fmt.Sprintf("%s=%v is not a rate", key, value), "set one above 0, or delete the quota")
 	}
@@ -249,7 +249,7 @@ func (a *alteration) changes(e *kmsg.AlterClientQuotasRequestEntry, q *Quotas) (
 		case op.Remove:
 			do.Delete = &whose
 		default:
-			if do.Set, do.Asked, err = q.RuleOf(whose, op.Key, op.Value); err != nil {
+			if do.Set, do.Asked, err = q.ruleOf(whose, op.Key, op.Value); err != nil {
 				return nil, err
 			}
 		}

@@ -630,7 +630,7 @@ func FuzzKeptQuota(f *testing.F) {
 			t.Fatal(err)
 		}
 		q := Quotas{Samples: 11, Window: time.Second}
-		rule, asked, err := q.RuleOf(whose, mutationRate, value)
+		rule, asked, err := q.ruleOf(whose, mutationRate, value)
 		if bad := !(value > 0) || math.IsInf(value, 0); bad != (err != nil) {
 			t.Fatalf("%v: %v", value, err)
 		} else if bad {
@@ -751,7 +751,7 @@ func TestRuleOf(t *testing.T) {
 		{produceRate, 1e16, 11, time.Second, "", 0, 1e16},
 	} {
 		q := Quotas{Samples: c.samples, Window: c.window}
-		got, asked, err := q.RuleOf(quota.Rule{User: "a"}, c.key, c.value)
+		got, asked, err := q.ruleOf(quota.Rule{User: "a"}, c.key, c.value)
 		if err != nil || got.Rate != c.rate || math.Abs(got.Burst-c.burst) > c.burst/1e9 || asked != c.asked || got.Exempt != (c.rate == "") || got.User != "a" {
 			t.Errorf("%s=%v: %+v, %v, %v; want %s burst %v, asked %v", c.key, c.value, got, asked, err, c.rate, c.burst, c.asked)
 		}
@@ -759,7 +759,7 @@ func TestRuleOf(t *testing.T) {
 			t.Errorf("%s=%v: %v", c.key, c.value, err)
 		}
 	}
-	if _, _, err := new(Quotas).RuleOf(quota.Rule{}, produceRate, 0); err == nil || errors.Is(err, quotas.ErrNowhere) {
+	if _, _, err := new(Quotas).ruleOf(quota.Rule{}, produceRate, 0); err == nil || errors.Is(err, quotas.ErrNowhere) {
 		t.Errorf("0: %v", err)
 	}
 }

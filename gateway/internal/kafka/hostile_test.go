@@ -529,7 +529,7 @@ func TestNodeMoves(t *testing.T) {
 	at := func(l net.Listener) (string, int32, bool) {
 		host, port, _ := net.SplitHostPort(l.Addr().String())
 		n, _ := strconv.Atoi(port)
-		return r.server.nodes.Advertised(7, host, int32(n))
+		return r.server.nodes.advertised(7, host, int32(n))
 	}
 	host, port, ok := at(old)
 	_ = old.Close()

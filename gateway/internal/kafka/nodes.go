@@ -64,9 +64,9 @@ func newNodes(k *config.Kafka) *nodes {
 	return &nodes{host: host, first: first, last: last, advertise: k.Nodes.Advertise, known: map[int32]*node{}}
 }
 
-// Advertised returns what clients are told of a node that an answer names: where its listener is. It opens that if there is none
+// advertised returns what clients are told of a node that an answer names: where its listener is. It opens that if there is none
 // yet, or waits for whoever does. ok is false if the node has to be left out.
-func (ns *nodes) Advertised(id int32, host string, port int32) (string, int32, bool) {
+func (ns *nodes) advertised(id int32, host string, port int32) (string, int32, bool) {
 	address := net.JoinHostPort(host, strconv.Itoa(int(port)))
 	ns.mu.RLock()
 	n := ns.known[id]

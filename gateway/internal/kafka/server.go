@@ -187,7 +187,7 @@ func (s *Server) awaitNodes() bool {
 			said = err.Error()
 			s.log.Error("Kafka does not say which nodes there are; nobody is accepted until it does", "bootstrap", s.opts.Config.Bootstrap, "error", err)
 		}
-		if !s.wait(askAgain) {
+		if !s.pause(askAgain) {
 			return false
 		}
 	}
@@ -197,7 +197,7 @@ func (s *Server) awaitNodes() bool {
 func (s *Server) follow() {
 	said := ""
 	s.look(s.stopping)
-	for s.wait(askEvery) {
+	for s.pause(askEvery) {
 		err := s.nodes.ask(s.stopping, s.asks)
 		s.look(s.stopping)
 		switch {
@@ -212,8 +212,8 @@ func (s *Server) follow() {
 	}
 }
 
-// wait returns false if the server stops accepting within d.
-func (s *Server) wait(d time.Duration) bool {
+// pause waits, and returns false if the server stops accepting within d.
+func (s *Server) pause(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -270,7 +270,7 @@ func (s *Server) accept(l net.Listener, n *node) error {
 		case errors.As(err, &passing) && passing.Temporary() && !errors.Is(err, net.ErrClosed):
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 			s.log.Warn("cannot accept a client of Kafka; trying again. If files are short, raise the limit of the process (ulimit -n) or lower max_connections", "node", n.id, "error", err, "in", pause.String())
-			if !s.wait(pause) {
+			if !s.pause(pause) {
 				return err
 			}
 		default:

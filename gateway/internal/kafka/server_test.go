@@ -36,7 +36,7 @@ func TestReplacedServerIsForgotten(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		next.nodes.Advertised(1, "127.0.0.1", 9092)
+		next.nodes.advertised(1, "127.0.0.1", 9092)
 		next.serveNodes()
 		replaced = append(replaced, weak.Make(next))
 		if err := last.Close(); err != nil {
@@ -77,7 +77,7 @@ func nodesOf(t *testing.T, opens func(address string) error) *nodes {
 
 // reached reports whether clients are told of a node, and where it is.
 func (ns *nodes) reached(id int32) bool {
-	host, port, ok := ns.Advertised(id, "broker", 9092)
+	host, port, ok := ns.advertised(id, "broker", 9092)
 	return ok && host == "gateway" && port == 9000+id
 }
 
@@ -180,11 +180,11 @@ func TestListenerThatFails(t *testing.T) {
 func TestNodesAreBounded(t *testing.T) {
 	ns := nodesOf(t, func(string) error { return nil })
 	for id := range int32(mostNodes + 100) {
-		if host, _, ok := ns.Advertised(id, "broker", 9092); ok != (id < 10) || host != "gateway" {
+		if host, _, ok := ns.advertised(id, "broker", 9092); ok != (id < 10) || host != "gateway" {
 			t.Errorf("node %d: %s, %v", id, host, ok)
 		}
 	}
-	if _, _, ok := ns.Advertised(-1, "broker", 9092); ok || len(ns.known) != mostNodes {
+	if _, _, ok := ns.advertised(-1, "broker", 9092); ok || len(ns.known) != mostNodes {
 		t.Errorf("%d are known", len(ns.known))
 	}
 }

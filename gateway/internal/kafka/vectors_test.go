@@ -214,7 +214,7 @@ func TestVectorsOfChange(t *testing.T) {
 		isTold(t, i, b.asks("alice", "app", create(5, fmt.Sprint("c", i), c.partitions)), []int16{0}, c.longest, begin)
 	}
 	q := Quotas{Samples: 4, Window: time.Second}
-	if spec, _, err := q.RuleOf(quota.Rule{User: "alice"}, produceRate, 10); err != nil || spec.Burst != 30 {
+	if spec, _, err := q.ruleOf(quota.Rule{User: "alice"}, produceRate, 10); err != nil || spec.Burst != 30 {
 		t.Errorf("K36: %+v, %v", spec, err)
 	}
 }
