@@ -472,10 +472,14 @@ func (m *meaning) certificate(path fault.Path, t *TLS) {
 		ok = m.pemFile(path.At(f.name), f.file) && ok
 	}
 	m.clientCA(path, t)
-	if !ok {
-		return
+	if ok {
+		m.keyPair(path, t.Cert, t.Key)
 	}
-	if _, err := tls.LoadX509KeyPair(t.Cert, t.Key); err != nil {
+}
+
+// keyPair checks two files that can be read.
+func (m *meaning) keyPair(path fault.Path, cert, key string) {
+	if _, err := tls.LoadX509KeyPair(cert, key); err != nil {
 		m.report(path, "name the PEM files of one certificate and its key", "certificate and key cannot be used: %v", err)
 	}
 }
@@ -600,7 +604,9 @@ func (m *meaning) policy() {
 // compile reports the compiler's faults at their lines. In the file, gates stand under the given
 // key. Fields that already had a fault are left out: the compiler saw only a zero value there.
 func (m *meaning) compile(spec policy.Spec, gates string) {
-	p, err := policy.Compile(spec, policy.Options{Readings: silent{}, Stores: m.unasked(), Signals: m.Unread()})
+	opts := m.Unread()
+	opts.Stores = m.unasked()
+	p, err := policy.Compile(spec, opts)
 	if err == nil {
 		p.Close()
 		return
@@ -619,8 +625,7 @@ func (m *meaning) compile(spec policy.Spec, gates string) {
 	m.AddError(nil, faults)
 }
 
-// silent is a source of no readings, in the place of a poller: to check a file is
-// to connect to nothing.
+// silent is a source of no readings, in the place of a poller.
 type silent struct{}
 
 // Readings implements control.Source.

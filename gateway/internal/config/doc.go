@@ -11,8 +11,9 @@
 // wrong types, and values out of bounds. check.go checks the meaning: names that do not exist,
 // missing files, and the faults that policy.Compile reports.
 //
-// A new setting is a field of a struct, with tags and a comment. The schema and the
-// guide are made from those by go test . -update.
+// A new setting is a field of a struct, with tags and a comment. The schema and
+// docs/reference/config.md are made from those by go test . -update. What names the setting by hand is
+// starter-full.yaml.
 //
 // No file can exhaust the gateway, because the input is bounded: [MaxSize] bytes,
 // [setting.MaxDepth] levels, and a fixed number of values once aliases are followed.

@@ -232,14 +232,14 @@ func (c *Config) KafkaLags() []string {
 	return names
 }
 
-// Unread stands for each signal of the gateway's own where a file is only checked: to check it is to
-// connect to nothing.
-func (c *Config) Unread() map[string]signal.Signal {
-	all := map[string]signal.Signal{}
+// Unread returns options for a policy that reads nothing: to check a file is to connect to nothing. The
+// stores are the caller's.
+func (c *Config) Unread() policy.Options {
+	signals := map[string]signal.Signal{}
 	for _, name := range c.KafkaLags() {
-		all[name] = signal.Func(name, func(context.Context) (float64, error) { return 0, signal.ErrNoValue })
+		signals[name] = signal.Func(name, func(context.Context) (float64, error) { return 0, signal.ErrNoValue })
 	}
-	return all
+	return policy.Options{Readings: silent{}, Signals: signals}
 }
 
 // kafka checks the clusters, without connecting to any.

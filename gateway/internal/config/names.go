@@ -18,7 +18,6 @@ const (
 	silences    = "write response_timeout: 30s until an answer begins, and response_idle_timeout: 60s within it"
 	ejection    = "write passive_health: {failures: 5, for: 10s}"
 	balanced    = "write balance: least_loaded, or balance: round_robin"
-	tooMuch     = "write a gate: limit: 100, or connections: {per_address: 100} in a listener"
 	quotaForm   = "write rate: 10/s, and by: [address] or by: [user] for a quota each"
 	routeForm   = "write routes: [{match: [/], upstream: app}]"
 	upForm      = "write upstreams: {app: {targets: [http://127.0.0.1:3000]}}"

@@ -144,7 +144,7 @@ func (w *warner) unusedNotes() {
 		}
 	}
 	for name := range w.Gates {
-		gates[name] = gates[name] || w.looksAtDescriptors(name) && w.ServesRateLimit() || w.servesKafka(name)
+		gates[name] = gates[name] || w.looksAtDescriptors(name) && w.servesRateLimit() || w.servesKafka(name)
 	}
 	unused(w, "route", "gate", w.Gates, gates)
 	unused(w, "route", "upstream", w.Upstreams, upstreams)

@@ -40,7 +40,7 @@ func (w *warner) quotaNotes() {
 // domainsWithoutLimit is about files of the rate limit service that hold no limit at all. As in envoyproxy/ratelimit that is no
 // fault: whoever has deleted the last limit wants the rest of the file in force.
 func (w *warner) domainsWithoutLimit() {
-	if w.ServesRateLimit() && !slices.ContainsFunc(slices.Collect(maps.Keys(w.withDomains())), w.IsDomain) {
+	if w.servesRateLimit() && !slices.ContainsFunc(slices.Collect(maps.Keys(w.withDomains())), w.IsDomain) {
 		w.warn(fault.Path{"rate_limit_service", "files"}, "rate_limit_service.files have no limit, so every Envoy that asks hears OK; write descriptors: with a rate_limit")
 	}
 }

@@ -189,7 +189,7 @@ func (c *Config) domainRules() any {
 	return all
 }
 
-// ServesRateLimit reports whether any listener serves the rate limit service.
-func (c *Config) ServesRateLimit() bool {
+// servesRateLimit reports whether any listener serves the rate limit service.
+func (c *Config) servesRateLimit() bool {
 	return slices.ContainsFunc(c.Listeners, func(l Listener) bool { return slices.Contains(l.Serve, ServeRateLimit) })
 }

@@ -197,11 +197,8 @@ func (m *meaning) clientTLS(path fault.Path, t *StoreTLS) {
 		m.report(path, "write both cert and key, or neither", "has one of cert and key without the other")
 		return
 	}
-	if t.Cert == "" || !m.pemFile(path.At("cert"), &t.Cert) || !m.pemFile(path.At("key"), &t.Key) {
-		return
-	}
-	if _, err := tls.LoadX509KeyPair(t.Cert, t.Key); err != nil {
-		m.report(path, "name the PEM files of one certificate and its key", "certificate and key cannot be used: %v", err)
+	if t.Cert != "" && m.pemFile(path.At("cert"), &t.Cert) && m.pemFile(path.At("key"), &t.Key) {
+		m.keyPair(path, t.Cert, t.Key)
 	}
 }
 

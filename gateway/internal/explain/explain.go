@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
-	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/policy"
@@ -400,7 +399,8 @@ func Handler(current func() View) http.Handler {
 // set at run time are read from their file, which a gateway may have open. Those in a store
 // are not known, and the answer says so.
 func Offline(cfg *config.Config, ask Ask) (*Answer, error) {
-	opts := policy.Options{Readings: silent{}, Stores: map[string]quota.Store{}, Signals: cfg.Unread()}
+	opts := cfg.Unread()
+	opts.Stores = map[string]quota.Store{}
 	for name := range cfg.Stores {
 		m, err := quota.NewMemory(quota.MemoryConfig{})
 		if err != nil {
@@ -465,9 +465,3 @@ func howToAsk(cfg *config.Config) string {
 	}
 	return "For what is left now ask the gateway: --admin " + at + " in place of --config."
 }
-
-// silent is a source of no readings.
-type silent struct{}
-
-// Readings implements control.Source.
-func (silent) Readings(into []control.Reading) []control.Reading { return into }
