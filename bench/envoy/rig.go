@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"sync"
 	"time"
@@ -36,7 +34,7 @@ func (p *plan) start(ctx context.Context) (_ *stand, err error) {
 			s.stop()
 		}
 	}()
-	if s.service, err = startService(); err != nil {
+	if s.service, err = rig.StartUpstream(); err != nil {
 		return nil, err
 	}
 	var e rig.Envoy
@@ -119,36 +117,3 @@ func (s *subject) work(ctx context.Context, clients int, d time.Duration) error 
 }
 
 var call = []byte("GET / HTTP/1.1\r\nHost: bench\r\n\r\n")
-
-// startService is what the Envoy stands before: it answers every GET with a few bytes.
-func startService() (net.Listener, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				in := bufio.NewReader(c)
-				for {
-					line, err := in.ReadSlice('\n')
-					if err != nil {
-						return
-					}
-					if len(line) > 2 {
-						continue
-					}
-					if _, err := io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello"); err != nil {
-						return
-					}
-				}
-			}()
-		}
-	}()
-	return l, nil
-}

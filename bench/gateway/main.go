@@ -12,13 +12,10 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -73,7 +70,7 @@ func (p *plan) compare(ctx context.Context) error {
 	if p.rounds < 1 || p.conns < 1 || p.conns > 1000 || p.turn < 100*time.Millisecond || p.turn > time.Minute {
 		return fmt.Errorf("rounds must be positive, connections from 1 to 1000, turns from 100ms to 1m")
 	}
-	stub, err := startStub()
+	stub, err := rig.StartUpstream()
 	if err != nil {
 		return err
 	}
@@ -229,42 +226,4 @@ func serveBare(addr, upstream string) error {
 		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 	}
 	return srv.ListenAndServe()
-}
-
-// stubAnswer is what the upstream answers to every request. It takes a request
-// for complete at its first empty line, so it is for GETs only.
-const stubAnswer = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello"
-
-func startStub() (net.Listener, error) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			go answer(c)
-		}
-	}()
-	return ln, nil
-}
-
-func answer(c net.Conn) {
-	defer c.Close()
-	in := bufio.NewReader(c)
-	for {
-		line, err := in.ReadSlice('\n')
-		if err != nil {
-			return
-		}
-		if len(line) > 2 {
-			continue
-		}
-		if _, err := io.WriteString(c, stubAnswer); err != nil {
-			return
-		}
-	}
 }

@@ -2,7 +2,26 @@ package rig
 
 import (
 	"testing"
+	"time"
+
+	"github.com/weir-go/weir/internal/loadgen"
 )
+
+// A connection is used again, and an upstream answers each request on it.
+func TestConnBeforeUpstream(t *testing.T) {
+	l, err := StartUpstream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c := new(Conn)
+	defer c.Close()
+	for range 3 {
+		if a := c.RoundTrip(l.Addr().String(), []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), time.Now().Add(time.Minute)); a != loadgen.OK || !c.Open() {
+			t.Fatalf("the answer is %v; the connection is open: %v", a, c.Open())
+		}
+	}
+}
 
 func TestParseHead(t *testing.T) {
 	tests := []struct {
