@@ -63,16 +63,27 @@ func TestPagesArePlain(t *testing.T) {
 
 var bareFigure = regexp.MustCompile(`(?:^|[\s(])\.\d`)
 
-// Every reason of a refusal is explained, in the table and among the questions.
+// Every reason of a refusal is explained, in the table and among the questions. The values of the label in metrics are
+// all, and so are those that have a code of gRPC.
 func TestReasonsAreExplained(t *testing.T) {
 	table, faq := read(t, "docs/reference/refusals.md"), read(t, "docs/faq.md")
 	_, byReason, _ := strings.Cut(faq, "\n## By reason\n")
+	lists := map[string]string{"docs/reference/metrics.md": "\n**`reason`**: ", "docs/howto/grpc.md": "\n| reason | status |\n"}
+	for page, head := range lists {
+		_, rest, _ := strings.Cut(read(t, page), head)
+		lists[page], _, _ = strings.Cut(rest, "\n\n")
+	}
 	for _, reason := range weir.Reasons() {
 		if !strings.Contains(table, "\n| `"+reason.String()+"` |") {
 			t.Errorf("docs/reference/refusals.md does not explain %s", reason)
 		}
 		if !regexp.MustCompile(`(?m)^### .*\b` + reason.String() + `\b`).MatchString(byReason) {
 			t.Errorf("docs/faq.md does not explain %s", reason)
+		}
+		for page, list := range lists {
+			if !strings.Contains(list, "`"+reason.String()+"`") {
+				t.Errorf("%s does not list %s", page, reason)
+			}
 		}
 	}
 }
