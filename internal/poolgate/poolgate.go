@@ -1,4 +1,5 @@
-// Package poolgate fits a gate to the pool of database connections behind it, for weirsql and weirpgx.
+// Package poolgate has what weirsql and weirpgx share: a gate that fits the pool of connections behind it, and the
+// time that a statement may take.
 package poolgate
 
 import (
