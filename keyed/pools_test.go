@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -149,57 +148,6 @@ func TestFloodOfKeys(t *testing.T) {
 	}
 }
 
-// What is in flight when the limit shrinks stays, and nothing is granted until it
-// is below the new limit. What grows wakes as many as there are slots.
-func TestResize(t *testing.T) {
-	g, now := byHand(t, Config{Limit: 5})
-	var held []weir.Permit
-	for range 5 {
-		held = append(held, take(t, g, tenant("a")))
-	}
-	for i, want := range []int64{3, 3, 3} { // three times the same changes nothing
-		if err := g.Reconfigure(Config{Limit: want}); err != nil {
-			t.Fatal(err)
-		}
-		if u, _ := g.Key("a"); u.InFlight != 5 || u.Limit != want {
-			t.Errorf("%d: %+v", i, u)
-		}
-	}
-	woken := 0
-	wait := func() {
-		if _, _, err := g.Arrive(tenant("a"), func(p weir.Permit, err error) {
-			if err == nil {
-				woken++
-			}
-		}); err != weir.ErrWaiting {
-			t.Fatal(err)
-		}
-	}
-	for range 4 {
-		wait()
-	}
-	held[0].Done(weir.OK)
-	held[1].Done(weir.OK)
-	if woken != 0 {
-		t.Errorf("%d woken with 3 of 3 in flight", woken)
-	}
-	held[2].Done(weir.OK)
-	if woken != 1 {
-		t.Errorf("%d woken by one that came back", woken)
-	}
-	if err := g.Reconfigure(Config{Limit: 5}); err != nil || woken != 3 {
-		t.Errorf("%d woken: %v", woken, err)
-	}
-	*now += limit.DefaultMaxWait
-	if at, ok := g.Next(); !ok || at != *now {
-		t.Errorf("next at %v", at)
-	}
-	g.Step()
-	if s := g.Snapshot(); s.Waiting != 0 || s.InFlight != 5 || s.Rejected[weir.ReasonQueueTimeout] != 1 {
-		t.Errorf("%+v", s)
-	}
-}
-
 func TestOverridesLive(t *testing.T) {
 	g, _ := byHand(t, Config{Limit: 2, Overrides: map[string]Override{"big": {Limit: 3}, "double": {Scale: 2.4}, "small": {Scale: 0.01}}})
 	limitOf := func(key string, want int64) {
@@ -335,23 +283,6 @@ func TestRefuseOversize(t *testing.T) {
 	refused(t, g, weir.Work{Tenant: "a"}, weir.ReasonLimit)
 }
 
-// valued is a controller that is no pointer, and cannot be compared.
-type valued struct {
-	control.Fixed
-	told []float64
-}
-
-func (v valued) Save() control.State     { return control.State{Limit: 1} }
-func (v valued) Restore(s control.State) { v.told[0] = s.Limit }
-
-func TestControllerThatCannotBeCompared(t *testing.T) {
-	c := valued{7, make([]float64, 1)}
-	g, _ := byHand(t, Config{Controller: c})
-	if err := g.Reconfigure(Config{Controller: c}); err != nil || c.told[0] != 1 {
-		t.Errorf("%v, told %v", err, c.told)
-	}
-}
-
 // A limit that a controller moves may grow to what asks too much now, one of the
 // key's own will not.
 func TestOversizeMayFitLater(t *testing.T) {
@@ -396,87 +327,6 @@ func TestExempt(t *testing.T) {
 	}
 }
 
-func TestDeadlines(t *testing.T) {
-	g, now := byHand(t, Config{Limit: 1})
-	*now = time.Second
-	at := func(d time.Duration) weir.Work { return weir.Work{Deadline: weir.VirtualEpoch.Add(d)} }
-	refused(t, g, at(time.Second), weir.ReasonDeadline)
-	refused(t, g, at(0), weir.ReasonDeadline)
-	take(t, g, at(2*time.Second))
-	var got error
-	if _, _, err := g.Arrive(at(1500*ms), func(_ weir.Permit, err error) { got = err }); err != weir.ErrWaiting {
-		t.Fatal(err)
-	}
-	*now = 1500 * ms
-	g.Step()
-	if r := weir.AsRejection(got); r == nil || r.Reason != weir.ReasonDeadline || !errors.Is(got, context.DeadlineExceeded) {
-		t.Errorf("%v", got)
-	}
-}
-
-// The room is shared by dynamic thresholds: who floods it gets half, and there is
-// a place for everybody else.
-func TestRoomIsShared(t *testing.T) {
-	g, _ := byHand(t, Config{Limit: 1, Queue: limit.Queue{Len: 12, Order: limit.FIFO}})
-	wait := func(key string) bool {
-		_, _, err := g.Arrive(tenant(key), func(weir.Permit, error) {})
-		return err == weir.ErrWaiting
-	}
-	fill := func(key string) (n int) {
-		take(t, g, tenant(key))
-		for wait(key) {
-			n++
-		}
-		return n
-	}
-	for i, want := range []int{6, 3, 2, 1, 0} {
-		if got := fill(string(rune('a' + i))); got != want {
-			t.Errorf("key %d has %d waiting, want %d", i, got, want)
-		}
-	}
-	if r := refused(t, g, tenant("a"), weir.ReasonLimit); r.RetryAfter == 0 {
-		t.Errorf("%v", r)
-	}
-	_, _, err := g.Arrive(tenant("a"), nil)
-	if r := weir.AsRejection(err); r == nil || r.Reason != weir.ReasonQueueFull || r.Value != 6 {
-		t.Errorf("%v", err)
-	}
-	take(t, g, tenant("z"))
-	_, _, err = g.Arrive(tenant("z"), nil)
-	if r := weir.AsRejection(err); r == nil || r.Reason != weir.ReasonQueueFull || r.Value != 12 {
-		t.Errorf("%v", err)
-	}
-	if n := g.Snapshot().Waiting; n != 12 {
-		t.Errorf("%d wait", n)
-	}
-}
-
-// While one key floods the gate, a hundred others are served at once, all of them.
-func TestFloodOfOneKey(t *testing.T) {
-	g, now := byHand(t, Config{Limit: 3})
-	gone := map[string]int{}
-	for i := range 3000 {
-		*now += ms
-		g.Step()
-		for range 10 {
-			g.Arrive(tenant("flood"), func(p weir.Permit, err error) {
-				if err != nil {
-					gone[weir.AsRejection(err).Reason.String()]++
-				}
-			})
-		}
-		p, err := g.TryAdmit(tenant(string(rune('A' + i%100))))
-		if err != nil {
-			t.Fatalf("at %v: %v", *now, err)
-		}
-		p.Done(weir.OK)
-	}
-	u := g.Usage(1)
-	if u.Top[0].Key != "flood" || u.Top[0].InFlight != 3 || u.Waiting > limit.DefaultQueueLen/2 {
-		t.Errorf("%+v, gone %v", u, gone)
-	}
-}
-
 func TestHooks(t *testing.T) {
 	var told []string
 	say := func(s string) { told = append(told, s) }
@@ -507,110 +357,6 @@ func TestHooks(t *testing.T) {
 		if told[i] != want[i] {
 			t.Errorf("told %q, want %q", told[i], want[i])
 		}
-	}
-}
-
-// lagging is a source of one lag.
-type lagging struct{ lag float64 }
-
-func (l *lagging) Readings(into []control.Reading) []control.Reading {
-	return append(into, control.Reading{Name: "lag", Value: l.lag, Known: l.lag >= 0})
-}
-
-// Every pool follows lag: those in use, those that wait and those to come.
-func TestAllFollowLag(t *testing.T) {
-	lag := &lagging{}
-	c := weir.Must(control.NewLagMap(control.LagMapConfig{}))
-	g, now := byHand(t, Config{Controller: c, Signals: lag, Overrides: map[string]Override{"half": {Scale: 0.5}}})
-	for _, step := range []struct {
-		lag        float64
-		want, half int64
-	}{{0, 1000, 500}, {10_000, 1000, 500}, {55_000, 505, 252}, {78_181, 250, 125}, {100_000, 10, 5}, {-1, 10, 5}, {9999, 1000, 500}} {
-		lag.lag = step.lag
-		at, ok := g.Next()
-		if !ok || at != *now+5*time.Second {
-			t.Fatalf("next at %v", at)
-		}
-		*now = at
-		g.Step()
-		for _, key := range []string{"old", "half"} {
-			take(t, g, tenant(key)).Done(weir.OK)
-		}
-		u, _ := g.Key("old")
-		h, _ := g.Key("half")
-		if u.Limit != step.want || h.Limit != step.half {
-			t.Errorf("lag %v: limits %d and %d, want %d and %d", step.lag, u.Limit, h.Limit, step.want, step.half)
-		}
-	}
-	lag.lag = 100_000
-	*now += 5 * time.Second
-	g.Step()
-	if s := g.Snapshot(); s.Controller != "lag" || s.LimitReason != "lag 100000" || s.Signal != "lag" || s.Limit != 10 {
-		t.Errorf("%+v", s)
-	}
-}
-
-// What a controller is shown is the mean key in use, and of the busiest its peak.
-func TestWindowIsOfOneKey(t *testing.T) {
-	c := &spy{limit: 10}
-	g, now := byHand(t, Config{Controller: c})
-	var held []weir.Permit
-	for i := range 6 {
-		held = append(held, take(t, g, tenant(string(rune('a'+i/4)))))
-	}
-	*now = 400 * ms
-	for i, p := range held[:3] {
-		p.Done([]weir.Outcome{weir.OK, weir.OK, weir.Overload}[i])
-	}
-	*now = time.Second
-	g.Step()
-	w := c.seen
-	if w.Limit != 10 || w.InFlight != 2 || w.MeanInFlight != 1.5 || w.MaxInFlight != 4 || w.Admitted != 3 || w.OK != 1 ||
-		w.Overload != 1 || w.LatencySum != 600*ms || w.Elapsed != time.Second {
-		t.Errorf("%+v", w)
-	}
-	*now = 2 * time.Second
-	g.Step()
-	if w := c.seen; w.Admitted != 0 || w.MaxInFlight != 2 || w.Timed != 0 || w.InFlight != 2 {
-		t.Errorf("%+v", w)
-	}
-}
-
-type spy struct {
-	limit    int64
-	fraction float64
-	seen     control.Window
-}
-
-func (s *spy) Name() string { return "spy" }
-func (s *spy) Start() control.Decision {
-	return control.Decision{Limit: s.limit, Fraction: s.fraction, Next: time.Second}
-}
-func (s *spy) Update(w *control.Window) control.Decision {
-	s.seen = *w
-	if s.limit < 0 {
-		panic("at the disco")
-	}
-	return s.Start()
-}
-
-func TestNonsense(t *testing.T) {
-	var told []string
-	c := &spy{limit: 4}
-	g, now := byHand(t, Config{Controller: c, Hooks: weir.Hooks{Faulty: func(_, problem string) { told = append(told, problem) }}})
-	for _, n := range []int64{0, -1, limit.MaxLimit + 1} {
-		c.limit = n
-		*now += time.Second
-		g.Step()
-	}
-	c.limit = 5
-	for _, f := range []float64{math.NaN(), -0.1, 1, math.Inf(1)} {
-		c.fraction = f
-		*now += time.Second
-		g.Step()
-	}
-	if s := g.Snapshot(); s.Limit != 4 || s.Faults != 7 || len(told) != 1 {
-		t.Errorf("%+v, told %q", s, told)
 	}
 }
 
@@ -812,97 +558,6 @@ func newGate(t *testing.T, cfg Config) *Pools {
 		t.Fatal(err)
 	}
 	return g
-}
-
-// Waiters leave when their time is up, on the second, and when their context ends.
-func TestWaitersLeave(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newGate(t, Config{Limit: 1, Queue: limit.Queue{MaxWait: 3 * time.Second}})
-		defer g.Close()
-		p := take(t, g, tenant("a"))
-		start := time.Now()
-		cancelled, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		defer cancel()
-		var wg sync.WaitGroup
-		leave := func(ctx context.Context, w weir.Work, want weir.Reason, after time.Duration) {
-			wg.Go(func() {
-				_, err := g.Admit(ctx, w)
-				if r := weir.AsRejection(err); r == nil || r.Reason != want || time.Since(start) != after {
-					t.Errorf("%v after %v, want %v after %v", err, time.Since(start), want, after)
-				}
-			})
-		}
-		leave(t.Context(), tenant("a"), weir.ReasonQueueTimeout, 3*time.Second)
-		leave(t.Context(), weir.Work{Tenant: "a", MaxWait: time.Second}, weir.ReasonQueueTimeout, time.Second)
-		leave(t.Context(), weir.Work{Tenant: "a", MaxWait: weir.NoWait}, weir.ReasonLimit, 0)
-		leave(t.Context(), weir.Work{Tenant: "a", Deadline: start.Add(1500 * ms)}, weir.ReasonDeadline, 1500*ms)
-		leave(cancelled, tenant("a"), weir.ReasonDeadline, 2*time.Second)
-		wg.Wait()
-		p.Done(weir.OK)
-		if s := g.Snapshot(); s.Waiting != 0 || s.InFlight != 0 || s.Rejected[weir.ReasonQueueTimeout] != 2 {
-			t.Errorf("%+v", s)
-		}
-	})
-}
-
-// The highest priority goes first, then users take turns.
-func TestWhoGoesFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newGate(t, Config{Limit: 1})
-		defer g.Close()
-		p := take(t, g, tenant("a"))
-		var order []string
-		var mu sync.Mutex
-		var wg sync.WaitGroup
-		for _, w := range []weir.Work{
-			{Op: "background", Priority: weir.Background}, {Op: "x1", User: "x"}, {Op: "x2", User: "x"},
-			{Op: "y1", User: "y"}, {Op: "critical", Priority: 100},
-		} {
-			w.Tenant = "a"
-			wg.Go(func() {
-				p, err := g.Admit(t.Context(), w)
-				if err != nil {
-					t.Error(err)
-				}
-				mu.Lock()
-				order = append(order, w.Op)
-				mu.Unlock()
-				p.Done(weir.OK)
-			})
-			synctest.Wait()
-		}
-		if n := g.Snapshot().WaitingByClass; len(n) != 3 || n[weir.Background] != 1 || n[weir.Normal] != 3 || n[weir.Critical] != 1 {
-			t.Errorf("waiting by class: %v", n)
-		}
-		p.Done(weir.OK)
-		wg.Wait()
-		if got := fmt.Sprint(order); got != "[critical x1 y1 x2 background]" {
-			t.Error(got)
-		}
-	})
-}
-
-// A gate on the real clock asks its controller by itself, and stops when closed.
-func TestTicksByItself(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		lag := &lagging{lag: 55_000}
-		g := newGate(t, Config{Controller: weir.Must(control.NewLagMap(control.LagMapConfig{})), Signals: lag})
-		time.Sleep(5*time.Second + 1)
-		if s := g.Snapshot(); s.Limit != 505 {
-			t.Errorf("%+v", s)
-		}
-		if err := g.Reconfigure(Config{Limit: 3}); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Minute)
-		if s := g.Snapshot(); s.Limit != 3 || s.Controller != "fixed" {
-			t.Errorf("%+v", s)
-		}
-		g.Close()
-		if err := g.Reconfigure(Config{Limit: 3}); !errors.Is(err, weir.ErrClosed) {
-			t.Error(err)
-		}
-	})
 }
 
 func TestDrain(t *testing.T) {

@@ -1,11 +1,13 @@
 package keyed
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -197,4 +199,202 @@ func drainOfFewSlots(t *testing.T, largest bool) {
 	if low < 50 || peak > 150 || p99.Seconds() > 1.5*lag/capacity || applied < 0.99*capacity {
 		t.Errorf("largest first %v: want a lag from 50 to 150, at most 1.5, and 500", largest)
 	}
+}
+
+// What is in flight when the limit shrinks stays, and nothing is granted until it
+// is below the new limit. What grows wakes as many as there are slots.
+func TestResize(t *testing.T) {
+	g, now := byHand(t, Config{Limit: 5})
+	var held []weir.Permit
+	for range 5 {
+		held = append(held, take(t, g, tenant("a")))
+	}
+	for i, want := range []int64{3, 3, 3} { // three times the same changes nothing
+		if err := g.Reconfigure(Config{Limit: want}); err != nil {
+			t.Fatal(err)
+		}
+		if u, _ := g.Key("a"); u.InFlight != 5 || u.Limit != want {
+			t.Errorf("%d: %+v", i, u)
+		}
+	}
+	woken := 0
+	wait := func() {
+		if _, _, err := g.Arrive(tenant("a"), func(p weir.Permit, err error) {
+			if err == nil {
+				woken++
+			}
+		}); err != weir.ErrWaiting {
+			t.Fatal(err)
+		}
+	}
+	for range 4 {
+		wait()
+	}
+	held[0].Done(weir.OK)
+	held[1].Done(weir.OK)
+	if woken != 0 {
+		t.Errorf("%d woken with 3 of 3 in flight", woken)
+	}
+	held[2].Done(weir.OK)
+	if woken != 1 {
+		t.Errorf("%d woken by one that came back", woken)
+	}
+	if err := g.Reconfigure(Config{Limit: 5}); err != nil || woken != 3 {
+		t.Errorf("%d woken: %v", woken, err)
+	}
+	*now += limit.DefaultMaxWait
+	if at, ok := g.Next(); !ok || at != *now {
+		t.Errorf("next at %v", at)
+	}
+	g.Step()
+	if s := g.Snapshot(); s.Waiting != 0 || s.InFlight != 5 || s.Rejected[weir.ReasonQueueTimeout] != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// valued is a controller that is no pointer, and cannot be compared.
+type valued struct {
+	control.Fixed
+	told []float64
+}
+
+func (v valued) Save() control.State { return control.State{Limit: 1} }
+
+func (v valued) Restore(s control.State) { v.told[0] = s.Limit }
+
+func TestControllerThatCannotBeCompared(t *testing.T) {
+	c := valued{7, make([]float64, 1)}
+	g, _ := byHand(t, Config{Controller: c})
+	if err := g.Reconfigure(Config{Controller: c}); err != nil || c.told[0] != 1 {
+		t.Errorf("%v, told %v", err, c.told)
+	}
+}
+
+// lagging is a source of one lag.
+type lagging struct{ lag float64 }
+
+func (l *lagging) Readings(into []control.Reading) []control.Reading {
+	return append(into, control.Reading{Name: "lag", Value: l.lag, Known: l.lag >= 0})
+}
+
+// Every pool follows lag: those in use, those that wait and those to come.
+func TestAllFollowLag(t *testing.T) {
+	lag := &lagging{}
+	c := weir.Must(control.NewLagMap(control.LagMapConfig{}))
+	g, now := byHand(t, Config{Controller: c, Signals: lag, Overrides: map[string]Override{"half": {Scale: 0.5}}})
+	for _, step := range []struct {
+		lag        float64
+		want, half int64
+	}{{0, 1000, 500}, {10_000, 1000, 500}, {55_000, 505, 252}, {78_181, 250, 125}, {100_000, 10, 5}, {-1, 10, 5}, {9999, 1000, 500}} {
+		lag.lag = step.lag
+		at, ok := g.Next()
+		if !ok || at != *now+5*time.Second {
+			t.Fatalf("next at %v", at)
+		}
+		*now = at
+		g.Step()
+		for _, key := range []string{"old", "half"} {
+			take(t, g, tenant(key)).Done(weir.OK)
+		}
+		u, _ := g.Key("old")
+		h, _ := g.Key("half")
+		if u.Limit != step.want || h.Limit != step.half {
+			t.Errorf("lag %v: limits %d and %d, want %d and %d", step.lag, u.Limit, h.Limit, step.want, step.half)
+		}
+	}
+	lag.lag = 100_000
+	*now += 5 * time.Second
+	g.Step()
+	if s := g.Snapshot(); s.Controller != "lag" || s.LimitReason != "lag 100000" || s.Signal != "lag" || s.Limit != 10 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// What a controller is shown is the mean key in use, and of the busiest its peak.
+func TestWindowIsOfOneKey(t *testing.T) {
+	c := &spy{limit: 10}
+	g, now := byHand(t, Config{Controller: c})
+	var held []weir.Permit
+	for i := range 6 {
+		held = append(held, take(t, g, tenant(string(rune('a'+i/4)))))
+	}
+	*now = 400 * ms
+	for i, p := range held[:3] {
+		p.Done([]weir.Outcome{weir.OK, weir.OK, weir.Overload}[i])
+	}
+	*now = time.Second
+	g.Step()
+	w := c.seen
+	if w.Limit != 10 || w.InFlight != 2 || w.MeanInFlight != 1.5 || w.MaxInFlight != 4 || w.Admitted != 3 || w.OK != 1 ||
+		w.Overload != 1 || w.LatencySum != 600*ms || w.Elapsed != time.Second {
+		t.Errorf("%+v", w)
+	}
+	*now = 2 * time.Second
+	g.Step()
+	if w := c.seen; w.Admitted != 0 || w.MaxInFlight != 2 || w.Timed != 0 || w.InFlight != 2 {
+		t.Errorf("%+v", w)
+	}
+}
+
+type spy struct {
+	limit    int64
+	fraction float64
+	seen     control.Window
+}
+
+func (s *spy) Name() string { return "spy" }
+
+func (s *spy) Start() control.Decision {
+	return control.Decision{Limit: s.limit, Fraction: s.fraction, Next: time.Second}
+}
+
+func (s *spy) Update(w *control.Window) control.Decision {
+	s.seen = *w
+	if s.limit < 0 {
+		panic("at the disco")
+	}
+	return s.Start()
+}
+
+func TestNonsense(t *testing.T) {
+	var told []string
+	c := &spy{limit: 4}
+	g, now := byHand(t, Config{Controller: c, Hooks: weir.Hooks{Faulty: func(_, problem string) { told = append(told, problem) }}})
+	for _, n := range []int64{0, -1, limit.MaxLimit + 1} {
+		c.limit = n
+		*now += time.Second
+		g.Step()
+	}
+	c.limit = 5
+	for _, f := range []float64{math.NaN(), -0.1, 1, math.Inf(1)} {
+		c.fraction = f
+		*now += time.Second
+		g.Step()
+	}
+	if s := g.Snapshot(); s.Limit != 4 || s.Faults != 7 || len(told) != 1 {
+		t.Errorf("%+v, told %q", s, told)
+	}
+}
+
+// A gate on the real clock asks its controller by itself, and stops when closed.
+func TestTicksByItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lag := &lagging{lag: 55_000}
+		g := newGate(t, Config{Controller: weir.Must(control.NewLagMap(control.LagMapConfig{})), Signals: lag})
+		time.Sleep(5*time.Second + 1)
+		if s := g.Snapshot(); s.Limit != 505 {
+			t.Errorf("%+v", s)
+		}
+		if err := g.Reconfigure(Config{Limit: 3}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if s := g.Snapshot(); s.Limit != 3 || s.Controller != "fixed" {
+			t.Errorf("%+v", s)
+		}
+		g.Close()
+		if err := g.Reconfigure(Config{Limit: 3}); !errors.Is(err, weir.ErrClosed) {
+			t.Error(err)
+		}
+	})
 }

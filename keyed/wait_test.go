@@ -2,10 +2,13 @@ package keyed
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -376,4 +379,153 @@ func lose(t *testing.T, g *Pools) {
 	if _, err := g.Admit(context.Background(), weir.Work{Tenant: "t"}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func TestDeadlines(t *testing.T) {
+	g, now := byHand(t, Config{Limit: 1})
+	*now = time.Second
+	at := func(d time.Duration) weir.Work { return weir.Work{Deadline: weir.VirtualEpoch.Add(d)} }
+	refused(t, g, at(time.Second), weir.ReasonDeadline)
+	refused(t, g, at(0), weir.ReasonDeadline)
+	take(t, g, at(2*time.Second))
+	var got error
+	if _, _, err := g.Arrive(at(1500*ms), func(_ weir.Permit, err error) { got = err }); err != weir.ErrWaiting {
+		t.Fatal(err)
+	}
+	*now = 1500 * ms
+	g.Step()
+	if r := weir.AsRejection(got); r == nil || r.Reason != weir.ReasonDeadline || !errors.Is(got, context.DeadlineExceeded) {
+		t.Errorf("%v", got)
+	}
+}
+
+// The room is shared by dynamic thresholds: who floods it gets half, and there is
+// a place for everybody else.
+func TestRoomIsShared(t *testing.T) {
+	g, _ := byHand(t, Config{Limit: 1, Queue: limit.Queue{Len: 12, Order: limit.FIFO}})
+	wait := func(key string) bool {
+		_, _, err := g.Arrive(tenant(key), func(weir.Permit, error) {})
+		return err == weir.ErrWaiting
+	}
+	fill := func(key string) (n int) {
+		take(t, g, tenant(key))
+		for wait(key) {
+			n++
+		}
+		return n
+	}
+	for i, want := range []int{6, 3, 2, 1, 0} {
+		if got := fill(string(rune('a' + i))); got != want {
+			t.Errorf("key %d has %d waiting, want %d", i, got, want)
+		}
+	}
+	if r := refused(t, g, tenant("a"), weir.ReasonLimit); r.RetryAfter == 0 {
+		t.Errorf("%v", r)
+	}
+	_, _, err := g.Arrive(tenant("a"), nil)
+	if r := weir.AsRejection(err); r == nil || r.Reason != weir.ReasonQueueFull || r.Value != 6 {
+		t.Errorf("%v", err)
+	}
+	take(t, g, tenant("z"))
+	_, _, err = g.Arrive(tenant("z"), nil)
+	if r := weir.AsRejection(err); r == nil || r.Reason != weir.ReasonQueueFull || r.Value != 12 {
+		t.Errorf("%v", err)
+	}
+	if n := g.Snapshot().Waiting; n != 12 {
+		t.Errorf("%d wait", n)
+	}
+}
+
+// While one key floods the gate, a hundred others are served at once, all of them.
+func TestFloodOfOneKey(t *testing.T) {
+	g, now := byHand(t, Config{Limit: 3})
+	gone := map[string]int{}
+	for i := range 3000 {
+		*now += ms
+		g.Step()
+		for range 10 {
+			g.Arrive(tenant("flood"), func(p weir.Permit, err error) {
+				if err != nil {
+					gone[weir.AsRejection(err).Reason.String()]++
+				}
+			})
+		}
+		p, err := g.TryAdmit(tenant(string(rune('A' + i%100))))
+		if err != nil {
+			t.Fatalf("at %v: %v", *now, err)
+		}
+		p.Done(weir.OK)
+	}
+	u := g.Usage(1)
+	if u.Top[0].Key != "flood" || u.Top[0].InFlight != 3 || u.Waiting > limit.DefaultQueueLen/2 {
+		t.Errorf("%+v, gone %v", u, gone)
+	}
+}
+
+// Waiters leave when their time is up, on the second, and when their context ends.
+func TestWaitersLeave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(t, Config{Limit: 1, Queue: limit.Queue{MaxWait: 3 * time.Second}})
+		defer g.Close()
+		p := take(t, g, tenant("a"))
+		start := time.Now()
+		cancelled, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		var wg sync.WaitGroup
+		leave := func(ctx context.Context, w weir.Work, want weir.Reason, after time.Duration) {
+			wg.Go(func() {
+				_, err := g.Admit(ctx, w)
+				if r := weir.AsRejection(err); r == nil || r.Reason != want || time.Since(start) != after {
+					t.Errorf("%v after %v, want %v after %v", err, time.Since(start), want, after)
+				}
+			})
+		}
+		leave(t.Context(), tenant("a"), weir.ReasonQueueTimeout, 3*time.Second)
+		leave(t.Context(), weir.Work{Tenant: "a", MaxWait: time.Second}, weir.ReasonQueueTimeout, time.Second)
+		leave(t.Context(), weir.Work{Tenant: "a", MaxWait: weir.NoWait}, weir.ReasonLimit, 0)
+		leave(t.Context(), weir.Work{Tenant: "a", Deadline: start.Add(1500 * ms)}, weir.ReasonDeadline, 1500*ms)
+		leave(cancelled, tenant("a"), weir.ReasonDeadline, 2*time.Second)
+		wg.Wait()
+		p.Done(weir.OK)
+		if s := g.Snapshot(); s.Waiting != 0 || s.InFlight != 0 || s.Rejected[weir.ReasonQueueTimeout] != 2 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// The highest priority goes first, then users take turns.
+func TestWhoGoesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(t, Config{Limit: 1})
+		defer g.Close()
+		p := take(t, g, tenant("a"))
+		var order []string
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		for _, w := range []weir.Work{
+			{Op: "background", Priority: weir.Background}, {Op: "x1", User: "x"}, {Op: "x2", User: "x"},
+			{Op: "y1", User: "y"}, {Op: "critical", Priority: 100},
+		} {
+			w.Tenant = "a"
+			wg.Go(func() {
+				p, err := g.Admit(t.Context(), w)
+				if err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				order = append(order, w.Op)
+				mu.Unlock()
+				p.Done(weir.OK)
+			})
+			synctest.Wait()
+		}
+		if n := g.Snapshot().WaitingByClass; len(n) != 3 || n[weir.Background] != 1 || n[weir.Normal] != 3 || n[weir.Critical] != 1 {
+			t.Errorf("waiting by class: %v", n)
+		}
+		p.Done(weir.OK)
+		wg.Wait()
+		if got := fmt.Sprint(order); got != "[critical x1 y1 x2 background]" {
+			t.Error(got)
+		}
+	})
 }
