@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/attempt"
 )
 
 // Which attempt a request is, as its senders say it. Package attempt has the rules.
@@ -21,7 +22,7 @@ func TestAttempts(t *testing.T) {
 		{"gRPC's own retries", http.Header{"Grpc-Previous-Rpc-Attempts": {"1"}}, 1},
 		{"the second of Envoy", http.Header{"X-Envoy-Attempt-Count": {"2"}}, 1},
 		{"the largest", http.Header{"X-Weir-Attempt": {"1"}, "X-Envoy-Attempt-Count": {"4"}}, 3},
-		{"2^63", http.Header{"X-Weir-Attempt": {"9223372036854775808"}}, MaxAttempt},
+		{"2^63", http.Header{"X-Weir-Attempt": {"9223372036854775808"}}, attempt.Max},
 	} {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Header = tt.header

@@ -102,9 +102,6 @@ func (p *Policy) MatchView(v *View) (rt *Route, w weir.Work) {
 	return rt, w
 }
 
-// MaxAttempt is the largest number of an attempt. A request that says more counts as this one.
-const MaxAttempt = attempt.Max
-
 // countAttempt sets the attempt of w to the largest number that the request brings.
 func countAttempt(w *weir.Work, h Header) {
 	for _, said := range attempt.Headers {

@@ -151,6 +151,17 @@ func TestTapPasses(t *testing.T) {
 	}
 }
 
+// Which calls are brief enough for a tap is a setting.
+func TestLongestTap(t *testing.T) {
+	guard := weirgrpc.New(newLimit(t, 4, 0), weirgrpc.WithLongestTap(brief-time.Second))
+	client := serve(t, &service{unary: answer}, tapping(guard, nil)...)
+	known(t, client)
+	known(t, client)
+	if s := guard.TapSnapshot(); s != (weirgrpc.TapSnapshot{Passed: 2}) {
+		t.Errorf("%+v, want two calls that passed", s)
+	}
+}
+
 func timeout(d time.Duration) func() (context.Context, context.CancelFunc) {
 	return func() (context.Context, context.CancelFunc) { return context.WithTimeout(context.Background(), d) }
 }
