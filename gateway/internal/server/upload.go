@@ -140,7 +140,8 @@ func (u *upload) timeIsUp() {
 	}
 }
 
-// becomeStream gives the slot up, unless there are too many streams. u.mu is held.
+// becomeStream gives the slot up, unless there are too many streams. u.mu is held, also while hooks
+// run: the end of the body has to see whether there is a slot.
 func (u *upload) becomeStream() { u.moved = u.request.ReleaseForStream() }
 
 // stopClock ends a wait for the client, and reports whether the body has just become complete
