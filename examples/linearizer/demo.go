@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/weir-go/weir/internal/loadgen"
@@ -56,23 +57,59 @@ func (o *options) wave(ctx context.Context, r *rig, capacity float64, begun time
 		return err
 	}
 	before := time.Since(begun)
-	seen := map[int]watched{} // by the seconds of this wave that have passed
+	var seen looks
 	if w, err := r.look(ctx); err == nil {
-		seen[0] = w
+		seen.all = append(seen.all, w)
 	}
+	late := time.Since(begun) - before // by the first look
 	r.watch(ctx, meter.Done(), func(w watched) {
-		passed := int(w.at.Round(time.Second) / time.Second)
-		seen[passed] = w
-		// A second is told when the last of its clients has an answer.
-		second := passed - int((demoPatience+time.Second)/time.Second) - 1
-		from, known := seen[second]
-		to, ended := seen[second+1]
-		if !known || !ended || second >= meter.Seconds() {
-			return
+		w.at += late
+		seen.all = append(seen.all, w)
+		for {
+			second, from, to, ok := seen.next()
+			if !ok || second >= meter.Seconds() {
+				return
+			}
+			t, at := meter.Second(second), before+to.at
+			fmt.Fprintf(o.out, "%5.0f %9d %9.0f %9d %9s %9.0f %9.0f\n", at.Seconds(), t.Offered, to.applied-from.applied, t.Refused, t.Admitted.Quantile(0.99).Round(time.Millisecond), to.lag, to.slots)
 		}
-		t, at := meter.Second(second), before+time.Duration(second+1)*time.Second
-		fmt.Fprintf(o.out, "%5.0f %9d %9.0f %9d %9s %9.0f %9.0f\n", at.Seconds(), t.Offered, to.applied-from.applied, t.Refused, t.Admitted.Quantile(0.99).Round(time.Millisecond), to.lag, to.slots)
 	})
 	<-meter.Done()
 	return nil
+}
+
+// looks are those at one wave, in order. On a busy machine one takes seconds.
+type looks struct {
+	all  []watched
+	told int // seconds that next has returned, or nobody saw
+}
+
+// next is the next second of the wave, as the system looked when it began and when it ended. A second comes when the last of its clients
+// has an answer.
+func (l *looks) next() (second int, from, to watched, ok bool) {
+	if len(l.all) == 0 {
+		return 0, from, to, false
+	}
+	first, last := l.all[0].at, l.all[len(l.all)-1].at
+	l.told = max(l.told, int((first+time.Second-1)/time.Second))
+	begin := time.Duration(l.told) * time.Second
+	end := begin + time.Second
+	if last < end+demoPatience+time.Second {
+		return 0, from, to, false
+	}
+	l.told++
+	return l.told - 1, l.at(begin), l.at(end), true
+}
+
+// at is how the system looked at a time from the first look to the last: between two of them, in proportion.
+func (l *looks) at(at time.Duration) watched {
+	i := slices.IndexFunc(l.all, func(w watched) bool { return w.at >= at })
+	to := l.all[i]
+	if to.at == at {
+		return to
+	}
+	from := l.all[i-1]
+	share := float64(at-from.at) / float64(to.at-from.at)
+	between := func(a, b float64) float64 { return a + share*(b-a) }
+	return watched{at: at, applied: between(from.applied, to.applied), lag: between(from.lag, to.lag), slots: between(from.slots, to.slots)}
 }

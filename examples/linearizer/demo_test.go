@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"math"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -55,6 +56,44 @@ func TestDemo(t *testing.T) {
 	interrupt := s.demo()
 	s.until("it prints a second", func() bool { return regexp.MustCompile(`(?m)^ +\d+ +\d+ +\d+ .*\d$`).MatchString(s.logged.String()) })
 	interrupt()
+}
+
+// Every second of a wave is told once, however long a look takes. Between two looks it is told in proportion.
+func TestLooksThatTakeLong(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		at   []float64 // seconds of the looks
+		want []int     // how many seconds have been told after each
+	}{
+		{"one a second", []float64{0, 1, 2, 3, 4, 5, 6, 7}, []int{0, 0, 0, 0, 0, 1, 2, 3}},
+		{"one in three", []float64{0, 2.7, 5.4, 8.1, 30}, []int{0, 0, 1, 4, 26}},
+		{"the first too late", []float64{2.5, 6, 9}, []int{0, 0, 2}},
+		{"one alone", []float64{20}, []int{0}},
+	} {
+		var l looks
+		var got, told []int
+		if second, _, _, ok := l.next(); ok {
+			t.Errorf("%s: second %d of nothing", tt.name, second)
+		}
+		for _, at := range tt.at {
+			at := time.Duration(at * float64(time.Second))
+			l.all = append(l.all, watched{at: at, applied: 100 * at.Seconds(), lag: 10 * at.Seconds(), slots: 5}) // 100 a second
+			for second, from, to, ok := l.next(); ok; second, from, to, ok = l.next() {
+				if len(told) > 0 && second != told[len(told)-1]+1 {
+					t.Errorf("%s: second %d after %v", tt.name, second, told)
+				}
+				told = append(told, second)
+				end := float64(second + 1)
+				if math.Abs(to.applied-from.applied-100) > 1e-6 || math.Abs(to.lag-10*end) > 1e-6 || to.slots != 5 || to.at.Seconds() != end {
+					t.Errorf("%s: second %d from %+v to %+v", tt.name, second, from, to)
+				}
+			}
+			got = append(got, len(told))
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %v seconds told, want %v", tt.name, got, tt.want)
+		}
+	}
 }
 
 // On a Kafka of somebody's, it uses that one and a store that stays.
