@@ -9,10 +9,10 @@ import (
 	"github.com/weir-go/weir/internal/poolgate"
 )
 
-// This file stands between database/sql and a driver. database/sql asks a connection for optional
-// interfaces, and does something else without them. So a wrapped connection shows those that its driver
-// shows, wherever that makes a difference. It always shows those where it can do itself exactly what
-// database/sql would do without:
+// This file stands between database/sql and a driver. database/sql asks a connection for optional interfaces,
+// and does something else without them. So a wrapped connection shows an optional interface if its driver does,
+// wherever that makes a difference. It always shows an interface where it can itself do exactly what
+// database/sql does without that interface:
 //
 //	ExecerContext, QueryerContext  as the driver: without, arguments are checked by the statement alone
 //	SessionResetter                as the driver: without, a rollback by context ends the connection
@@ -41,7 +41,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	return wrap(inner, c.guard), nil
 }
 
-// Close implements io.Closer, as database/sql asks for when a pool is closed.
+// Close implements io.Closer. database/sql calls it when a pool is closed.
 func (c *connector) Close() error {
 	if closer, ok := c.Connector.(interface{ Close() error }); ok {
 		return closer.Close()
@@ -54,17 +54,17 @@ func (c *connector) Close() error {
 //
 //	db := sql.OpenDB(weirsql.Connector(connector, gate))
 //
-// It only refuses: whoever asks has a connection already, so it must not wait. Use [New] wherever you can.
-// A statement, a transaction and a [database/sql.Conn] ask once each; a ping does not ask. The refusal is a
-// [*weir.Rejection].
+// The gate admits or refuses, and never lets work wait: the caller has a connection already. Use [New] wherever
+// you can. A statement, a transaction and a [database/sql.Conn] ask the gate once each; a ping does not ask.
+// The refusal is a [*weir.Rejection].
 //
 // [database/sql.Conn.Raw] sees the wrapper: see [DriverConn].
 func Connector(c driver.Connector, g weir.Gate, opts ...Option) driver.Connector {
 	return &connector{c, newGuard(g, opts)}
 }
 
-// DriverConn returns the connection of the driver itself, where [database/sql.Conn.Raw] hands out a wrapped one. For
-// instance pgx's CopyFrom needs it:
+// DriverConn returns the driver's own connection from the wrapped one that [database/sql.Conn.Raw] hands out.
+// For instance, pgx's CopyFrom needs it:
 //
 //	err := conn.Raw(func(c any) error {
 //		_, err := weirsql.DriverConn(c).(*stdlib.Conn).Conn().CopyFrom(ctx, table, columns, rows)
@@ -82,8 +82,8 @@ func DriverConn(conn any) any {
 // wrapped is each kind of connection of this package.
 type wrapped interface{ base() *dbConn }
 
-// dbConn is a connection of a driver, with the permit of whoever uses it. database/sql lets one goroutine at
-// a time call it.
+// dbConn is a connection of a driver, with the permit of its user. database/sql lets one goroutine at a time
+// call it.
 type dbConn struct {
 	inner driver.Conn
 	guard *guard
@@ -176,11 +176,11 @@ func wrap(inner driver.Conn, g *guard) driver.Conn {
 
 func (c *dbConn) base() *dbConn { return c }
 
-// enter returns whose use a call is. It is that of the transaction or the [database/sql.Conn] that has the
-// connection, or of the method of [DB] that has asked the gate. Anybody else comes from below the pool, so
-// it is asked here, and the connection has the permit until it is given back. mine says so.
+// enter returns the use to which a call belongs. A transaction or a [database/sql.Conn] that has the connection
+// has a use, and so does a method of [DB] that has asked the gate. Any other call comes from below the pool, so
+// enter asks the gate for it. Then mine is true, and the connection has the permit until it is given back.
 func (c *dbConn) enter(ctx context.Context, method, query string) (u *use, mine bool, err error) {
-	if c.invalid { // and a Conn goes on with it
+	if c.invalid { // a Conn may still use it
 		return nil, false, driver.ErrBadConn
 	}
 	if c.use != nil {
@@ -199,9 +199,9 @@ func (c *dbConn) enter(ctx context.Context, method, query string) (u *use, mine 
 	return u, true, nil
 }
 
-// answer notes what came of a statement. In a transaction the last failure counts: it may have gone on after
-// an earlier one, behind a savepoint. Above the pool the methods of [DB] take the sample: database/sql may try
-// again.
+// answer notes the result of a statement. In a transaction the last failure counts, because the transaction may
+// have gone back to a savepoint after an earlier one. Above the pool the methods of [DB] take the sample,
+// because database/sql may try again.
 func (c *dbConn) answer(ctx context.Context, u *use, err error) {
 	if err == driver.ErrSkip {
 		return
@@ -237,14 +237,14 @@ func (c *dbConn) free() {
 }
 
 // unlessReturned is deferred by calls to the driver. After a panic database/sql may lose the connection, and
-// would never give it back.
+// then never gives it back.
 func (c *dbConn) unlessReturned(returned *bool, mine bool) {
 	if mine && !*returned {
 		c.free()
 	}
 }
 
-// IsValid implements [driver.Validator]. database/sql calls it when it gets the connection back.
+// IsValid implements [driver.Validator]. database/sql calls it when the connection is given back.
 func (c *dbConn) IsValid() bool {
 	c.free()
 	if c.invalid {

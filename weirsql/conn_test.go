@@ -152,7 +152,8 @@ func (c converting) Prepare(query string) (driver.Stmt, error) {
 	return &convertStmt{oldStmt{c.core}}, nil
 }
 
-// database/sql asks the same of a driver, and answers the same, whether its connections are wrapped or not.
+// database/sql makes the same calls to a driver, and returns the same results, whether its connections are
+// wrapped or not.
 func TestTransparent(t *testing.T) {
 	for name, kind := range kinds {
 		t.Run(name, func(t *testing.T) {
@@ -178,7 +179,7 @@ func line(lines []string, i int) string {
 	return "nothing"
 }
 
-// play does all that one can do with a database, and returns what the driver was asked and what came of it.
+// play uses every part of a database, and returns the calls to the driver with their results.
 func play(t *testing.T, s *server, db *sql.DB) (log []string) {
 	ctx := t.Context()
 	step := func(name string, f func() error) {
@@ -312,8 +313,8 @@ func play(t *testing.T, s *server, db *sql.DB) (log []string) {
 	return log
 }
 
-// Whoever rolls back when the context has just ended is told what came of the rollback, and not that the connection
-// will be closed. A Conn does nothing more with it.
+// A rollback just after the context has ended returns the result of the rollback, and not that the connection
+// will be closed. A Conn makes no further calls on that connection.
 func TestRollbackAfterItsContext(t *testing.T) {
 	inBubble(t, kinds["all but valid"], 2, func(t *testing.T, db *DB, g *fakeGate, s *server) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -411,7 +412,7 @@ func TestConnectorCloses(t *testing.T) {
 	check(t, sql.OpenDB(Connector(&server{kind: modern}, nil)).Close())
 }
 
-// Raw sees the wrapper. Driver sees through it, and leaves others alone.
+// Raw returns the wrapper. DriverConn unwraps it, and returns other connections as they are.
 func TestDriver(t *testing.T) {
 	for name, kind := range kinds {
 		inBubble(t, kind, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {

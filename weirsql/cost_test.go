@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/weir/weirsql"
 )
 
-// idle is a database that does nothing, so that what is left is database/sql and what stands above.
+// idle is a database that does nothing, so that only database/sql and the layers above it are measured.
 type idle struct{}
 
 func (idle) Connect(context.Context) (driver.Conn, error) { return idle{}, nil }
@@ -106,7 +106,7 @@ func BenchmarkDB(b *testing.B) {
 	}
 }
 
-// A call allocates at most four times more than without the gate. A transaction wraps what it begins.
+// A call makes at most four allocations more than without the gate. A transaction wraps what it begins.
 func TestAllocations(t *testing.T) {
 	bare, guarded := subjects(t)
 	ctx, cancel := context.WithCancel(t.Context())

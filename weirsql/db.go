@@ -3,9 +3,9 @@
 //	db, err := weirsql.Open(connector, 64, limit.Config{Name: "db"})
 //
 // connector is the driver's: for instance that of pgx's stdlib.GetConnector, or of pq.NewConnector. A [DB] has
-// the methods of [database/sql.DB] and returns the standard types, so that generated code and mappers take
-// it for one. Whoever has to wait for a turn waits in the gate: in order, for a bounded time, with no
-// connection in hand. A refusal is a [*weir.Rejection].
+// the methods of [database/sql.DB] and returns the standard types, so generated code and mappers can use it
+// instead. Work that must wait waits in the gate: in order, for a bounded time, and without a connection. A
+// refusal is a [*weir.Rejection].
 //
 // # What a permit is held for
 //
@@ -14,36 +14,37 @@
 //	Begin                  until the transaction ends; its statements do not ask
 //	Conn                   until it is closed; what it does does not ask
 //
-// The permit goes back with the connection, however that comes about: a context that ends, a connection that
-// breaks. The sample is taken when the driver's call returns. So who reads rows slowly holds a slot, and
-// is no slow sample. A transaction is sampled at its end, and a Conn never. [Classify] says what counts as
-// what.
+// The permit goes back with the connection, also if a context ends or a connection breaks. The sample is taken
+// when the driver's call returns. So a caller that reads rows slowly holds a slot, and gives no slow sample. A
+// transaction is sampled at its end, and a Conn never. [Classify] says which outcome an error has.
 //
 // # Inside a transaction
 //
-// A query on the DB within a transaction takes a second permit and a second connection. So does one while rows are
-// open. With a few at once each waits for the other, and where the limit is 1, one waits for itself. Use the Tx. [DB.InTx] gives a context that carries the permit, for code that
-// cannot know: then only the connection is a second one.
+// A query on the DB within a transaction takes a second permit and a second connection. So does one while rows
+// are open. A few at once may wait for each other, and with a limit of 1 a transaction waits for itself. Use
+// the Tx. Code that does not know the Tx can use the context of [DB.InTx], which carries the permit. Then only
+// a second connection is needed.
 //
 // # Prepared statements
 //
-// A [database/sql.Stmt] asks for its connection by itself, below the gate. There it is tried, and refused at
-// once if no slot is free. [DB.Stmt] makes one that waits.
+// A [database/sql.Stmt] gets its connection by itself, below the gate. So it cannot wait, and is refused at
+// once if no slot is free. [DB.Stmt] makes a statement that waits.
 //
 // # The pool
 //
-// [database/sql.DB] wakes those who wait for a connection at random, and nothing bounds them. So nobody should
-// wait there. [Open] makes pool and gate together: the limit finds itself, up to the connections less some
-// places for exempt work. With [New] and a gate of your own, set MaxOpenConns above its limit, and
-// MaxIdleConns to the same. The default of 2 means a new connection for nearly each query under load. A DB
-// logs once if work had to wait in the pool. [PoolWait] is a signal for pools that others share.
+// Work that waits for a connection in a [database/sql.DB] is woken at random, and nothing bounds the queue. So
+// nobody should wait there. [Open] makes pool and gate together. The limit finds itself; its ceiling is the
+// number of connections less some places for exempt work. With [New] and a gate of your own, set MaxOpenConns
+// above its limit, and MaxIdleConns to the same. The default of 2 means a new connection for nearly each query
+// under load. A DB logs once if work had to wait in the pool. [PoolWait] is a signal for a pool that is also
+// used past the gate.
 //
 // # Contexts that end while the database works
 //
-// A driver may return at once and leave the server working. Under a storm of short deadlines the server
-// then has much more to do than the limit says. pgx's stdlib can cancel and wait for the server instead, by
-// weirpgx.CancelRequests(config). config is the one that stdlib.GetConnector gets. Without weirpgx it is the
-// following, which costs about 100 ms of a slot each:
+// A driver may return at once and leave the server working. With many short deadlines the server then works on
+// much more than the limit admits. pgx's stdlib can instead cancel the statement and wait for the server, after
+// weirpgx.CancelRequests(config). config is the argument of stdlib.GetConnector. Without weirpgx, set the
+// following; each cancel then holds a slot for about 100 ms longer:
 //
 //	config.BuildContextWatcherHandler = func(c *pgconn.PgConn) ctxwatch.Handler {
 //		return &pgconn.CancelRequestContextWatcherHandler{Conn: c, DeadlineDelay: 5 * time.Second}
@@ -52,13 +53,14 @@
 // pgx's stdlib still closes the connection of a transaction whose context has ended. Where deadlines are short and
 // transactions many, weirpgx keeps it.
 //
-// For drivers that cannot, such as those of MySQL, see [WithHold]. [WithBudget] tells a database before.
+// For drivers that cannot cancel so, such as those of MySQL, see [WithHold]. [WithBudget] tells the database in
+// advance how long a statement may take.
 //
 // # Generated code and mappers
 //
-// A [DB] has the methods that the code of sqlc asks for, and those of gorm's ConnPool with its transactions. Hand
-// it over as it is. Turn off what keeps a [database/sql.Stmt] there: emit_prepared_queries of sqlc,
-// PrepareStmt of gorm. gorm's method DB fails, because no [database/sql.DB] stands above the gate.
+// A [DB] has the methods that sqlc's code needs, and those of gorm's ConnPool with its transactions. Pass it as
+// it is. Turn off the settings that keep a [database/sql.Stmt]: emit_prepared_queries of sqlc, PrepareStmt of
+// gorm. gorm's method DB fails, because no [database/sql.DB] stands above the gate.
 //
 // # Connections
 //
@@ -80,24 +82,24 @@ import (
 // DB is a pool of connections with a gate above it. Make one with [Open] or [New]. It is safe for concurrent
 // use.
 //
-// The Work of a call has the method as its Op, and says whether it is a write. All of exec, conn and begin is,
-// but for transactions with ReadOnly. Of a query [IsWrite] says it. A ping is exempt. [WithWork] can change
-// all of it.
+// The Work of a call has the method as its Op, and says whether the call is a write. An exec, a conn and a
+// begin are writes, except a transaction with ReadOnly. For a query, [IsWrite] decides. A ping is exempt.
+// [WithWork] can change all of this.
 //
-// One gate for reads and writes is the rule. Two that find their limits by themselves take from each other:
-// part them only with control.ProbePair, or fixed limits.
+// Use one gate for reads and writes. Two gates that find their limits by themselves take slots from each other.
+// Two need control.ProbePair or fixed limits.
 type DB struct {
 	pool  *sql.DB
 	guard *guard
 
-	// To find out whether work waits in the pool.
+	// These show whether work waits in the pool.
 	calls  atomic.Uint64
 	logged atomic.Bool
 	waits  waits
 
-	// Of Open.
+	// Set by Open.
 	mu      sync.Mutex
-	limiter *limit.Limiter // nil: the gate is the user's
+	limiter *limit.Limiter // nil if the user made the gate
 	config  limit.Config
 }
 
@@ -108,8 +110,8 @@ func New(c driver.Connector, g weir.Gate, opts ...Option) *DB {
 	return &DB{pool: sql.OpenDB(&connector{c, guard}), guard: guard}
 }
 
-// Pool returns the pool, for code that wants a [database/sql.DB]. It asks the gate too, but only when it has a
-// connection already. So it is refused and never waits.
+// Pool returns the pool, for code that wants a [database/sql.DB]. Work on it asks the gate too, but only when
+// it has a connection already. So it is admitted or refused, and never waits.
 func (db *DB) Pool() *sql.DB { return db.pool }
 
 // Gate returns the gate. After [Open] it is a *limit.Limiter.
@@ -175,8 +177,8 @@ func (db *DB) QueryRow(query string, args ...any) *sql.Row {
 	return db.QueryRowContext(context.Background(), query, args...)
 }
 
-// refused is a context that has ended with a refusal. database/sql looks at the context before it looks for
-// a connection. It is the only way to a [database/sql.Row] with an error.
+// refused is a context that has ended with a refusal. database/sql checks the context before it looks for a
+// connection. No other way makes a [database/sql.Row] with an error.
 type refused struct {
 	context.Context
 	err error
@@ -220,8 +222,8 @@ func (db *DB) Begin() (*sql.Tx, error) { return db.BeginTx(context.Background(),
 // InTx calls fn in a transaction. It commits if fn returns nil. Otherwise, and if fn panics, it rolls back. It
 // returns the error of fn or of the commit, or a [*weir.Rejection] if the transaction did not begin.
 //
-// The context of fn carries the permit. So a call through the same gate takes no second one, such as a
-// query on the DB. It does take a second connection, so prefer tx.
+// The context of fn carries the permit. So a call through the same gate, such as a query on the DB, takes no
+// second permit. It does take a second connection, so prefer tx.
 func (db *DB) InTx(ctx context.Context, opts *sql.TxOptions, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	u, err := db.admit(ctx, call{method: methodBegin, opts: opts})
 	if err != nil {
@@ -269,8 +271,8 @@ func (db *DB) Conn(ctx context.Context) (*sql.Conn, error) {
 	return conn, nil
 }
 
-// PrepareContext is that of [database/sql.DB], through the gate. What it returns is refused rather than made to
-// wait: see [DB.Stmt].
+// PrepareContext is that of [database/sql.DB], through the gate. The statement that it returns never waits, and
+// may be refused: see [DB.Stmt].
 func (db *DB) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
 	u, err := db.admit(ctx, call{method: methodPrepare, query: query})
 	if err != nil {
@@ -305,7 +307,7 @@ func (db *DB) PingContext(ctx context.Context) error {
 // Ping is PingContext without a context.
 func (db *DB) Ping() error { return db.PingContext(context.Background()) }
 
-// Close closes the gate if [Open] has made it, so that whoever waits is refused, and then the pool. A
+// Close closes the gate if [Open] has made it, and then the pool. Work that waits in the gate is refused. A
 // connection in use is closed when it is given back.
 func (db *DB) Close() error {
 	if db.limiter != nil {
@@ -317,7 +319,7 @@ func (db *DB) Close() error {
 // Driver returns the driver of the connector.
 func (db *DB) Driver() driver.Driver { return db.pool.Driver() }
 
-// Stats returns those of the pool. Nobody should wait in it.
+// Stats returns the statistics of the pool. Nobody should wait in the pool.
 func (db *DB) Stats() sql.DBStats { return db.pool.Stats() }
 
 // SetMaxIdleConns is that of [database/sql.DB].

@@ -48,7 +48,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// Every way in which a use may end gives its permit back once, and samples what it should.
+// However a use ends, its permit is given back once, and its sample is right.
 func TestEnds(t *testing.T) {
 	tests := []struct {
 		name string
@@ -429,7 +429,7 @@ func TestEnds(t *testing.T) {
 				return dies(ctx, c)
 			})
 			go func() { rows.Next(); close(closed) }()
-			<-closing // database/sql holds a lock meanwhile, which a bubble does not wait for
+			<-closing // database/sql holds a lock meanwhile, and a bubble does not wait for locks
 			if g.held() != 0 {
 				t.Error("the permit is held while the driver closes what has broken")
 			}
@@ -589,7 +589,7 @@ func TestPanicInClassify(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g, s := newFakeGate(1), &server{kind: modern}
 				fails := errors.New("the statement is wrong")
-				fault := map[string]string{"begin": "begintx", "prepare": "preparectx"} // of what succeeds there nothing is said
+				fault := map[string]string{"begin": "begintx", "prepare": "preparectx"} // where they succeed, the classifier is not called
 				if op, _, _ := strings.Cut(what, " "); fault[op] != "" {
 					s.on(fault[op], func(context.Context, *core) error { return fails })
 				}
@@ -637,7 +637,7 @@ func TestEndsOnAllKinds(t *testing.T) {
 				defer cancel()
 				_, err := db.ExecContext(ctx, "x", 1)
 				check(t, err)
-				_, err = db.Pool().ExecContext(ctx, "x", 1) // a driver may leave it to a statement
+				_, err = db.Pool().ExecContext(ctx, "x", 1) // a driver may need a statement for it
 				check(t, err)
 				rows, err := db.QueryContext(ctx, "SELECT 1")
 				check(t, err)
@@ -674,7 +674,7 @@ func TestEndsOnAllKinds(t *testing.T) {
 	}
 }
 
-// Whoever waits has no connection, and who comes from below the pool does not wait.
+// Work that waits has no connection, and work from below the pool does not wait.
 func TestWhoWaits(t *testing.T) {
 	inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
 		bare, err := db.Prepare("SELECT 1")
@@ -718,7 +718,7 @@ func TestWhoWaits(t *testing.T) {
 	})
 }
 
-// A refusal comes back from every method, is made once, and reaches no connection.
+// Every method returns a refusal. The gate is asked once, and no connection is used.
 func TestRefusals(t *testing.T) {
 	rejection := &weir.Rejection{Gate: "db", Reason: weir.ReasonQueueFull, Retryable: true, Cause: driver.ErrBadConn}
 	inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
@@ -771,7 +771,7 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// What a gate is told of a call.
+// The gate gets the right Work for each call.
 func TestWork(t *testing.T) {
 	name := WithWork(func(_ context.Context, query string, w *weir.Work) { w.Tenant = query })
 	inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {

@@ -37,7 +37,7 @@ func Example() {
 	// Output: <nil> 0
 }
 
-// A transaction takes one slot, and so does all that is called with its context.
+// A transaction takes one slot, and calls with its context take no more.
 func ExampleDB_InTx() {
 	db := weirsql.New(connector, weir.Must(limit.New(limit.Config{Name: "db", Limit: 1})))
 	defer db.Close()
@@ -76,7 +76,7 @@ func ExampleConnector() {
 	// <nil>
 }
 
-// Wherever a permit is held by hand, Classify says what became of the work.
+// For a permit that is held by hand, Classify gives the outcome of the work.
 func ExampleClassify() {
 	ctx, cancel := context.WithCancel(context.Background())
 	fmt.Println(weirsql.Classify(ctx, nil))

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/weir/internal/poolgate"
 )
 
-// guard is a gate and how to ask it. It never changes once built.
+// guard is a gate, and the settings for asking it. It never changes once built.
 type guard struct {
 	gate     weir.Gate
 	work     func(context.Context, string, *weir.Work)
@@ -19,7 +19,7 @@ type guard struct {
 	logger   *slog.Logger
 	budget   poolgate.Budget // of each statement
 	holds    *holds          // nil: nothing is held when a context ends
-	leaks    bool            // uses that are dropped are to be found
+	leaks    bool            // find uses that are dropped
 }
 
 // Option adjusts [New], [Open] and [Connector].
@@ -33,9 +33,9 @@ func newGuard(g weir.Gate, opts []Option) *guard {
 	return guard
 }
 
-// WithWork fills in who asks for what: tenant, user, priority, cost. Op is already query, exec, prepare, begin, conn
-// or ping, and Write is set: see [DB]. A ping is Exempt. fn can change all of it. query is the
-// text; it is empty for a transaction, a conn and a ping.
+// WithWork lets fn describe the work: tenant, user, priority, cost. Op is already query, exec, prepare, begin,
+// conn or ping, and Write is set: see [DB]. A ping is Exempt. fn can change all of it. query is the text; it is
+// empty for a transaction, a conn and a ping.
 func WithWork(fn func(ctx context.Context, query string, w *weir.Work)) Option {
 	return func(g *guard) { g.work = fn }
 }
@@ -49,8 +49,7 @@ func WithClassify(fn func(ctx context.Context, err error) weir.Outcome) Option {
 	}
 }
 
-// WithLogger sets where the one line goes that is written when work waits in the pool. Default
-// [slog.Default].
+// WithLogger sets the logger for the one line that says that work waits in the pool. Default [slog.Default].
 func WithLogger(l *slog.Logger) Option {
 	return func(g *guard) { g.logger = l }
 }
@@ -58,18 +57,19 @@ func WithLogger(l *slog.Logger) Option {
 // WithBudget gives each statement a share of the time that is left until its context's deadline: from 0 to
 // 1, at most what is left. Default 0: no budgets. A statement without a deadline has no budget.
 //
-// Outside of transactions it is a deadline of the context, and includes reading the rows. In a transaction
-// the database is told before each statement, with the text that tell returns, such as
-// [LocalTimeout]. That is one more round trip. An empty text leaves what was told before. tell is called with 0 for a
-// statement without a deadline after one with a deadline. With a nil tell, statements in transactions have no budget.
+// Outside of transactions a budget is a deadline of the context, and includes reading the rows. In a
+// transaction the DB tells the database before each statement, with the text that tell returns, such as that of
+// [LocalTimeout]. That is one more round trip. With an empty text the last time-out stays. tell is called with
+// 0 for a statement without a deadline after one with a deadline. With a nil tell, statements in transactions
+// have no budget.
 func WithBudget(share float64, tell func(d time.Duration) string) Option {
 	return func(g *guard) { g.budget = poolgate.NewBudget(share, tell) }
 }
 
-// WithHold keeps the permit of a call whose context has ended before its answer. It is for drivers that
-// return then although the server works on, as those of MySQL do. The permit is held for the mean time of calls, or for
-// as long again as this one took if that is more. It is never held for more than longest. Of a transaction and a
-// [database/sql.Conn] the context of the last statement counts, too.
+// WithHold keeps the permit of a call whose context has ended before its answer. It is for drivers, such as
+// those of MySQL, that return when the context ends although the server works on. The permit is held for the
+// mean time of calls, or for the time that this call took if that is longer. It is never held for more than
+// longest. For a transaction and a [database/sql.Conn], the context of the last statement counts too.
 func WithHold(longest time.Duration) Option {
 	return func(g *guard) {
 		if longest > 0 {
@@ -78,11 +78,11 @@ func WithHold(longest time.Duration) Option {
 	}
 }
 
-// WithFindLeaks gives back the permits of rows and connections that are dropped without being closed, once
-// the garbage collector has found them. A gate that looks for leaks reports the call site, for instance one
-// with limit.Config.FindLeaks. The connection itself stays lost to the pool. A debug option: it costs a cleanup
-// for each query. What database/sql keeps is not found: transactions, rows of a [Stmt], and rows under a
-// context that can still end.
+// WithFindLeaks gives back the permits of rows and connections that are dropped without being closed, once the
+// garbage collector has found them. A gate that looks for leaks reports the call site; a limiter does so with
+// limit.Config.FindLeaks. The connection itself stays lost to the pool. This is a debug option, because each
+// query costs a cleanup. It does not find what database/sql keeps: transactions, rows of a [Stmt], and rows
+// under a context that can still end.
 func WithFindLeaks() Option {
 	return func(g *guard) { g.leaks = true }
 }
@@ -117,8 +117,8 @@ func (g *guard) described(ctx context.Context, c call, w weir.Work) weir.Work {
 	return w
 }
 
-// notBadConn returns the error of a gate so that it does not match [driver.ErrBadConn], whatever it wraps.
-// database/sql would try again, three times in all.
+// notBadConn wraps the error of a gate so that it never matches [driver.ErrBadConn]. Otherwise database/sql
+// would try three times in all.
 func notBadConn(err error) error {
 	if errors.Is(err, driver.ErrBadConn) {
 		return refusal{err}

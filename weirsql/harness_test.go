@@ -165,7 +165,7 @@ func (s *server) calls() []string {
 	return log
 }
 
-// core is what all kinds of connections are: a driver from before contexts.
+// core is the base of all kinds of connections: a driver from before contexts.
 type core struct {
 	srv  *server
 	id   int
@@ -281,7 +281,7 @@ func (h hasCheck) CheckNamedValue(v *driver.NamedValue) error {
 	return driver.ErrSkip
 }
 
-// hasSkip leaves all to prepared statements, as drivers do for some queries.
+// hasSkip makes database/sql prepare each statement, as drivers do for some queries.
 func (h hasSkip) ExecContext(ctx context.Context, query string, _ []driver.NamedValue) (driver.Result, error) {
 	_ = h.c.do(ctx, "skip", query)
 	return nil, driver.ErrSkip
@@ -379,7 +379,7 @@ func modern(c *core) driver.Conn {
 // ancient is one from before all of it.
 func ancient(c *core) driver.Conn { return c }
 
-// skipping is one that prepares whatever it is asked.
+// skipping is a connection that prepares every statement.
 func skipping(c *core) driver.Conn {
 	return struct {
 		*core
@@ -389,8 +389,8 @@ func skipping(c *core) driver.Conn {
 	}{c, hasSkip{c}, hasPrepare{c}, hasBegin{c}}
 }
 
-// inBubble runs a test of a DB on a fake driver, and checks that no permit is left, none was given back twice
-// and no connection is open.
+// inBubble runs a test of a DB on a fake driver. Then it checks that no permit is held, none was given back
+// twice, and no connection is open.
 func inBubble(t *testing.T, kind func(*core) driver.Conn, slots int, fn func(t *testing.T, db *DB, g *fakeGate, s *server), opts ...Option) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -8,9 +8,9 @@ import (
 	"testing/synctest"
 )
 
-// FuzzPermits lets programs of random calls, faults and contexts that end run on a DB, and keeps a naive
-// model: a permit is held by each set of rows, each transaction and each conn that is open, and by
-// nothing else. No permit leaks, and none is given back twice.
+// FuzzPermits runs random programs on a DB, with faults and contexts that end, and compares them with a naive
+// model. In the model each open set of rows, transaction and conn holds one permit, and nothing else holds any.
+// No permit leaks, and none is given back twice.
 func FuzzPermits(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9})
 	f.Add([]byte{2, 20, 2, 14, 3, 17, 11, 13, 15, 16})
@@ -81,7 +81,7 @@ func (m *model) renew() { m.ctx, m.cancel = context.WithCancel(m.t.Context()) }
 
 func (m *model) held() int { return len(m.rows) + len(m.txs) + len(m.conns) }
 
-// step does one thing. What comes of it does not matter, only what is held afterwards.
+// step does one thing. Its result does not matter, only the permits that are held afterwards.
 func (m *model) step(op int) {
 	pick := op / 32
 	switch op % 25 {

@@ -32,15 +32,15 @@ import (
 // So nil can be Overload: an answer that comes after its deadline is of no use to its caller. A transaction that has been
 // committed is OK, however late.
 //
-// An error has an SQLSTATE if it, or one that it wraps, has a method SQLState() string, as those of pgx
-// and lib/pq have.
+// An error has an SQLSTATE if the error, or one that it wraps, has a method SQLState() string. Errors of pgx
+// and lib/pq have it.
 //
-// Transactions that hinder each other are Failed, not Overload. The default limiter counts good answers, so
-// it finds the size at which transactions still commit. As Overload, one row that all want would cut a
-// limit of AIMD to its floor.
+// Transactions that hinder each other are Failed, not Overload. The default limiter counts good answers, so it
+// finds the limit at which transactions still commit. If they counted as Overload, one contended row would cut
+// a limit of AIMD to its minimum.
 //
-// A plain "no" is a caller's mistake or an answer, such as a key that exists already. The database did
-// its work, and the time it took is a fair sample.
+// A plain "no" is a mistake of the caller, or an answer such as that a key exists already. The database did its
+// work, and the time that it took is a fair sample.
 func Classify(ctx context.Context, err error) weir.Outcome {
 	if o, ok := classifyCommon(ctx, err); ok {
 		return o
@@ -70,8 +70,8 @@ func classifyCommon(ctx context.Context, err error) (weir.Outcome, bool) {
 	return weir.NoSample, false
 }
 
-// state reports how ctx has ended, if it has. The timer that ends it at its deadline can be late itself, on a busy machine.
-// A caller that cancels after its answer was in time.
+// state reports how ctx has ended, if it has. On a busy machine the timer of a deadline can fire late, so state
+// compares the deadline with the clock. If a caller cancels after its answer, the answer was in time.
 func state(ctx context.Context) (late, cancelled bool) {
 	if err := ctx.Err(); err != nil {
 		return err != context.Canceled, err == context.Canceled
@@ -80,8 +80,8 @@ func state(ctx context.Context) (late, cancelled bool) {
 	return ok && !time.Now().Before(by), false
 }
 
-// classifyOther decides about errors that no database has numbered. A connection that broke is no sign of
-// too much, whatever else the error wraps.
+// classifyOther decides about errors that have no number of a database. A broken connection is no sign of
+// overload, whatever else the error wraps.
 func classifyOther(err error) weir.Outcome {
 	if errors.Is(err, driver.ErrBadConn) {
 		return weir.Failed

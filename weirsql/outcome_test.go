@@ -19,7 +19,7 @@ type stateError string
 func (e stateError) Error() string    { return "SQLSTATE " + string(e) }
 func (e stateError) SQLState() string { return string(e) }
 
-// numberError is one of MySQL: its number is a field.
+// numberError is an error of MySQL: its number is a field.
 type numberError struct{ number uint16 }
 
 func (e *numberError) Error() string { return fmt.Sprint("Error ", e.number) }

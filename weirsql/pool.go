@@ -13,23 +13,24 @@ import (
 	"github.com/weir-go/weir/signal"
 )
 
-// DefaultExempt is how many connections [Open] sets aside for exempt work, such as pings, if the pool is large
-// enough. They are no more than a quarter of it.
+// DefaultExempt is how many connections [Open] sets aside for exempt work, such as pings. In a small pool it
+// sets aside a quarter.
 const DefaultExempt = poolgate.DefaultExempt
 
 // Open returns a DB whose pool and gate are made for each other, or an error that names every setting out of
 // range. Close it when it is no longer needed.
 //
-// maxConns is the most connections that this process may open, at least 1. Take what the database allows,
-// less what it keeps for its operators, and divide by the processes, those of a rolling update included.
+// maxConns is the most connections that this process may open, at least 1. Take the connections that the
+// database allows, less those for its operators. Divide by the number of processes, those of a rolling update
+// included.
 //
-// gate may have no more than a name: the limit then finds itself, from 1 up. gate.Exempt connections are for exempt work.
-// 0 means [DefaultExempt], or a quarter of the pool if that is less. With a negative value there are none. The
-// rest is the most that the limit may be. A gate.Limit above it is an error. A gate.Controller has bounds of
+// gate needs a name only: the limit then finds itself, from 1 up. gate.Exempt is how many connections are for
+// exempt work. 0 means [DefaultExempt], or a quarter of the pool if that is less. A negative value means none.
+// The limit may be at most the rest. A gate.Limit above the rest is an error. A gate.Controller has bounds of
 // its own: set its Max to fit.
 //
 // MaxIdleConns is MaxOpenConns: a connection that is closed after each use costs more than most statements.
-// Idle connections go by SetConnMaxIdleTime.
+// SetConnMaxIdleTime closes idle connections.
 func Open(c driver.Connector, maxConns int, gate limit.Config, opts ...Option) (*DB, error) {
 	fitting, err := poolgate.Fit("weirsql", gate, int64(maxConns))
 	if err != nil {
@@ -48,9 +49,10 @@ func Open(c driver.Connector, maxConns int, gate limit.Config, opts ...Option) (
 	return db, nil
 }
 
-// SetMaxOpenConns is that of [database/sql.DB]. After [Open] it sets MaxIdleConns too, and moves the bound of the
-// limit. What has been learned is kept. n is then at least 1. A Limit or an Exempt of your own that does
-// not fit is lowered for as long. Nothing in use is closed before it is given back.
+// SetMaxOpenConns is that of [database/sql.DB]. After [Open] it also sets MaxIdleConns, and moves the ceiling
+// of the limit. The controller keeps what it has learned. n is then at least 1. If your Limit or Exempt does
+// not fit, a lower value holds until n is large enough. A connection in use is closed only when it is given
+// back.
 func (db *DB) SetMaxOpenConns(n int) {
 	if db.limiter == nil {
 		db.pool.SetMaxOpenConns(n)
@@ -66,7 +68,7 @@ func (db *DB) SetMaxOpenConns(n int) {
 	if err == nil {
 		err = db.limiter.Reconfigure(gate)
 	}
-	if err == nil { // or the gate is closed
+	if err == nil { // an error means that the gate is closed
 		db.setPool(n)
 	}
 }
@@ -77,10 +79,10 @@ func (db *DB) setPool(n int) {
 }
 
 const (
-	// lookEvery is how many calls pass between two looks at the pool.
+	// lookEvery is the number of calls between two looks at the pool.
 	lookEvery = 64
-	// worthALine is the mean wait in the pool from which it is worth a line. A permit is back a moment
-	// before its connection is, so waits of microseconds are normal.
+	// worthALine is the shortest mean wait in the pool that is logged. A permit is back a moment before its
+	// connection, so waits of microseconds are normal.
 	worthALine = time.Millisecond
 )
 
@@ -98,12 +100,12 @@ func (db *DB) look() {
 	if l == nil {
 		l = slog.Default()
 	}
-	l.Warn("weirsql: work waits for a connection in the pool, at random and without a bound; "+
+	l.Warn("weirsql: work waits for a connection in the pool, where nothing orders or bounds the wait; "+
 		"raise MaxOpenConns above the gate's limit, or lower the limit",
 		"max_open_conns", s.MaxOpenConnections, "in_use", s.InUse, "waits", s.WaitCount, "mean_wait", mean)
 }
 
-// waits are the waits of a pool that have been seen.
+// waits counts the waits of a pool at the last look.
 type waits struct {
 	mu       sync.Mutex
 	count    int64
@@ -115,29 +117,30 @@ func (w *waits) since(s sql.DBStats) (mean time.Duration, known bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	count, duration := s.WaitCount-w.count, s.WaitDuration-w.duration
-	if count < 0 || duration < 0 { // another pool, or counters that began again
+	if count < 0 || duration < 0 { // another pool, or its counters started again from 0
 		w.count, w.duration = s.WaitCount, s.WaitDuration
 		return 0, false
 	}
-	if duration == 0 { // nobody waited, or nobody has stopped yet
+	if duration == 0 { // nobody waited, or all still wait
 		return 0, false
 	}
 	w.count, w.duration = s.WaitCount, s.WaitDuration
 	return duration / time.Duration(max(1, count)), true
 }
 
-// DefaultPoolWait is the wait in a pool that counts as a pressure of 1 where nothing else is said.
+// DefaultPoolWait is the default wait in a pool that counts as a pressure of 1.
 const DefaultPoolWait = 10 * time.Millisecond
 
-// PoolWait returns a signal of how long work waits for a connection in a pool. It is the mean since the last
-// reading, over the most that is wanted, where 0 means [DefaultPoolWait]. It has no value while nobody waits. It
-// is for pools that others share. db is a [DB], a [database/sql.DB], or whatever has such counters.
+// PoolWait returns a signal of how long work waits for a connection in a pool. The signal is the mean since the
+// last reading, divided by most. A most of 0 means [DefaultPoolWait]. It has no value while nobody waits. It is
+// for a pool that is also used past the gate. db is a [DB], a [database/sql.DB], or another type with such
+// counters.
 func PoolWait(db interface{ Stats() sql.DBStats }, most time.Duration) signal.Signal {
 	if most <= 0 {
 		most = DefaultPoolWait
 	}
 	w := new(waits)
-	w.since(db.Stats()) // what was before does not count
+	w.since(db.Stats()) // earlier waits do not count
 	return signal.Func("pool_wait", func(context.Context) (float64, error) {
 		mean, known := w.since(db.Stats())
 		if !known {

@@ -94,7 +94,8 @@ func TestOpenFaults(t *testing.T) {
 	}
 }
 
-// A pool that is made smaller than what is in use closes what comes back. The limit moves with it.
+// If a pool becomes smaller than the connections in use, it closes those that come back. The limit moves with
+// it.
 func TestResize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{kind: modern}
@@ -163,7 +164,7 @@ func TestResize(t *testing.T) {
 	}
 }
 
-// Who waits when a DB is closed is refused.
+// Work that waits when a DB is closed is refused.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db, err := Open(&server{kind: modern}, 2, limit.Config{Limit: 1})
@@ -181,7 +182,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// Pings come through when all else has to wait, up to their places.
+// Pings are admitted while all other work waits, as long as exempt places are free.
 func TestPingsWhileFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{kind: modern}
@@ -213,8 +214,8 @@ func TestPingsWhileFull(t *testing.T) {
 	})
 }
 
-// One line says that work waits in the pool, and only if the wait is more than the moment in which a
-// permit is back before its connection.
+// One line says that work waits in the pool. A wait as short as the moment between a permit and its connection
+// writes no line.
 func TestPoolWaitIsLogged(t *testing.T) {
 	for name, tt := range map[string]struct {
 		wait time.Duration
@@ -318,7 +319,7 @@ func TestPoolWait(t *testing.T) {
 	}
 }
 
-// The priority and the exemption of a scope reach every way to the database, above the pool and below it.
+// The priority and the exemption of a scope hold for every call, above the pool and below it.
 func TestScope(t *testing.T) {
 	var got weir.Work
 	gate := weir.Must(limit.New(limit.Config{Limit: 4, Exempt: 4, Hooks: weir.Hooks{
@@ -359,7 +360,7 @@ func TestScope(t *testing.T) {
 	}
 }
 
-// Rows that nobody closes are found, named by who asked for them, and their permit is free again.
+// Rows that nobody closes are found and reported with their call site, and their permit is free again.
 func TestLeaks(t *testing.T) {
 	for name, drop := range map[string]func(t *testing.T, db *DB){
 		"rows": func(t *testing.T, db *DB) { _, err := db.Query("SELECT 1"); check(t, err) },

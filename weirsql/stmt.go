@@ -9,8 +9,8 @@ import (
 // Stmt is a prepared statement that waits for its turn before it asks for a connection. Make one with
 // [DB.Stmt]. It is safe for concurrent use.
 //
-// A bare [database/sql.Stmt] knows nothing of the gate. It is asked when it has a connection already. So
-// there it is refused and never waits. In a transaction, use the one inside:
+// A bare [database/sql.Stmt] knows nothing of the gate. It asks the gate only when it has a connection already.
+// So it is admitted or refused, and never waits. In a transaction, use the inner statement:
 //
 //	tx.StmtContext(ctx, s.Stmt)
 type Stmt struct {
@@ -87,7 +87,7 @@ type stmt struct {
 	query string
 }
 
-// stmtConverter is one whose driver converts its arguments column by column.
+// stmtConverter is a statement whose driver converts arguments column by column.
 type stmtConverter struct {
 	*stmt
 	columnConverter
@@ -129,7 +129,8 @@ func named(args []driver.Value) []driver.NamedValue {
 	return values
 }
 
-// CheckNamedValue implements [driver.NamedValueChecker]. The connection is asked if the statement is none.
+// CheckNamedValue implements [driver.NamedValueChecker]. If the statement of the driver has no checker, the
+// connection checks.
 func (s *stmt) CheckNamedValue(v *driver.NamedValue) error {
 	if n, ok := s.inner.(driver.NamedValueChecker); ok {
 		return n.CheckNamedValue(v)

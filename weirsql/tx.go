@@ -16,8 +16,8 @@ import (
 type tx struct {
 	driver.Tx
 	c    *dbConn
-	ctx  context.Context // that of its beginning
-	told bool            // the database has had a time-out from us; going back to a savepoint brings it back
+	ctx  context.Context // of BeginTx
+	told bool            // the database has a time-out from us; a rollback to a savepoint may restore it
 }
 
 // Begin implements [driver.Conn].
@@ -52,9 +52,9 @@ func begin(ctx context.Context, inner driver.Conn, opts driver.TxOptions) (drive
 	}
 	switch {
 	case opts.Isolation != 0:
-		return nil, errors.New("weirsql: the driver knows no level of isolation but its default; leave it out")
+		return nil, errors.New("weirsql: the driver supports only its default isolation level; leave the level out")
 	case opts.ReadOnly:
-		return nil, errors.New("weirsql: the driver knows no transactions that only read; leave it out")
+		return nil, errors.New("weirsql: the driver does not support read-only transactions; leave ReadOnly out")
 	}
 	//lint:ignore SA1019 drivers from before contexts have nothing else
 	t, err := inner.Begin()
@@ -65,8 +65,8 @@ func begin(ctx context.Context, inner driver.Conn, opts driver.TxOptions) (drive
 	return t, err
 }
 
-// freeUnless is deferred by what ends a transaction: after a panic of the driver database/sql never gives
-// the connection back.
+// freeUnless is deferred by the methods that end a transaction. After a panic of the driver, database/sql never
+// gives the connection back.
 func (t *tx) freeUnless(ended *bool) {
 	if !*ended {
 		t.c.free()
@@ -84,9 +84,10 @@ func (t *tx) Commit() error {
 }
 
 // Rollback implements [driver.Tx]. database/sql calls it by itself when the context has ended. It then keeps
-// the connection if that can be reset and checked. A wrapped one can always be checked. So where the driver's
-// cannot, it is called invalid, and closed as it would have been. An error would do that too. But then database/sql
-// keeps the statements of the transaction, and with them for ever those that they were made from.
+// the connection if the connection can be reset and checked. A wrapped connection can always be checked. If the
+// driver's own connection cannot be checked, Rollback marks it invalid, so that database/sql closes it as it
+// does without weir. An error would close it, too. But then database/sql would keep the statements of the
+// transaction for ever, and with them the statements from which they were made.
 func (t *tx) Rollback() error {
 	ended := false
 	defer t.freeUnless(&ended)
@@ -99,8 +100,8 @@ func (t *tx) Rollback() error {
 	return err
 }
 
-// over tells the gate what came of the transaction. If it has not committed, that is what its last failed
-// statement came to, or why its context ended.
+// over tells the gate the outcome of the transaction. If it has not committed, that is the outcome of its last
+// failed statement, or the reason why its context ended.
 func (t *tx) over(committed bool, err error) {
 	u := t.c.use
 	t.c.tx = nil
@@ -109,7 +110,7 @@ func (t *tx) over(committed bool, err error) {
 	}
 	u.left = u.left && err != nil
 	if u.method != methodBegin {
-		return // of a Conn, which has the permit for longer
+		return // a Conn has the permit, for longer
 	}
 	u.answered = err == nil
 	switch {
@@ -124,7 +125,7 @@ func (t *tx) over(committed bool, err error) {
 	}
 }
 
-// tell says to the database how long the next statement of a transaction may take.
+// tell tells the database how long the next statement of a transaction may take.
 func (c *dbConn) tell(ctx context.Context) error {
 	if c.tx == nil {
 		return nil
@@ -138,7 +139,7 @@ func (c *dbConn) tell(ctx context.Context) error {
 		err = c.execPrepared(ctx, text)
 	}
 	if poolgate.AfterFailure(err) {
-		return nil // the statement may be the one that goes back to a savepoint
+		return nil // the statement may be a rollback to a savepoint
 	}
 	c.tx.told = c.tx.told || err == nil
 	return err
@@ -154,9 +155,9 @@ func (c *dbConn) execPrepared(ctx context.Context, query string) error {
 	return err
 }
 
-// LocalTimeout is what tells PostgreSQL the budget of a statement in a transaction: for [WithBudget]. It
-// replaces the time-out of the session for the transaction, also a shorter one. More than PostgreSQL can
-// count, which is 24 days, is cut to that.
+// LocalTimeout returns the statement that tells PostgreSQL the budget of the next statement in a transaction.
+// It is for [WithBudget]. It replaces the time-out of the session for the transaction, even if that is shorter.
+// A budget of more than 24 days, which PostgreSQL cannot express, becomes 24 days.
 func LocalTimeout(d time.Duration) string {
 	if d <= 0 {
 		return "SET LOCAL statement_timeout TO DEFAULT"

@@ -27,7 +27,7 @@ func told(s *server) (texts []string) {
 	return texts
 }
 
-// In a transaction the database hears before each statement how long that may take.
+// In a transaction the database is told before each statement how long the statement may take.
 func TestBudgetInTransaction(t *testing.T) {
 	for _, name := range []string{"modern", "prepare", "ancient"} {
 		inBubble(t, kinds[name], 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
@@ -64,8 +64,8 @@ func TestBudgetInTransaction(t *testing.T) {
 	}
 }
 
-// A prepared statement and a query in a transaction have budgets as well. A text that the database does not
-// take is the error of the statement.
+// A prepared statement and a query in a transaction have budgets as well. If the database refuses the text, the
+// statement returns that error.
 func TestBudgetOfStatements(t *testing.T) {
 	inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -91,7 +91,7 @@ func TestBudgetOfStatements(t *testing.T) {
 	}, WithBudget(0.25, LocalTimeout))
 }
 
-// A transaction that has failed takes no time-out. What goes back to a savepoint is sent all the same.
+// A failed transaction takes no time-out. A rollback to a savepoint is sent all the same.
 func TestBudgetAfterFailure(t *testing.T) {
 	for _, name := range []string{"modern", "ancient"} {
 		inBubble(t, kinds[name], 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
@@ -123,7 +123,7 @@ func TestBudgetAfterFailure(t *testing.T) {
 	}
 }
 
-// A deadline in another age is a deadline like any other.
+// A deadline in the far future is a deadline like any other.
 func TestBudgetOfFarDeadline(t *testing.T) {
 	for _, share := range []float64{1, 0.9999} {
 		inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
@@ -145,7 +145,7 @@ func TestBudgetOfFarDeadline(t *testing.T) {
 	}
 }
 
-// No budget is more than what is left, whatever the share.
+// No budget is more than the time left, whatever the share.
 func TestBudgetIsNoMoreThanIsLeft(t *testing.T) {
 	inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -160,7 +160,7 @@ func TestBudgetIsNoMoreThanIsLeft(t *testing.T) {
 	}, WithBudget(7, LocalTimeout))
 }
 
-// The context of a statement with a budget is over with the statement, and its timer with it.
+// The context of a statement with a budget ends with the statement, and so does its timer.
 func TestBudgetEndsWithItsStatement(t *testing.T) {
 	inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
@@ -226,7 +226,7 @@ func TestBudgetOutside(t *testing.T) {
 	}
 }
 
-// Where the server works on after its client has left, the permit is held for the expected rest.
+// If the server may still work after its client has left, the permit is held for the expected rest of the work.
 func TestHold(t *testing.T) {
 	call := func(db *DB, ctx context.Context) error { _, err := db.ExecContext(ctx, "x"); return err }
 	inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
@@ -245,7 +245,7 @@ func TestHold(t *testing.T) {
 				t.Errorf("held for %v after %v, want %v", took, leave, want)
 			}
 		}
-		held(time.Second, time.Second) // nothing is known: as long again
+		held(time.Second, time.Second) // no mean is known yet: as long again
 		s.on("exec", func(context.Context, *core) error { time.Sleep(2 * time.Second); return nil })
 		for range 200 {
 			check(t, call(db, t.Context()))
@@ -260,7 +260,7 @@ func TestHold(t *testing.T) {
 	}, WithHold(5*time.Second))
 }
 
-// The context that counts is the statement's: one with a budget, or one of its own in a transaction or on a Conn.
+// The context of the statement counts, with its budget, also in a transaction or on a Conn.
 func TestHoldsStatements(t *testing.T) {
 	dies := func(ctx context.Context, c *core) error { _ = blocks(ctx, c); c.dead = true; return ctx.Err() }
 	for name, use := range map[string]func(ctx context.Context, db *DB) error{
@@ -298,7 +298,8 @@ func TestHoldsStatements(t *testing.T) {
 	}
 }
 
-// Rows that are open when the budget ends are held, too. Who has left before there was a connection is not.
+// The permit of rows that are open when the budget ends is held, too. That of a caller that left before it had
+// a connection is not.
 func TestHoldsWhatTheServerHas(t *testing.T) {
 	inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
 		db.guard.holds.mean.Store(int64(time.Minute))
@@ -340,8 +341,9 @@ func TestHoldsWhatTheServerHas(t *testing.T) {
 	}, WithBudget(0.5, nil), WithHold(time.Hour))
 }
 
-// What has been answered is not held: an exec that is done, an idle transaction that was rolled back, a Conn
-// whose context bounded the wait, and a connection that answers after a statement that was left.
+// A permit is not held once the server has answered. That is so for an exec that is done, an idle transaction
+// that was rolled back, and a Conn whose context has ended. It is also so for a connection that answers again
+// after an abandoned statement.
 func TestHoldsNothingAnswered(t *testing.T) {
 	inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
 		free := func(name string) {
@@ -351,7 +353,7 @@ func TestHoldsNothingAnswered(t *testing.T) {
 				t.Errorf("%s is held", name)
 			}
 		}
-		db.guard.holds.mean.Store(int64(time.Hour)) // what is held by mistake is held for long
+		db.guard.holds.mean.Store(int64(time.Hour)) // so a permit held by mistake is noticed
 		ctx, cancel := context.WithCancel(t.Context())
 		s.on("exec", func(context.Context, *core) error { cancel(); return nil })
 		_, err := db.ExecContext(ctx, "x")
@@ -384,7 +386,7 @@ func TestHoldsNothingAnswered(t *testing.T) {
 	}, WithHold(time.Hour))
 }
 
-// Another classifier decides about outcomes, with the caller's own context.
+// A classifier of the user decides about outcomes, with the caller's own context.
 func TestWithClassify(t *testing.T) {
 	var mu sync.Mutex
 	var seen []error
@@ -433,7 +435,7 @@ func TestTxOfSeveralGoroutines(t *testing.T) {
 	})
 }
 
-// A driver that blocks in Close, and one that ignores contexts, keep no permit that is over.
+// A driver that blocks in Close holds no permit. A driver that ignores contexts holds one only while it works.
 func TestDriversThatBlock(t *testing.T) {
 	inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
 		release := make(chan struct{})
@@ -466,7 +468,8 @@ func TestDriversThatBlock(t *testing.T) {
 	})
 }
 
-// A context that a use had is worth nothing after its end: the next call through it is asked like any other.
+// After the end of a use its context carries no permit. The next call with that context asks the gate like any
+// other.
 func TestContextOfAnEndedUse(t *testing.T) {
 	inBubble(t, modern, 2, func(t *testing.T, db *DB, g *fakeGate, s *server) {
 		var kept context.Context

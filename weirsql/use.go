@@ -9,21 +9,21 @@ import (
 	"github.com/weir-go/weir"
 )
 
-// use is one use of a connection: of a statement, of a transaction, of a [sql.Conn]. It is the context in
-// which database/sql asks for the connection, so that the connection finds it, and it has the permit.
+// use is one use of a connection: of a statement, of a transaction, of a [sql.Conn]. It has the permit. It is
+// also the context that database/sql passes to the connection, so the connection finds the use in it.
 type use struct {
 	context.Context // the caller's
 	guard           *guard
 	permit          weir.Permit
 	method          string
-	began           time.Time       // only to hold
-	limited         context.Context // with the budget of the statement; nil without
+	began           time.Time       // set only with WithHold
+	limited         context.Context // with the budget of the statement; nil if there is none
 	cancel          context.CancelFunc
 	failed          weir.Outcome // of the last statement of a transaction that was not OK
-	asked           bool         // the driver was asked for something
+	asked           bool         // the driver was called
 	answered        bool         // the server has nothing left to do
 	left            bool         // the context of the last statement had ended before its answer
-	kept            bool         // a connection ends it
+	kept            bool         // the connection ends the use
 	ended           atomic.Bool
 }
 
@@ -37,7 +37,7 @@ func (u *use) Value(key any) any {
 	return u.Context.Value(key)
 }
 
-// useIn returns the use that a context carries for a guard, nil if there is none any more.
+// useIn returns the use that a context carries for a guard, or nil if there is none or it has ended.
 func useIn(ctx context.Context, g *guard) *use {
 	u, ok := ctx.(*use)
 	if !ok {
@@ -58,13 +58,13 @@ func (u *use) bounded() context.Context {
 	return ctx
 }
 
-// leftBehind reports whether the server may work on for a caller that is gone.
+// leftBehind reports whether the server may still work for a caller that has left.
 func (u *use) leftBehind() bool {
 	over := u.Err() != nil || u.limited != nil && u.limited.Err() != nil
 	return u.asked && (u.left || over && !u.answered)
 }
 
-// sample tells the gate what came of the work.
+// sample tells the gate the outcome of the work.
 func (u *use) sample(o weir.Outcome) { u.permit.Sample(o) }
 
 // executed samples a call that has given its connection back.
@@ -79,20 +79,20 @@ func (u *use) queried(err error) {
 	u.kept = err == nil
 }
 
-// endUnlessKept is deferred by what may leave a connection with the use. It also sees panics.
+// endUnlessKept is deferred by methods that may leave the use with a connection. It also covers panics.
 func (u *use) endUnlessKept() {
 	if !u.kept {
 		u.end()
 	}
 }
 
-// end gives the permit back, or has it held if the server works on. Only the first call counts.
+// end gives the permit back, or leaves it to holds if the server may still work. Only the first call counts.
 func (u *use) end() {
 	if !u.ended.CompareAndSwap(false, true) {
 		return
 	}
 	if u.cancel != nil {
-		defer u.cancel() // hold looks at the context before
+		defer u.cancel() // after hold, which looks at the context
 	}
 	if h := u.guard.holds; h != nil && h.hold(u) {
 		return
@@ -100,7 +100,8 @@ func (u *use) end() {
 	u.permit.Done(weir.NoSample)
 }
 
-// findLeak ends the use once what has it is gone, so that a gate which looks for leaks finds the permit.
+// findLeak drops the permit once the owner of the use is collected, so that a gate that looks for leaks finds
+// the permit.
 func findLeak[T any](u *use, owner *T) {
 	if u.guard.leaks {
 		runtime.AddCleanup(owner, (*use).drop, u)
@@ -119,7 +120,7 @@ type holds struct {
 	mean    atomic.Int64 // how long calls take, a moving mean in ns
 }
 
-// hold gives the permit back later if the server may work on. It reports false if it does not.
+// hold gives the permit back later if the server may still work. Otherwise it returns false.
 func (h *holds) hold(u *use) bool {
 	took := max(0, time.Since(u.began))
 	if !u.leftBehind() {
@@ -127,7 +128,7 @@ func (h *holds) hold(u *use) bool {
 		if old == 0 {
 			old = int64(took)
 		}
-		h.mean.Store(old + (int64(took)-old)/32) // one of two updates at once may be lost
+		h.mean.Store(old + (int64(took)-old)/32) // of two updates at once, one may be lost
 		return false
 	}
 	rest := min(max(time.Duration(h.mean.Load()), took), h.longest)

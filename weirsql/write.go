@@ -35,15 +35,15 @@ func (c *call) isWrite() bool {
 	return true
 }
 
-// IsWrite reports whether a query may change something, by its text, in any database. A read begins with SELECT
-// or its like. It has no word such as INSERT or FOR, and no function but well-known ones. It is
-// no parser: in doubt, and if the text is longer than 16 KiB, it is a write.
+// IsWrite reports whether a query may change something in any database, judged by its text. A read begins with
+// SELECT or a similar word. It has no word such as INSERT or FOR, and calls only well-known functions. IsWrite
+// is not a parser: in doubt, and for a text longer than 16 KiB, it returns true.
 func IsWrite(query string) bool { return !onlyReads(query) }
 
-// longestScan bounds the text that is looked at, in bytes. What is longer counts as a write.
+// longestScan bounds the text that is scanned, in bytes. A longer text counts as a write.
 const longestScan = 16 << 10
 
-// onlyReads reports whether a query surely changes nothing.
+// onlyReads reports whether a query certainly changes nothing.
 func onlyReads(query string) bool {
 	if len(query) > longestScan {
 		return false
@@ -82,8 +82,8 @@ func opensRead(word []byte) bool {
 }
 
 // changes reports whether a statement with this word may be more than a read. SELECT … FOR UPDATE takes locks,
-// and SELECT … INTO makes a table. EXPLAIN ANALYZE runs what it explains, and s.NEXTVAL counts on in some
-// databases.
+// and SELECT … INTO makes a table. EXPLAIN ANALYZE runs the statement, and s.NEXTVAL advances a sequence in
+// some databases.
 func changes(word []byte) bool {
 	switch string(word) {
 	case "insert", "update", "delete", "merge", "replace", "into", "for", "lock", "call", "do", "copy",
@@ -93,7 +93,8 @@ func changes(word []byte) bool {
 	return false
 }
 
-// harmless are the words before a parenthesis that begin no call, and the functions that change nothing.
+// harmless are words that may stand before a parenthesis: keywords, which call nothing, and functions that
+// change nothing.
 var harmless = setOf(
 	"in", "exists", "any", "all", "some", "and", "or", "not", "on", "where", "select", "from", "join", "as", "over",
 	"filter", "by", "having", "union", "except", "intersect", "when", "then", "else", "between", "like", "ilike",
@@ -124,7 +125,7 @@ const (
 	tokenDoubt       // something that databases read in different ways
 )
 
-// scanner takes a statement apart, as far as databases agree about how.
+// scanner splits a statement into tokens, as far as databases agree on them.
 type scanner struct {
 	rest      string
 	word      string
@@ -165,7 +166,7 @@ func (s *scanner) next() token {
 	return tokenEnd
 }
 
-// other skips what is no word.
+// other skips a token that is not a word.
 func (s *scanner) other(c byte) token {
 	switch c {
 	case '\'', '"', '`':
@@ -190,8 +191,8 @@ func (s *scanner) other(c byte) token {
 	return tokenOther
 }
 
-// number skips one. Where a word follows without a space, some databases read both, such as LIMIT 1FOR UPDATE, and for
-// others it is a name.
+// number skips a number. If a word follows without a space, as in LIMIT 1FOR UPDATE, some databases read a
+// number and a word. Others read one name.
 func (s *scanner) number() token {
 	n := 1
 	for n < len(s.rest) && inWord(s.rest[n]) {
@@ -230,7 +231,7 @@ func (s *scanner) quoted(quote byte) token {
 	return tokenDoubt
 }
 
-// comment skips one. It reports false for what some databases carry out, or nest.
+// comment skips a comment. It returns false for a comment that some databases execute or nest.
 func (s *scanner) comment() bool {
 	text := s.rest[2:]
 	for i := 0; i+1 < len(text); i++ {
@@ -245,8 +246,8 @@ func (s *scanner) comment() bool {
 	return false
 }
 
-// lineComment skips one. It reports false for what is none in some databases: MySQL wants a space after the
-// dashes, and for PostgreSQL a carriage return ends it.
+// lineComment skips a comment up to the end of the line. It returns false where databases disagree: MySQL needs
+// a space after the dashes, and in PostgreSQL a carriage return ends the comment.
 func (s *scanner) lineComment() bool {
 	line, rest, _ := strings.Cut(s.rest[2:], "\n")
 	if line != "" && line[0] != ' ' && line[0] != '\t' && line[0] != '\r' || strings.Contains(strings.TrimSuffix(line, "\r"), "\r") {
@@ -264,7 +265,7 @@ func (s *scanner) called() bool {
 			continue
 		case '(':
 			return true
-		case '/', '-': // perhaps behind a comment
+		case '/', '-': // a parenthesis may follow a comment
 			comment := strings.HasPrefix(s.rest[i:], "--") || strings.HasPrefix(s.rest[i:], "/*")
 			return comment && strings.Contains(s.rest[i:], "(")
 		}
@@ -273,7 +274,7 @@ func (s *scanner) called() bool {
 	return false
 }
 
-// lower returns the word in lower case, cut to what the longest known word has.
+// lower returns the word in lower case, cut to the length of the longest known word.
 func (s *scanner) lower() []byte {
 	n := copy(s.buf[:], s.word)
 	for i, c := range s.buf[:n] {

@@ -105,8 +105,8 @@ func TestOnlyReads(t *testing.T) {
 	}
 }
 
-// Whatever the text, the scan ends and does not panic. What has one of the words of a write outside
-// of quotes and comments is none that only reads.
+// For any text, the scan ends and does not panic. A text with a word of a write, outside of quotes and
+// comments, is not a read.
 func FuzzOnlyReads(f *testing.F) {
 	for _, q := range []string{"SELECT 1", "WITH x AS (SELECT 'a') SELECT * FROM x", `SELECT "a"`, "a.b/*", "$1$"} {
 		f.Add(q)
