@@ -73,8 +73,8 @@ func TestBudgetOutside(t *testing.T) {
 	}
 }
 
-// The server knows the budget of a statement in a transaction, behind a savepoint and in a batch too, and ends one that takes
-// longer.
+// The server knows the budget of a statement in a transaction, also after a savepoint and in a batch. It ends a
+// statement that takes longer.
 func TestBudgetOnServerInTransaction(t *testing.T) {
 	p := open(t, config(t, 2), limit.Config{Name: "db"}, WithBudget(0.5, weirsql.LocalTimeout))
 	const timeout = "select setting::bigint from pg_settings where name = 'statement_timeout'"

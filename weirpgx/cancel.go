@@ -10,15 +10,15 @@ import (
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 )
 
-// CancelPatience is how long a server may take to stop a statement whose context has ended. After
-// that its connection is closed, and its slot is free. The PingTimeout of a pool takes as much longer where
-// the server does not answer at all.
+// CancelPatience is how long a server may take to stop a statement whose context has ended. After that its
+// connection is closed, and its slot is free. Where the server does not answer at all, a ping may last that
+// much longer than the PingTimeout of the pool.
 const CancelPatience = 5 * time.Second
 
 // CancelRequests makes connections ask the server to stop when a context ends, and wait until it has. See the
-// package's documentation for why. [Open] does so by itself. Of a pool it is the ConnConfig of its
-// configuration, of database/sql the one that stdlib.GetConnector gets. It sets BuildContextWatcherHandler, and
-// an OnPgError that calls the one before it.
+// package's documentation for why. [Open] calls it by itself. For a pool, cfg is the ConnConfig of its
+// configuration. For database/sql, cfg is the argument of stdlib.GetConnector. CancelRequests sets
+// BuildContextWatcherHandler, and an OnPgError that calls the previous one.
 func CancelRequests(cfg *pgx.ConnConfig) {
 	cfg.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 		c := &canceller{conn: conn, after: cancelAfter, late: lateCancel}
@@ -36,31 +36,32 @@ func CancelRequests(cfg *pgx.ConnConfig) {
 
 const cancellerKey = "weirpgx.canceller"
 
-// isCancel reports whether somebody's cancel stopped a statement. A statement time-out has the same code and
-// another text. Where the server speaks another language, no cancel is recognised, and each costs lateCancel.
+// isCancel reports whether a cancel request stopped a statement. A statement time-out has the same code and
+// another text. If the server's messages are not English, no cancel is recognised, and each costs lateCancel.
 func isCancel(err *pgconn.PgError) bool {
 	return err.Code == "57014" && err.Message == "canceling statement due to user request"
 }
 
-// lateCancel is how long a connection rests after a statement that was to be cancelled and ended by itself. The server
-// may still deliver the cancel, which would stop the next statement. pgx waits as long.
+// lateCancel is how long a connection rests if its statement ended by itself after a cancel was sent. The
+// server may still deliver the cancel, which would stop the next statement. pgx waits as long.
 const lateCancel = 100 * time.Millisecond
 
-// cancelAfter is how long a statement may go on when its context has ended, before the server is asked to stop it. Most
-// statements end by themselves in that time. A cancel would come too late for them, and the connection would rest.
+// cancelAfter is the time between the end of a context and the first cancel. Most statements end by themselves
+// in that time. A cancel would come too late for them, and the connection would rest.
 const cancelAfter = 20 * time.Millisecond
 
-// cancelAgain is how long after a cancel the server is asked once more. It drops a cancel that comes before it has
-// begun the statement.
+// cancelAgain is the time between two cancels. The server drops a cancel that arrives before the statement has
+// begun.
 const cancelAgain = 500 * time.Millisecond
 
-// canceller asks the server to stop a connection's statement when its context ends. It does what
-// pgconn.CancelRequestContextWatcherHandler does, which asks once and rests after each cancel. A canceller does not rest if the
-// server has said that the cancel stopped the statement: then nothing is on its way any more.
+// canceller asks the server to stop a connection's statement when its context ends.
+// pgconn.CancelRequestContextWatcherHandler does so too, but it asks once and rests after each cancel. A
+// canceller does not rest if the server says that the cancel stopped the statement. Then no other cancel is on
+// its way.
 type canceller struct {
 	conn        *pgconn.PgConn
 	after, late time.Duration // cancelAfter, lateCancel
-	stopped     atomic.Bool   // the server has said so of this statement
+	stopped     atomic.Bool   // the server says that the cancel stopped this statement
 	ended       chan struct{} // closed when the statement has ended
 	giveUp      context.CancelFunc
 	asked       chan int // how often the server was asked
@@ -70,13 +71,13 @@ type canceller struct {
 func (c *canceller) HandleCancel(context.Context) {
 	c.stopped.Store(false)
 	until := time.Now().Add(CancelPatience)
-	_ = c.conn.Conn().SetDeadline(until) // of a connection that is closed already
+	_ = c.conn.Conn().SetDeadline(until) // fails only if the connection is closed already
 	ctx, giveUp := context.WithDeadline(context.Background(), until)
 	c.ended, c.giveUp, c.asked = make(chan struct{}), giveUp, make(chan int, 1)
 	go c.requestCancel(ctx)
 }
 
-// requestCancel asks the server to cancel until the statement has ended, or ctx.
+// requestCancel asks the server to cancel, again and again, until the statement or ctx has ended.
 func (c *canceller) requestCancel(ctx context.Context) {
 	next := time.NewTimer(c.after)
 	defer next.Stop()
@@ -89,7 +90,7 @@ func (c *canceller) requestCancel(ctx context.Context) {
 			c.asked <- n
 			return
 		case <-next.C:
-			_ = c.conn.CancelRequest(ctx) // returns when the server has taken note; an error changes nothing here
+			_ = c.conn.CancelRequest(ctx) // returns when the server has received it; an error changes nothing here
 			next.Reset(cancelAgain)
 		}
 	}

@@ -12,8 +12,7 @@ import (
 	"github.com/weir-go/weir/weirpgx"
 )
 
-// A pool that the database can spare 64 connections for. How many of them are used at a time, the
-// limiter finds out.
+// The database can spare 64 connections for this pool. The limiter finds how many of them to use at a time.
 func Example() {
 	ctx := context.Background()
 	cfg, err := pgxpool.ParseConfig("postgres://app@db.internal/app?pool_max_conns=64")
@@ -37,7 +36,7 @@ func Example() {
 
 const monthly = "select sum(amount) from sales where month = $1"
 
-// A refusal says when to come back. It has cost no connection.
+// A refusal says when to come back. It has used no connection.
 func ExamplePool_InTx() {
 	ctx := context.Background()
 	cfg, err := pgxpool.ParseConfig("postgres://app@db.internal/app?pool_max_conns=64")
@@ -50,7 +49,7 @@ func ExamplePool_InTx() {
 		fmt.Println(err)
 		return
 	}
-	db.Close() // as when the process ends
+	db.Close() // as at the end of the process
 
 	err = db.InTx(ctx, pgx.TxOptions{}, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, "update accounts set balance = balance - 1 where id = 7")

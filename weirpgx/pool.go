@@ -21,30 +21,30 @@ import (
 type Pool struct {
 	pool *pgxpool.Pool
 	gate weir.Gate
-	own  *limit.Limiter // what Open made, closed with the pool
+	own  *limit.Limiter // the one that Open made, closed with the pool
 	work func(ctx context.Context, sql string, w *weir.Work)
 	log  *slog.Logger
 
 	classify func(context.Context, error) weir.Outcome
 	budget   poolgate.Budget // of each statement
 
-	calls  atomic.Uint64 // to look at the pool now and then
-	warned atomic.Bool   // that somebody had to wait in the pool
+	calls  atomic.Uint64 // decides when to look at the pool
+	warned atomic.Bool   // the log says already that work waits in the pool
 }
 
 // Option changes what [New] and [Open] do by default.
 type Option func(*Pool)
 
-// WithWork lets fn say more about a piece of work before the gate is asked. It may say who asks, how important it
-// is, what it costs, whether it writes or is exempt. Op is query, exec, batch, copy, begin, acquire or ping, and
-// Write is set as the package's documentation says. A ping is Exempt. sql is the statement; it is empty for a
-// transaction, a connection, a batch, a copy and a ping.
+// WithWork lets fn describe a piece of work before the gate is asked: who asks, its priority and cost, whether
+// it writes or is exempt. Op is query, exec, batch, copy, begin, acquire or ping, and Write is set as the
+// package's documentation says. A ping is Exempt. sql is the statement; it is empty for a transaction, a
+// connection, a batch, a copy and a ping.
 func WithWork(fn func(ctx context.Context, sql string, w *weir.Work)) Option {
 	return func(p *Pool) { p.work = fn }
 }
 
-// WithClassify replaces [weirsql.Classify]. nil leaves it. ctx is the caller's own context. err is nil for what
-// succeeded; of a transaction that was committed fn is not asked.
+// WithClassify replaces [weirsql.Classify]. nil leaves it. ctx is the caller's own context. err is nil for work
+// that succeeded. fn is not called for a transaction that was committed.
 func WithClassify(fn func(ctx context.Context, err error) weir.Outcome) Option {
 	return func(p *Pool) {
 		if fn != nil {
@@ -57,18 +57,18 @@ func WithClassify(fn func(ctx context.Context, err error) weir.Outcome) Option {
 // 1, at most what is left. Default 0: no budgets. A statement without a deadline has no budget. A batch and a copy are
 // one statement.
 //
-// Outside of transactions it is a deadline of the context, and includes reading the rows. In a transaction
-// the database is told before each statement, with the text that tell returns, such as
-// [weirsql.LocalTimeout]. That is one more round trip. An empty text leaves what was told before. PostgreSQL counts the
-// time of each statement of a batch anew. tell is called with 0 for a statement without a deadline after one with a
-// deadline. With a nil tell, statements in transactions have no budget. Begin, Commit, Rollback, Ping and the statements of a [Conn] have none either. What goes past Exec, Query,
-// QueryRow, SendBatch and CopyFrom of a transaction, such as its large objects, keeps the time-out that was told last.
+// Outside of transactions a budget is a deadline of the context, and includes reading the rows. In a
+// transaction the Pool tells the database before each statement, with the text that tell returns, such as that
+// of [weirsql.LocalTimeout]. That is one more round trip. With an empty text the last time-out stays. In a
+// batch, PostgreSQL gives each statement the whole budget. tell is called with 0 for a statement without a
+// deadline after one with a deadline. With a nil tell, statements in transactions have no budget. Begin,
+// Commit, Rollback, Ping and the statements of a [Conn] have none either. In a transaction, other calls than
+// Exec, Query, QueryRow, SendBatch and CopyFrom have the last time-out. Those of large objects are an example.
 func WithBudget(share float64, tell func(d time.Duration) string) Option {
 	return func(p *Pool) { p.budget = poolgate.NewBudget(share, tell) }
 }
 
-// WithLogger sets where a Pool says, once, that somebody had to wait for a connection. Default
-// slog.Default().
+// WithLogger sets the logger for the one line that says that work waits in the pool. Default slog.Default().
 func WithLogger(log *slog.Logger) Option {
 	return func(p *Pool) {
 		if log != nil {
@@ -77,9 +77,9 @@ func WithLogger(log *slog.Logger) Option {
 	}
 }
 
-// New puts a gate before a pool that exists. Closing it closes the pool, not the gate. The gate
-// should not admit more than the pool has connections. A nil gate admits everything. The pool's configuration should have gone
-// through [CancelRequests].
+// New puts a gate before a pool that exists. Close of the new Pool closes pool, but not gate. The gate should
+// not admit more work than the pool has connections. A nil gate admits everything. Call [CancelRequests] with
+// the pool's configuration before you make the pool.
 func New(pool *pgxpool.Pool, gate weir.Gate, opts ...Option) *Pool {
 	p := &Pool{pool: pool, gate: gate, log: slog.Default(), classify: weirsql.Classify}
 	for _, o := range opts {
@@ -88,22 +88,22 @@ func New(pool *pgxpool.Pool, gate weir.Gate, opts ...Option) *Pool {
 	return p
 }
 
-// DefaultExempt is how many connections [Open] sets aside for exempt work, if the pool is large
-// enough: no more than a quarter of it.
+// DefaultExempt is how many connections [Open] sets aside for exempt work. In a small pool it sets aside a
+// quarter.
 const DefaultExempt = poolgate.DefaultExempt
 
-// Open makes a pool of connections and the limiter before it, and fits each to the other. cfg comes from
-// pgxpool.ParseConfig; it is copied, and what is changed in the copy is what [CancelRequests] changes.
+// Open makes a pool of connections and a limiter that fits it. cfg comes from pgxpool.ParseConfig. Open copies
+// it, and calls [CancelRequests] with the copy.
 //
-// The limiter never admits more than there are connections. gate.Exempt connections are for exempt
-// work. 0 means [DefaultExempt], or a quarter of the pool if that is less. With a negative value
-// there are none. The rest is the ceiling of the default controller, whose limit goes down to 1. A gate.Limit above
-// the ceiling is an error. A gate.Controller must have a maximum that fits.
+// The limiter never admits more than there are connections. gate.Exempt is how many connections are for exempt
+// work. 0 means [DefaultExempt], or a quarter of the pool if that is less. A negative value means none. The
+// rest is the ceiling of the default controller, whose limit goes down to 1. A gate.Limit above the ceiling is
+// an error. A gate.Controller must have a maximum that fits.
 //
-// Close closes both. As with pgxpool, a server that cannot be reached is no error of Open.
+// Close closes both. As with pgxpool, Open returns no error if the server cannot be reached.
 func Open(ctx context.Context, cfg *pgxpool.Config, gate limit.Config, opts ...Option) (*Pool, error) {
 	if cfg == nil || cfg.ConnConfig == nil {
-		return nil, errors.New("weirpgx: the configuration is not one of pgxpool.ParseConfig")
+		return nil, errors.New("weirpgx: the configuration does not come from pgxpool.ParseConfig")
 	}
 	gate, err := poolgate.Fit("weirpgx", gate, int64(cfg.MaxConns))
 	if err != nil {
@@ -134,10 +134,11 @@ func (p *Pool) Close() {
 	p.pool.Close()
 }
 
-// Gate returns the gate. That of [Open] is a *limit.Limiter.
+// Gate returns the gate. After [Open] it is a *limit.Limiter.
 func (p *Pool) Gate() weir.Gate { return p.gate }
 
-// Unguarded returns the pool behind the gate: for its Stat, Config and Reset. Statements on it ask nobody.
+// Unguarded returns the pool behind the gate, for its Stat, Config and Reset. Statements on it do not ask the
+// gate.
 func (p *Pool) Unguarded() *pgxpool.Pool { return p.pool }
 
 // use is one piece of work. It holds a permit until its connection is back.
@@ -145,7 +146,7 @@ type use struct {
 	pool   *Pool
 	permit weir.Permit
 	ctx    context.Context    // the caller's
-	cancel context.CancelFunc // of the budget; nil without
+	cancel context.CancelFunc // of the budget; nil if there is none
 }
 
 // bounded returns the context for a statement outside of a transaction. Its time-out ends with the use.
@@ -155,7 +156,8 @@ func (u *use) bounded() context.Context {
 	return ctx
 }
 
-// sample tells the gate that the first row is there. Of one that comes after the caller's deadline, the end of the use tells.
+// sample tells the gate that the first row has arrived. If it arrives after the caller's deadline, the end of
+// the use gives the sample instead.
 func (u *use) sample() {
 	if by, ok := u.ctx.Deadline(); ok && !time.Now().Before(by) {
 		return
@@ -163,13 +165,13 @@ func (u *use) sample() {
 	u.permit.Sample(weir.OK)
 }
 
-// end gives the permit back. The first end counts.
+// end gives the permit back. Only the first call counts.
 func (u *use) end(err error) {
 	defer u.abandon() // a classifier may panic
 	u.permit.Done(u.pool.classify(u.ctx, err))
 }
 
-// abandon gives the permit back without a word about the database.
+// abandon gives the permit back without a sample.
 func (u *use) abandon() {
 	if u.cancel != nil {
 		u.cancel()
@@ -177,15 +179,14 @@ func (u *use) abandon() {
 	u.permit.Done(weir.NoSample)
 }
 
-// abandonUnless is for calls that hand the permit over and may panic before.
+// abandonUnless is deferred by calls that hand the permit over, and may panic before that.
 func (u *use) abandonUnless(handedOver *bool) {
 	if !*handedOver {
 		u.abandon()
 	}
 }
 
-// admit asks the gate. Nothing is held while it waits. The caller owes the use an
-// end, also if it panics.
+// admit asks the gate. Nothing is held while it waits. The caller must end the use, also after a panic.
 func (p *Pool) admit(ctx context.Context, op, sql string, write bool) (*use, error) {
 	return p.admitWork(ctx, sql, weir.Work{Op: op, Write: write})
 }
@@ -211,13 +212,13 @@ func (p *Pool) admitWork(ctx context.Context, sql string, w weir.Work) (*use, er
 // watchEvery is how many pieces of work pass between two looks at the pool, which takes a lock that all share.
 const watchEvery = 16
 
-// watch says once that the pool has no connection for work that was admitted.
+// watch logs once that the pool has no connection for work that was admitted.
 func (p *Pool) watch(op string) {
 	if p.calls.Add(1)%watchEvery != 0 || p.warned.Load() {
 		return
 	}
 	if s := p.pool.Stat(); s.AcquiredConns() >= s.MaxConns() && p.warned.CompareAndSwap(false, true) {
-		p.log.Warn("weirpgx: work was admitted and found no connection free, so it waits in the pool, in no order; "+
+		p.log.Warn("weirpgx: admitted work found no free connection and waits in the pool, where no order holds; "+
 			"lower the gate's limit or raise MaxConns", "op", op, "max_conns", s.MaxConns())
 	}
 }
@@ -266,8 +267,8 @@ func (p *Pool) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	return &row{inner, u}
 }
 
-// SendBatch is pgxpool.Pool.SendBatch behind the gate. A batch is one piece of work. It counts as a write if one
-// of its statements does. Close the results; a refusal is in them.
+// SendBatch is pgxpool.Pool.SendBatch behind the gate. A batch is one piece of work. It counts as a write if
+// one of its statements does. Close the results: their methods return a refusal.
 func (p *Pool) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	write := false
 	for _, q := range b.QueuedQueries {
@@ -282,7 +283,7 @@ func (p *Pool) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	inner := p.pool.SendBatch(u.bounded(), b)
 	handedOver = true
 	r := &batchResults{BatchResults: inner, account: u}
-	if began, ok := inner.Tx().(*pgxpool.Tx); ok { // without a connection it is another that has ended
+	if began, ok := inner.Tx().(*pgxpool.Tx); ok { // without a connection, pgx returns another type
 		r.tx = newTx(began, u)
 		r.account = statement{r.tx.fate, ctx}
 	}
@@ -297,13 +298,13 @@ func (p *Pool) CopyFrom(ctx context.Context, table pgx.Identifier, columns []str
 	}
 	defer u.abandon()
 	n, err = p.pool.CopyFrom(u.bounded(), table, columns, src)
-	if src.Err() == nil { // else the caller broke off, which the server calls cancelled
+	if src.Err() == nil { // otherwise the source failed, and the server reports a cancelled copy
 		u.end(err)
 	}
 	return n, err
 }
 
-// Ping is pgxpool.Pool.Ping as exempt work, for health checks: it waits behind nobody.
+// Ping is pgxpool.Pool.Ping as exempt work, for health checks. It waits for no other work.
 func (p *Pool) Ping(ctx context.Context) error {
 	u, err := p.admitWork(ctx, "", weir.Work{Op: "ping", Exempt: true})
 	if err != nil {

@@ -15,7 +15,7 @@ type untimed struct{ context.Context }
 
 func (untimed) Deadline() (time.Time, bool) { return time.Unix(0, 0), true }
 
-// The first row tells how the work went, unless it comes after the caller's deadline.
+// The first row gives the sample, unless it arrives after the caller's deadline.
 func TestFirstRow(t *testing.T) {
 	for _, tt := range []struct {
 		ctx  context.Context

@@ -6,14 +6,14 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// account is who has to hear of a statement: the use that it is, or the transaction that it is in.
+// account learns how a statement ends. It is a use, or the transaction that the statement is in.
 type account interface {
-	sample()       // the first row is there
-	end(err error) // it is over, and the connection free; later ends do nothing
-	abandon()      // it is over by a panic; after an end, nothing
+	sample()       // the first row has arrived
+	end(err error) // the statement has ended, and its connection is free; later calls do nothing
+	abandon()      // the statement panicked; after end, a call does nothing
 }
 
-// rows tells when the first row is there, and when the connection is back.
+// rows tells an account when the first row arrives, and when the connection is back.
 type rows struct {
 	pgx.Rows
 	account      account
@@ -98,8 +98,8 @@ type failedRow struct{ err error }
 
 func (r failedRow) Scan(...any) error { return r.err }
 
-// batchResults ends the use of a batch, unless the batch has begun a transaction: then that does. tx is
-// nil without one.
+// batchResults ends the use of a batch. If the batch has begun a transaction, tx is that transaction and ends
+// the use; otherwise tx is nil.
 type batchResults struct {
 	pgx.BatchResults
 	account account

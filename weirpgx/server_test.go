@@ -75,7 +75,7 @@ func open(t *testing.T, cfg *pgxpool.Config, gate limit.Config, opts ...Option) 
 	return p
 }
 
-// table makes a table that is gone after the test.
+// table makes a table, and drops it after the test.
 func table(t *testing.T, name string) {
 	t.Helper()
 	c, err := pgx.Connect(t.Context(), server.URL)
@@ -115,7 +115,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// ending is a context whose deadline passes when it is told to.
+// ending is a context whose deadline passes when the test says so.
 type ending struct {
 	context.Context
 	passed chan struct{}
@@ -172,8 +172,8 @@ type panicScan struct{}
 
 func (panicScan) Scan(any) error { panic("scan") }
 
-// Whatever way a use ends, its slot is free then, and its connection comes back or is closed. The
-// limit is 1 and nobody may wait, so a slot that is left also fails all that follow.
+// However a use ends, its slot is free then, and its connection comes back or is closed. The limit is 1 and
+// nobody may wait, so a leaked slot makes all later cases fail, too.
 func TestEveryEndFreesItsSlot(t *testing.T) {
 	table(t, "ends")
 	outcomes := make(chan weir.Outcome, 100)
@@ -544,7 +544,7 @@ func TestEveryEndFreesItsSlot(t *testing.T) {
 	}
 }
 
-// Whoever waits in the gate holds no connection, and goes on when the slot is free.
+// Work that waits in the gate holds no connection, and goes on when the slot is free.
 func TestWaitersHoldNoConnection(t *testing.T) {
 	p := open(t, config(t, 8), limit.Config{Limit: 1, Queue: limit.Queue{MaxWait: time.Minute}})
 	tx, err := p.Begin(t.Context())
@@ -572,7 +572,7 @@ func TestWaitersHoldNoConnection(t *testing.T) {
 	waiters.Wait()
 }
 
-// A caller that reads rows slowly holds its slot, but the sample is there with the first row.
+// A caller that reads rows slowly holds its slot, but gives its sample with the first row.
 func TestSampleWithTheFirstRow(t *testing.T) {
 	p := open(t, config(t, 4), limit.Config{}) // a fixed limit takes no samples
 	count := func() weir.Snapshot { return p.Gate().(*limit.Limiter).Snapshot() }
@@ -595,7 +595,7 @@ func TestSampleWithTheFirstRow(t *testing.T) {
 	}
 }
 
-// A transaction's context that is used after its end is a context like any other.
+// After the end of a transaction its context carries no permit.
 func TestContextAfterItsTransaction(t *testing.T) {
 	p := open(t, config(t, 8), limit.Config{Limit: 1, Queue: limit.Queue{Len: -1}})
 	var kept context.Context
@@ -612,7 +612,7 @@ func TestContextAfterItsTransaction(t *testing.T) {
 	}
 }
 
-// Rows that nobody closes are found, and named by where their slot was taken.
+// Rows that nobody closes are found and reported with their call site.
 func TestLeaks(t *testing.T) {
 	found := make(chan string, 1)
 	gate := weir.Must(limit.New(limit.Config{Name: "db", Limit: 1, FindLeaks: true, Hooks: weir.Hooks{Leaked: func(_, site string) { found <- site }}}))
@@ -642,7 +642,7 @@ func forget(t *testing.T, p *Pool) {
 	}
 }
 
-// counted are what users have set on a pool. It stays theirs.
+// counted are the hooks that a user has set on a pool. They are still called.
 type counted struct{ prepared, released, traced, acquired atomic.Int64 }
 
 func (c *counted) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
@@ -674,7 +674,7 @@ func TestHooksStayTheUsers(t *testing.T) {
 	}
 }
 
-// A gate that admits more than the pool has is told about once, and the signal sees who waits.
+// If a gate admits more work than the pool has connections, one line says so, and the signal shows the wait.
 func TestPoolTooSmall(t *testing.T) {
 	var out bytes.Buffer
 	gate := weir.Must(limit.New(limit.Config{Limit: watchEvery}))
@@ -694,7 +694,7 @@ func TestPoolTooSmall(t *testing.T) {
 		t.Error(err)
 	}
 	var waiters sync.WaitGroup
-	for range watchEvery - 1 { // with the transaction it is as many as pass between two looks
+	for range watchEvery - 1 { // together with the transaction, enough for one look
 		waiters.Go(func() {
 			if _, err := p.Exec(t.Context(), "select 1"); err != nil {
 				t.Error(err)
@@ -718,7 +718,7 @@ func TestPoolTooSmall(t *testing.T) {
 	}
 }
 
-// A server that restarts fails what is under way, and nothing after that.
+// When a server restarts, the work in progress fails, and no work after that.
 func TestRestart(t *testing.T) {
 	p := open(t, config(t, 4), limit.Config{Limit: 2, Queue: limit.Queue{Len: -1}})
 	tx, err := p.Begin(t.Context())
@@ -750,8 +750,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// cancelled runs a statement that sleeps for ten minutes, and cancels it once it sleeps. It returns how long that
-// took to end, and with which error: none where the statement ended by itself.
+// cancelled runs a statement that sleeps for ten minutes, and cancels it once it sleeps. It returns how long
+// the statement took to end, and its error, which is nil if it ended by itself.
 func cancelled(t *testing.T, p *Pool, statement string) (took time.Duration, err error) {
 	t.Helper()
 	watcher, err := pgx.Connect(t.Context(), server.URL)
@@ -778,7 +778,8 @@ func cancelled(t *testing.T, p *Pool, statement string) (took time.Duration, err
 	return time.Since(begun), err
 }
 
-// resting returns a pool of one connection that asks the server after so long, and rests for so long.
+// resting returns a pool of one connection. after is the time until the first cancel, late how long the
+// connection rests.
 func resting(t *testing.T, after, late time.Duration) *Pool {
 	t.Helper()
 	cfg := config(t, 1)
@@ -797,7 +798,8 @@ func resting(t *testing.T, after, late time.Duration) *Pool {
 	return New(pool, nil)
 }
 
-// A connection whose statement the server has stopped is of use at once: it would rest for an hour.
+// A connection can be used at once if the server has stopped its statement. Otherwise it would rest for an
+// hour.
 func TestStoppedStatementCostsNothing(t *testing.T) {
 	p := resting(t, time.Millisecond, time.Hour)
 	for range 10 {
@@ -811,8 +813,9 @@ func TestStoppedStatementCostsNothing(t *testing.T) {
 	}
 }
 
-// A statement that does not stop for the cancel ends by itself. Then the connection rests. The server signals each
-// cancel twice, and at times the second finds the statement past its handler and stops it: then it is run again.
+// A statement that does not stop for the cancel ends by itself. Then the connection rests. The server signals
+// each cancel twice. Sometimes the second signal comes after the statement's handler and stops the statement.
+// Then the statement is run again.
 func TestLateCancelIsWaitedFor(t *testing.T) {
 	const late = 300 * time.Millisecond
 	p := resting(t, time.Millisecond, late)
@@ -829,7 +832,7 @@ func TestLateCancelIsWaitedFor(t *testing.T) {
 	t.Error("the server stopped each of twenty statements that do not stop for a cancel")
 }
 
-// A cancel that the server drops is not the last: this statement sleeps on after the first.
+// If the server drops a cancel, another follows. This statement goes on after the first cancel.
 func TestCancelAgain(t *testing.T) {
 	p := resting(t, time.Millisecond, time.Millisecond)
 	cancelled(t, p, `/* twice */ do $$ begin perform pg_sleep(600); exception when query_canceled then perform pg_sleep(600); end $$`)
@@ -841,8 +844,8 @@ func TestCancelAgain(t *testing.T) {
 	}
 }
 
-// What ends soon after its context is not cancelled, and its connection does not rest. A transaction is rolled back
-// on it, and it is of use to the next.
+// A statement that ends soon after its context is not cancelled, and its connection does not rest. The
+// transaction is rolled back, and the next one can use the connection.
 func TestShortDeadlinesKeepConnections(t *testing.T) {
 	p := resting(t, time.Hour, time.Hour)
 	for range 5 {
@@ -869,7 +872,8 @@ func TestShortDeadlinesKeepConnections(t *testing.T) {
 	}
 }
 
-// A commit whose context has ended before commits nothing, says so, and keeps its connection: pgx would close it.
+// A commit whose context has ended before commits nothing, says so, and keeps its connection. pgx would close
+// the connection.
 func TestCommitAfterItsContext(t *testing.T) {
 	table(t, "late")
 	outcomes := make(chan weir.Outcome, 10)
@@ -949,7 +953,7 @@ func TestCommitAfterItsContext(t *testing.T) {
 	}
 }
 
-// ended returns a context, and what ends it with an error.
+// ended returns a context, and a function that ends it with an error.
 func ended(t *testing.T, why error) (context.Context, func()) {
 	if why == context.Canceled {
 		return context.WithCancel(t.Context())
@@ -958,7 +962,8 @@ func ended(t *testing.T, why error) (context.Context, func()) {
 	return e, func() { close(e.passed) }
 }
 
-// A context that ends while the server commits leaves no doubt where the server answers, and one otherwise.
+// If a context ends during a commit, the error says whether the server has committed if the server answered.
+// Otherwise it says that this is unknown.
 func TestContextEndsInCommit(t *testing.T) {
 	table(t, "slow")
 	holder, err := pgx.Connect(t.Context(), server.URL)
@@ -1014,7 +1019,7 @@ func TestContextEndsInCommit(t *testing.T) {
 	}
 }
 
-// Other ends with the same code are no cancels.
+// Other errors with the same code are not cancels.
 func TestIsCancel(t *testing.T) {
 	p := open(t, config(t, 1), limit.Config{})
 	var stop *pgconn.PgError
@@ -1028,8 +1033,8 @@ func TestIsCancel(t *testing.T) {
 	}
 }
 
-// Under a storm of time-outs the server never works on more than there are slots, though it takes
-// a while to stop.
+// With many time-outs at once, the server never works on more statements than there are slots, although it
+// needs a while to stop one.
 func TestCancelStorm(t *testing.T) {
 	const slots, clients, each = 8, 24, 2
 	const statement = `/* storm */ do $$ begin

@@ -10,14 +10,14 @@ import (
 	"github.com/weir-go/weir/weirsql"
 )
 
-// PoolWait is [weirsql.PoolWait] for a pool of pgx: a signal of how long those waited who found no idle
-// connection. It is for pools that others use as well, past the gate. Whoever waits only for a new
-// connection to be made counts too, so choose most above what that takes.
+// PoolWait is [weirsql.PoolWait] for a pool of pgx: a signal of how long work waits that finds no idle
+// connection. It is for a pool that is also used past the gate. A wait for a new connection counts too, so
+// choose a most above the time to connect.
 func PoolWait(pool *pgxpool.Pool, most time.Duration) signal.Signal {
 	return weirsql.PoolWait(counters{pool}, most)
 }
 
-// counters are those of a pool as database/sql has them.
+// counters shows the counters of a pgx pool as database/sql does.
 type counters struct{ pool *pgxpool.Pool }
 
 // Stats returns what [weirsql.PoolWait] reads.

@@ -169,7 +169,7 @@ func TestEveryEndOfSQL(t *testing.T) {
 	}
 }
 
-// Through Driver the connection is pgx's own, and copies.
+// DriverConn returns pgx's own connection, which can copy.
 func TestCopyThroughSQL(t *testing.T) {
 	table(t, "copied")
 	db := openSQL(t, 2, limit.Config{Name: "db"})
@@ -230,7 +230,8 @@ func TestBudgetOnServer(t *testing.T) {
 	}
 }
 
-// With budgets a transaction goes back to a savepoint after a failure, and may have more time than PostgreSQL can count.
+// With budgets, a transaction can go back to a savepoint after a failure. A budget may be longer than
+// PostgreSQL can express.
 func TestBudgetOfSavepoint(t *testing.T) {
 	db := openSQL(t, 2, limit.Config{Name: "db"}, weirsql.WithBudget(1, weirsql.LocalTimeout))
 	ctx, cancel := context.WithTimeout(t.Context(), 100*24*time.Hour)
@@ -252,7 +253,7 @@ func TestBudgetOfSavepoint(t *testing.T) {
 	}
 }
 
-// Under a storm of time-outs no more statements are at work than there are slots.
+// With many time-outs at once, no more statements are at work than there are slots.
 func TestCancelStormOfSQL(t *testing.T) {
 	const slots, clients, each = 8, 24, 2
 	const statement = `/* sql storm */ do $$ begin
@@ -270,7 +271,7 @@ func TestCancelStormOfSQL(t *testing.T) {
 	var most atomic.Int64
 	for range clients {
 		storm.Go(func() {
-			// On a busy machine a connection alone may take longer than the time-out: then it is longer next time.
+			// On a busy machine, opening a connection may take longer than the time-out. Then the next time-out is longer.
 			for i := 0; i < each || most.Load() == 0 && i < 10 && t.Context().Err() == nil; i++ {
 				// The wait is not part of the time-out, so the permit comes first.
 				err := weir.Do(t.Context(), db.Gate(), weir.Work{}, func(ctx context.Context) error {

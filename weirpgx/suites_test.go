@@ -19,9 +19,9 @@ import (
 	"time"
 )
 
-// pgx's own tests, with weirpgx in place of pgxpool and weirsql's connector below database/sql. They
-// are copied from the module cache, changed by [rewrites] and run there: nothing of them stands in this
-// tree. make test-pgx runs them.
+// pgx's own tests, with weirpgx in place of pgxpool and weirsql's connector below database/sql. They are copied
+// from the module cache, changed by [rewrites], and run in the copy. So none of pgx's code is in this tree.
+// make test-pgx runs them.
 func TestPgxSuites(t *testing.T) {
 	for _, name := range []string{"pgxpool", "stdlib"} {
 		t.Run(name, func(t *testing.T) {
@@ -61,7 +61,8 @@ func TestPgxSuites(t *testing.T) {
 	}
 }
 
-// knownFailures are tests of pgx that fail behind a gate, and why that is right. One that hangs is left out.
+// knownFailures are tests of pgx that fail behind a gate, each with the reason why that is right. A test that
+// hangs is not run.
 var knownFailures = []struct {
 	test, why string
 	hangs     bool
@@ -71,7 +72,7 @@ var knownFailures = []struct {
 	{"pgxpool.TestTraceAcquire", "a context that has ended is refused by the gate, so the pool's tracer does not hear of it", false},
 }
 
-// rewrites are what is changed in a suite's tests. Each has to be found, or the suite has changed.
+// rewrites are the changes to a suite's tests. If one is not found, the suite has changed.
 var rewrites = map[string][]struct{ from, to string }{
 	"pgxpool": {
 		{"pgxpool.New(", "weirshim.New("},
@@ -85,7 +86,7 @@ var rewrites = map[string][]struct{ from, to string }{
 	},
 }
 
-// suite is what came of the tests of one package.
+// suite is the result of the tests of one package.
 type suite struct {
 	results map[string]string // pass, fail or skip
 	output  map[string]string
@@ -100,7 +101,7 @@ func (s *suite) count(result string) (n int) {
 	return n
 }
 
-// runSuite runs the tests of a package of pgx against the server, but for those that hang.
+// runSuite runs the tests of a package of pgx against the server, except those that hang.
 func runSuite(t *testing.T, name string, guarded bool, hang []string) *suite {
 	t.Helper()
 	root := copyOfPgx(t)
@@ -113,7 +114,7 @@ func runSuite(t *testing.T, name string, guarded bool, hang []string) *suite {
 	cmd.WaitDelay = time.Minute
 	var out, trouble bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &trouble
-	err := cmd.Run() // the failures stand in its output
+	err := cmd.Run() // its output has the failures
 	s := &suite{results: map[string]string{}, output: map[string]string{}}
 	for lines := json.NewDecoder(&out); ; {
 		var line struct{ Action, Test, Output string }

@@ -22,17 +22,17 @@ type tx struct {
 	fate *fate
 }
 
-// fate is what became of a transaction's statements. Rollback by itself does not tell.
+// fate is the outcome of a transaction's statements. A Rollback alone does not show it.
 type fate struct {
 	pool   *Pool
 	mu     sync.Mutex
-	failed weir.Outcome // of the last statement that did not end OK; NoSample: there is none
-	told   bool         // the database has had a time-out from us; going back to a savepoint brings it back
+	failed weir.Outcome // of the last statement that did not end OK; NoSample if there is none
+	told   bool         // the database has a time-out from us; a rollback to a savepoint may restore it
 }
 
 func newTx(inner pgx.Tx, u *use) *tx { return &tx{inner, u, &fate{pool: u.pool}} }
 
-// tell says to the database how long the next statement may take.
+// tell tells the database how long the next statement may take.
 func (t *tx) tell(ctx context.Context) error {
 	t.fate.mu.Lock()
 	told := t.fate.told
@@ -44,7 +44,7 @@ func (t *tx) tell(ctx context.Context) error {
 	_, err := t.Tx.Exec(ctx, text)
 	switch {
 	case poolgate.AfterFailure(err):
-		return nil // the statement may be the one that goes back to a savepoint
+		return nil // the statement may be a rollback to a savepoint
 	case err != nil:
 		statement{t.fate, ctx}.end(err)
 		return err
@@ -55,7 +55,7 @@ func (t *tx) tell(ctx context.Context) error {
 	return nil
 }
 
-// statement is one of a transaction. It frees nothing, but the transaction remembers how it ended.
+// statement is a statement of a transaction. Its end frees nothing, but the transaction remembers its outcome.
 type statement struct {
 	fate *fate
 	ctx  context.Context
@@ -75,8 +75,8 @@ func (s statement) end(err error) {
 	}
 }
 
-// end gives the permit back. What was committed is good. Else the last statement that failed says
-// more than the end does.
+// end gives the permit back. A committed transaction is OK. Otherwise the outcome is that of the last failed
+// statement, which says more than err.
 func (t *tx) end(ctx context.Context, err error, committed bool) {
 	if t.use == nil {
 		statement{t.fate, ctx}.end(err)
@@ -94,9 +94,10 @@ func (t *tx) end(ctx context.Context, err error, committed bool) {
 	t.use.permit.Done(o)
 }
 
-// Commit implements [pgx.Tx]. The connection is back afterwards, whatever it returns. With a context that has ended
-// nothing is sent that could commit. The transaction is rolled back as by Rollback, and the error says that nothing
-// was committed. If the context ends while the server commits, the error says that nobody knows.
+// Commit implements [pgx.Tx]. The connection is back afterwards, whatever it returns. If ctx has ended before,
+// no commit is sent. The transaction is rolled back as by Rollback, and the error says that nothing was
+// committed. If ctx ends during the commit and the server has not answered, the error says that the result is
+// unknown.
 func (t *tx) Commit(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return uncommitted(ctx, t.Rollback(ctx))
@@ -107,10 +108,10 @@ func (t *tx) Commit(ctx context.Context) error {
 	return ofCommit(ctx, err)
 }
 
-// uncommitted is the error of a commit that was not sent. rollback is that of the rollback in its place.
+// uncommitted is the error of a commit that was not sent. rollback is the error of the rollback in its place.
 func uncommitted(ctx context.Context, rollback error) error {
 	switch {
-	case errors.Is(rollback, pgx.ErrTxClosed): // it was over before
+	case errors.Is(rollback, pgx.ErrTxClosed): // the transaction had ended before
 		return rollback
 	case rollback != nil:
 		return fmt.Errorf("weirpgx: nothing was committed: %w; the rollback failed as well: %w", ctx.Err(), rollback)
@@ -118,24 +119,24 @@ func uncommitted(ctx context.Context, rollback error) error {
 	return fmt.Errorf("weirpgx: nothing was committed, the transaction is rolled back: %w", ctx.Err())
 }
 
-// ofCommit is the error of a commit that was sent, or was about to be. An answer of the server says by itself what became of
-// it.
+// ofCommit is the error of a commit that was sent, or was about to be sent. If the server has answered, its
+// answer says whether the commit succeeded.
 func ofCommit(ctx context.Context, err error) error {
 	var answer *pgconn.PgError
 	switch {
 	case err == nil || ctx.Err() == nil || errors.As(err, &answer) || errors.Is(err, pgx.ErrTxClosed) || errors.Is(err, pgx.ErrTxCommitRollback):
 		return err
 	case pgconn.SafeToRetry(err) && !errors.Is(err, pgconn.ErrConnClosed):
-		// pgx has looked at the context a moment later. Of a connection that breaks after the commit was sent it says that it is closed, and
-		// safe to retry, too.
+		// The context ended just before pgx would have sent the commit. ErrConnClosed does not prove that:
+		// pgx also calls that error safe to retry if the connection breaks after the commit was sent.
 		return fmt.Errorf("weirpgx: nothing was committed: %w", err)
 	}
-	return fmt.Errorf("weirpgx: the context ended during the commit (%w), and whether it was committed is not known: %w", ctx.Err(), err)
+	return fmt.Errorf("weirpgx: the context ended during the commit (%w), so it is not known whether the transaction was committed: %w", ctx.Err(), err)
 }
 
-// Rollback implements [pgx.Tx]. The connection is back afterwards, whatever it returns. With a context that has
-// ended pgx would close the connection: under short deadlines the server then does little but start
-// backends. So the transaction is rolled back all the same, within CancelPatience.
+// Rollback implements [pgx.Tx]. The connection is back afterwards, whatever it returns. If ctx has ended, pgx
+// would close the connection. With many short deadlines the server would then do little but start backends. So
+// the transaction is rolled back all the same, within CancelPatience.
 func (t *tx) Rollback(ctx context.Context) error {
 	defer t.abandon()
 	within := ctx
@@ -145,7 +146,7 @@ func (t *tx) Rollback(ctx context.Context) error {
 		defer cancel()
 	}
 	err := t.Tx.Rollback(within)
-	t.end(ctx, cmp.Or(err, ctx.Err()), false) // what ended the context is why nothing was of use
+	t.end(ctx, cmp.Or(err, ctx.Err()), false) // the reason why the context ended decides the outcome
 	return err
 }
 
@@ -225,14 +226,14 @@ type Conn struct {
 // poolConn is embedded by this name, because pgxpool.Conn has a method Conn.
 type poolConn = pgxpool.Conn
 
-// Release gives the connection and the slot back. Doing so twice does nothing.
+// Release gives the connection and the slot back. A second call does nothing.
 func (c *Conn) Release() {
 	defer c.use.abandon()
 	c.poolConn.Release()
 }
 
-// Hijack takes the connection out of the pool, for good. The slot is free: the pool may open another
-// connection in its place. Count what you take, for the gate does not see it.
+// Hijack takes the connection out of the pool, for good. The slot is free, and the pool may open another
+// connection in its place. Count the connections that you take, because the gate does not see them.
 func (c *Conn) Hijack() *pgx.Conn {
 	defer c.use.abandon()
 	return c.poolConn.Hijack()

@@ -21,7 +21,7 @@ import (
 	"github.com/weir-go/weir/weirsql"
 )
 
-// What generated code and libraries want of a pool of pgx.
+// Generated code and libraries need these methods of a pool of pgx.
 var _ interface {
 	Exec(context.Context, string, ...any) (pgconn.CommandTag, error)
 	Query(context.Context, string, ...any) (pgx.Rows, error)
@@ -34,7 +34,7 @@ var _ interface {
 	Close()
 } = (*Pool)(nil)
 
-// A connection has all methods of pgx's own, also the one that has the name of its type.
+// A connection has all methods of pgx's own, also Conn, which has the name of its type.
 var _ interface {
 	Conn() *pgx.Conn
 	Exec(context.Context, string, ...any) (pgconn.CommandTag, error)
@@ -43,7 +43,7 @@ var _ interface {
 	Hijack() *pgx.Conn
 } = (*Conn)(nil)
 
-// nowhere is a configuration of a server that is not there.
+// nowhere is a configuration for a server that does not exist.
 func nowhere(t *testing.T, conns string) *pgxpool.Config {
 	t.Helper()
 	cfg, err := pgxpool.ParseConfig("postgres://nobody@127.0.0.1:1/none?sslmode=disable&pool_max_conns=" + conns)
@@ -64,7 +64,7 @@ func TestOpenFaults(t *testing.T) {
 	}
 }
 
-// ways are all calls that ask the gate. Each returns the error of its end.
+// ways are all calls that ask the gate. Each returns its final error.
 var ways = map[string]func(context.Context, *Pool) error{
 	"exec": func(ctx context.Context, p *Pool) error { _, err := p.Exec(ctx, "select 1"); return err },
 	"query": func(ctx context.Context, p *Pool) error {
@@ -139,7 +139,7 @@ var ways = map[string]func(context.Context, *Pool) error{
 	"ping": func(ctx context.Context, p *Pool) error { return p.Ping(ctx) },
 }
 
-// What is refused is a Rejection, by every way in, and asks no connection of the pool.
+// Every call returns a refusal as a Rejection, and asks the pool for no connection.
 func TestRefusals(t *testing.T) {
 	gate := weir.Must(limit.New(limit.Config{Name: "db", Limit: 1}))
 	p, err := Open(t.Context(), nowhere(t, "4"), limit.Config{Limit: 1})
@@ -159,7 +159,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A server that is not there fails each call, and every slot comes back.
+// Without a server each call fails, and every slot comes back.
 func TestNoServer(t *testing.T) {
 	p, err := Open(t.Context(), nowhere(t, "4"), limit.Config{Limit: 1, Queue: limit.Queue{Len: -1}})
 	if err != nil {
@@ -229,7 +229,7 @@ func (panicking) TraceAcquireStart(context.Context, *pgxpool.Pool, pgxpool.Trace
 }
 func (panicking) TraceAcquireEnd(context.Context, *pgxpool.Pool, pgxpool.TraceAcquireEndData) {}
 
-// A statement says who asks, before the gate does.
+// The gate gets the right Work for each call, after WithWork.
 func TestWork(t *testing.T) {
 	var asked []weir.Work
 	gate := gateFunc(func(w weir.Work) error {
@@ -274,14 +274,14 @@ func TestWork(t *testing.T) {
 		t.Fatalf("%v", asked)
 	}
 	for i, w := range asked {
-		want[i].User = "u" // all of it goes through WithWork
+		want[i].User = "u" // WithWork is called for each
 		if w != want[i] {
 			t.Errorf("%d: %+v, want %+v", i, w, want[i])
 		}
 	}
 }
 
-// The priority and the exemption of a scope reach every call.
+// The priority and the exemption of a scope hold for every call.
 func TestScope(t *testing.T) {
 	var got weir.Work
 	gate := weir.Must(limit.New(limit.Config{Limit: 4, Exempt: 4, Hooks: weir.Hooks{
@@ -311,7 +311,7 @@ func (g gateFunc) Admit(_ context.Context, w weir.Work) (weir.Permit, error) {
 	return weir.Permit{}, g(w)
 }
 
-// Without anybody who waited, the signal has no value.
+// If nobody has waited, the signal has no value.
 func TestPoolWaitUnknown(t *testing.T) {
 	pool, err := pgxpool.NewWithConfig(t.Context(), nowhere(t, "4"))
 	if err != nil {
@@ -333,13 +333,13 @@ type commits struct {
 func (c commits) Commit(context.Context) error   { c.during(); return c.commit }
 func (c commits) Rollback(context.Context) error { return c.rollback }
 
-// unsent is an error that pgx gives before it has sent anything.
+// unsent is an error that pgx returns if it has sent nothing.
 type unsent struct{ error }
 
 func (unsent) SafeToRetry() bool { return true }
 func (u unsent) Unwrap() error   { return u.error }
 
-// The error of a commit says what became of it.
+// The error of a commit says whether the transaction was committed.
 func TestCommitSays(t *testing.T) {
 	broken, no := errors.New("broken pipe"), &pgconn.PgError{Code: "40001", Message: "no"}
 	for _, tt := range []struct {
@@ -354,9 +354,9 @@ func TestCommitSays(t *testing.T) {
 		{"ended before, and broken", commits{rollback: broken}, "before", "nothing was committed: context canceled; the rollback failed as well: broken pipe", ""},
 		{"ended before, and over", commits{rollback: pgx.ErrTxClosed}, "before", "", "tx is closed"},
 		{"ended before it was sent", commits{commit: unsent{context.Canceled}}, "during", "nothing was committed: context canceled", ""},
-		{"ended meanwhile", commits{commit: broken}, "during", "the context ended during the commit (context canceled), and whether it was committed is not known: broken pipe", ""},
+		{"ended meanwhile", commits{commit: broken}, "during", "the context ended during the commit (context canceled), so it is not known whether the transaction was committed: broken pipe", ""},
 		{"ended meanwhile, and pgx says that it is safe", commits{commit: unsent{pgconn.ErrConnClosed}}, "during",
-			"the context ended during the commit (context canceled), and whether it was committed is not known: conn closed", ""},
+			"the context ended during the commit (context canceled), so it is not known whether the transaction was committed: conn closed", ""},
 		{"ended meanwhile, and the server says no", commits{commit: no}, "during", "", ": no (SQLSTATE 40001)"},
 		{"ended meanwhile, and it was rolled back", commits{commit: pgx.ErrTxCommitRollback}, "during", "", pgx.ErrTxCommitRollback.Error()},
 		{"broken", commits{commit: broken}, "", "", "broken pipe"},
@@ -390,7 +390,7 @@ func (broken) Err() error             { return errBroken }
 
 var errBroken = errors.New("cannot be read")
 
-// ends counts what a statement is told.
+// ends is an account that keeps the last error.
 type ends struct{ last error }
 
 func (*ends) sample()         {}
@@ -448,7 +448,7 @@ func (s *script) CopyFrom(context.Context, pgx.Identifier, []string, pgx.CopyFro
 	return 0, nil
 }
 
-// inTx are the ways of a transaction to send something. Each returns the error of its end.
+// inTx are the calls of a transaction that send a statement. Each returns its final error.
 var inTx = map[string]func(context.Context, pgx.Tx) error{
 	"exec":  func(ctx context.Context, t pgx.Tx) error { _, err := t.Exec(ctx, "exec"); return err },
 	"query": func(ctx context.Context, t pgx.Tx) error { _, err := t.Query(ctx, "query"); return err },
@@ -460,8 +460,9 @@ var inTx = map[string]func(context.Context, pgx.Tx) error{
 	},
 }
 
-// In a transaction the database hears before each statement how long that may take. After a failure it takes no time-out,
-// and the statement is sent all the same. Another text that it does not take is the error of the statement, which counts.
+// In a transaction the database is told before each statement how long the statement may take. A failed
+// transaction takes no time-out, and the statement is sent all the same. If the database refuses the text for
+// another reason, the statement returns that error, and the error counts.
 func TestBudgetInTransaction(t *testing.T) {
 	failed, no := &pgconn.PgError{Code: "25P02"}, &pgconn.PgError{Code: "40001"}
 	for name, send := range inTx {
@@ -502,7 +503,7 @@ func TestBudgetInTransaction(t *testing.T) {
 	}
 }
 
-// The context of a statement with a budget is over with the statement, and its timer with it.
+// The context of a statement with a budget ends with the statement, and so does its timer.
 func TestBudgetEndsWithItsStatement(t *testing.T) {
 	p := New(nil, nil, WithBudget(0.5, nil))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
@@ -523,7 +524,8 @@ func TestBudgetEndsWithItsStatement(t *testing.T) {
 	}
 }
 
-// A classifier of one's own decides, also in a transaction, and leaves no slot behind when it panics.
+// A classifier of the user decides about outcomes, also in a transaction. If it panics, it leaves no slot
+// behind.
 func TestClassifier(t *testing.T) {
 	var got weir.Outcome
 	gate := weir.Must(limit.New(limit.Config{Limit: 1, Hooks: weir.Hooks{Done: func(_ string, o weir.Outcome, _ time.Duration) { got = o }}}))
@@ -573,7 +575,7 @@ func TestClassifier(t *testing.T) {
 	}
 }
 
-// What was committed is good, and no classifier is asked: the context may have ended a moment later.
+// A committed transaction is OK, and no classifier is called: its context may have ended a moment later.
 func TestCommittedIsGood(t *testing.T) {
 	got := weir.NoSample
 	gate := weir.Must(limit.New(limit.Config{Limit: 1, Hooks: weir.Hooks{Done: func(_ string, o weir.Outcome, _ time.Duration) { got = o }}}))
@@ -600,7 +602,8 @@ func (w *wire) SetDeadline(at time.Time) error {
 	return nil
 }
 
-// A statement whose context has ended has so long to stop. Whatever comes after it on its connection is not bound by that.
+// A statement whose context has ended has CancelPatience to stop. That deadline does not bind the next
+// statement on its connection.
 func TestPatienceEndsWithTheStatement(t *testing.T) {
 	cfg := nowhere(t, "1").ConnConfig
 	CancelRequests(cfg)
@@ -618,7 +621,7 @@ func TestPatienceEndsWithTheStatement(t *testing.T) {
 	}
 }
 
-// What users hear of errors they still hear, and what they say of the connection counts.
+// The user's OnPgError is still called, and its answer still decides about the connection.
 func TestErrorsStayTheUsers(t *testing.T) {
 	cfg := nowhere(t, "1").ConnConfig
 	var heard []string
