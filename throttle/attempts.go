@@ -8,12 +8,12 @@ import (
 	"github.com/weir-go/weir"
 )
 
-// Attempts finds out, on a server's side, whether retries are common among what it refuses. Then
-// clients are told not to come back: what is refused now would be refused again, and what is refused
-// is mostly the same work.
+// Attempts finds out, on the side of a server, whether retries are common among the refusals. If they are,
+// clients are told not to come back. A retry would be refused again, and most refusals would be of the same
+// work.
 //
-// It stands beside the gates, one for each route, and counts refusals only. So it costs nothing
-// while nothing is refused. It is safe for concurrent use.
+// Each route has one, beside its gates. It counts refusals only, so it costs nothing while nothing is refused.
+// It is safe for concurrent use.
 type Attempts struct {
 	now   func() time.Duration
 	share float64
@@ -22,24 +22,23 @@ type Attempts struct {
 	window window
 }
 
-// Retries are common if they are more than a share of the refusals in commonWindow, and at least
-// commonAtLeast.
+// Retries are common if there are at least commonAtLeast of them, and they exceed a share of the refusals in
+// commonWindow.
 const (
 	commonAtLeast = 10
 	commonWindow  = 30 * time.Second
 )
 
-// lastAttempt is the number of a stranger's attempt from which on none may follow, whether or not
-// retries are common.
+// lastAttempt is the number of a stranger's last attempt, whether or not retries are common.
 const lastAttempt = 2
 
-// What Attempts counts.
+// The kinds of events that Attempts counts.
 const (
 	firsts = iota
 	retries
 )
 
-// errCommon is the Cause of a refusal that was made final.
+// errCommon is the Cause of a refusal that Attempts has made final.
 var errCommon = errors.New("overloaded, do not retry")
 
 // NewAttempts makes an Attempts. now is the clock for virtual time, nil for the real one. The error names
@@ -56,12 +55,12 @@ func NewAttempts(cfg AttemptsConfig, now func() time.Duration) (*Attempts, error
 	return &Attempts{now: now, share: cfg.Share, window: newWindow(commonWindow, budgetBins, 2)}, nil
 }
 
-// Told counts the refusal of w, and returns it as the client should hear it. That is r itself, or while
-// retries are common a copy that is not Retryable and has no RetryAfter. Only refusals for overload are
-// changed: whoever has used up a quota may come back at the time told.
+// Told counts the refusal of w, and returns the refusal for the client. That is r itself. While retries are
+// common, it is a copy of r that is not Retryable and has no RetryAfter. Only refusals for overload are
+// changed: a client that has used up a quota may come back at the time in r.
 //
-// trusted says that the peer's word for w.Attempt is believed. What a stranger says counts only against
-// itself: it does not make retries common, and its own third attempt is its last.
+// trusted says that w.Attempt comes from a trusted peer. The number of a stranger counts only against the
+// stranger. It does not make retries common, and a stranger's third attempt is its last.
 func (a *Attempts) Told(w *weir.Work, trusted bool, r *weir.Rejection) *weir.Rejection {
 	if !r.Retryable || !overloaded(r.Reason) {
 		return r

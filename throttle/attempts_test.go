@@ -8,8 +8,8 @@ import (
 	"github.com/weir-go/weir"
 )
 
-// Retries are common above a tenth of what is refused, if there are ten. Only overload is final then,
-// and what strangers say does not count.
+// Retries are common above a tenth of the refusals, if there are ten. Then only refusals for overload are
+// final, and attempts of strangers do not count.
 func TestAttempts(t *testing.T) {
 	var now time.Duration
 	full := &weir.Rejection{Gate: "db", Reason: weir.ReasonQueueFull, Retryable: true, RetryAfter: time.Second}
@@ -59,7 +59,7 @@ func TestAttempts(t *testing.T) {
 	}
 }
 
-// Numbers that nobody counts to, and a clock that jumps.
+// Absurd numbers of attempts, and a clock that jumps, do no harm.
 func TestAttemptsOfBadInput(t *testing.T) {
 	var now time.Duration
 	a := weir.Must(NewAttempts(AttemptsConfig{}, func() time.Duration { return now }))
@@ -78,7 +78,7 @@ func TestAttemptsOfBadInput(t *testing.T) {
 	}
 }
 
-// Above which share retries are common is a setting. Nothing is above all.
+// The share above which retries are common is a setting. With a share of 1, retries are never common.
 func TestAttemptsShare(t *testing.T) {
 	full := &weir.Rejection{Reason: weir.ReasonLimit, Retryable: true}
 	for _, tt := range []struct {
@@ -114,7 +114,7 @@ func TestFewRetriesAreNotCommon(t *testing.T) {
 	}
 }
 
-// A share that is reached is not passed, whatever its digits.
+// Exactly the share is not above the share, whatever its digits.
 func TestAttemptsAtTheirShare(t *testing.T) {
 	full := &weir.Rejection{Gate: "db", Reason: weir.ReasonQueueFull, Retryable: true}
 	for retries := 10; retries < 100; retries++ {

@@ -12,15 +12,14 @@ import (
 	"github.com/weir-go/weir/slot"
 )
 
-// Breaker is a gate in a client that refuses everything for a while, when too much has failed. Then
-// it lets a few probes through, and opens again or closes by what becomes of them. Nothing waits in
-// it. A [Throttle] is the better choice as a rule: it refuses only as much as the server cannot take,
-// and never stops sending.
+// Breaker is a gate in a client that refuses everything for a while when too much work has failed. Then it
+// admits a few probes, and their results close it or open it again. Nothing waits in it. A [Throttle] is
+// usually the better choice: it refuses only what the server cannot take, and never stops sending.
 //
-// A failure is [weir.Overload] or [weir.Failed], a success [weir.OK]. Other outcomes say nothing. A
-// probe that ends with one of those, or is cancelled, gives its place back. If all places are taken, and no
-// probe has begun or ended for BreakerConfig.Open, they are given up, and other probes are let through.
-// The result of a probe that has lost its place counts all the same. Exempt work passes and does not count.
+// A failure is [weir.Overload] or [weir.Failed], a success [weir.OK]. Other outcomes say nothing. A probe that
+// ends with one of those, or is cancelled, gives its place back. If all places are taken, and no probe has
+// begun or ended for BreakerConfig.Open, other probes get the places. The result of a probe that has lost its
+// place still counts. Exempt work is always admitted and does not count.
 type Breaker struct {
 	front gate.Front
 
@@ -35,11 +34,11 @@ type State uint8
 
 // The states.
 const (
-	// Closed lets everything through.
+	// Closed admits everything.
 	Closed State = iota
 	// Open refuses everything.
 	Open
-	// HalfOpen lets a few probes through.
+	// HalfOpen admits a few probes.
 	HalfOpen
 )
 
@@ -61,18 +60,18 @@ type breaker struct {
 	cfg    BreakerConfig
 	state  State
 	era    uint32 // changes with the state, and when the places of probes are given up
-	since  uint32 // the era with which the state began: results of earlier ones do not count
+	since  uint32 // the era in which the state began; results of earlier eras do not count
 	window window // of results while closed
 	run    int    // failures in a row while closed
 	until  time.Duration
-	probes int // of this era, under way
-	passed int // probes in a row
+	probes int // in flight, of this era
+	passed int // probes that succeeded in a row
 	moved  time.Duration
 	last   time.Duration // the latest moment seen
 	reason string
 }
 
-// What a breaker counts while it is closed.
+// The kinds of results that a breaker counts while it is closed.
 const (
 	succeeded = iota
 	failed
@@ -82,7 +81,7 @@ func newBreaker(cfg *BreakerConfig) breaker {
 	return breaker{cfg: *cfg, window: newWindow(cfg.Window, bins, 2), reason: "nothing has failed yet"}
 }
 
-// admit lets work through, of the present era, or says when to come back: 0 if nobody can tell.
+// admit admits work of the present era. Otherwise it returns when to come back, or 0 if that is unknown.
 func (b *breaker) admit(now time.Duration) (retry time.Duration, ok bool) {
 	now = b.tick(now)
 	switch b.state {
@@ -98,8 +97,8 @@ func (b *breaker) admit(now time.Duration) (retry time.Duration, ok bool) {
 	return 0, true
 }
 
-// tick does what is due by time alone: an open breaker lets probes through, and probes that have
-// not ended are given up. It returns the present moment: time that goes backwards counts as no time.
+// tick does what is due by time alone. An open breaker becomes half-open, and probes that have not ended lose
+// their places. tick returns the present moment: time that goes backwards counts as no time.
 func (b *breaker) tick(now time.Duration) time.Duration {
 	b.last = max(b.last, now)
 	now = b.last
@@ -114,12 +113,12 @@ func (b *breaker) tick(now time.Duration) time.Duration {
 	return now
 }
 
-// sample counts what became of work of an era. failure is meant only where known is set. A probe that took
-// so long that its place was given up counts, but gives no place back. Otherwise a server whose answers take
-// longer than cfg.Open would be probed for ever.
+// sample counts the outcome of work of an era. If known is false, the outcome is neither a failure nor a
+// success. A probe that has lost its place counts, but gives no place back. If it did not count, a server that
+// answers more slowly than cfg.Open would be probed for ever.
 func (b *breaker) sample(now time.Duration, era uint32, failure, known bool) {
 	now = b.tick(now)
-	if b.era-era > b.era-b.since { // the counter may have come round
+	if b.era-era > b.era-b.since { // by difference, because the counter may overflow
 		return
 	}
 	switch {
@@ -134,7 +133,7 @@ func (b *breaker) sample(now time.Duration, era uint32, failure, known bool) {
 	}
 }
 
-// probed goes by the result of a probe.
+// probed changes the state by the result of a probe.
 func (b *breaker) probed(now time.Duration, failure, known bool) {
 	switch {
 	case !known:
@@ -147,7 +146,7 @@ func (b *breaker) probed(now time.Duration, failure, known bool) {
 	}
 }
 
-// counted goes by a result while closed.
+// counted counts a result while closed, and may open the breaker.
 func (b *breaker) counted(now time.Duration, failure bool) {
 	if !failure {
 		b.run = 0
@@ -161,7 +160,7 @@ func (b *breaker) counted(now time.Duration, failure bool) {
 	switch {
 	case b.cfg.Run > 0 && b.run >= b.cfg.Run:
 		b.open(now, fmt.Sprintf("%d failures in a row", b.run))
-	case all >= uint64(b.cfg.Least) && float64(bad)/float64(all) >= b.cfg.Rate: // a product may miss a decimal rate
+	case all >= uint64(b.cfg.Least) && float64(bad)/float64(all) >= b.cfg.Rate: // a quotient: a product could miss a decimal rate
 		b.open(now, fmt.Sprintf("%d of %d results in %v failed", bad, all, b.cfg.Window))
 	}
 }
@@ -171,7 +170,7 @@ func (b *breaker) open(now time.Duration, reason string) {
 	b.turn(Open, now, reason)
 }
 
-// turn changes the state. What was admitted before no longer counts.
+// turn changes the state. Results of work that was admitted before no longer count.
 func (b *breaker) turn(to State, now time.Duration, reason string) {
 	b.state, b.moved, b.reason = to, now, reason
 	b.era++
@@ -200,7 +199,7 @@ func NewBreaker(cfg BreakerConfig) (*Breaker, error) {
 	return newBreakerGate(&cfg), nil
 }
 
-// newBreakerGate makes a breaker of complete settings.
+// newBreakerGate makes a breaker from complete settings.
 func newBreakerGate(cfg *BreakerConfig) *Breaker {
 	b := &Breaker{core: newBreaker(cfg)}
 	b.front.Init(cfg.Name, cfg.Now)
@@ -247,7 +246,7 @@ func (b *Breaker) Arrive(w weir.Work, _ func(weir.Permit, error)) (weir.Permit, 
 	return p, nil, err
 }
 
-// change runs do with b.mu locked, and then tells the hook if the state is another.
+// change runs do with b.mu locked, and then calls the hook if the state has changed.
 func (b *Breaker) change(do func()) {
 	b.mu.Lock()
 	era, from := b.core.era, b.core.limit()
@@ -333,8 +332,8 @@ func (b *Breaker) State() (s State) {
 	return s
 }
 
-// Snapshot implements [weir.Snapshotter]. Limit is how many may be under way: 0 while open, the
-// probes while half-open, and -1 for no limit. LimitReason says why.
+// Snapshot implements [weir.Snapshotter]. Limit is how much work may be in flight: 0 while open, the probes
+// while half-open, and -1 for no limit. LimitReason says why.
 func (b *Breaker) Snapshot() weir.Snapshot {
 	state := b.State()
 	s := weir.Snapshot{Name: b.front.Name(), Kind: "breaker", Mode: "enforce", Rejected: b.front.Rejected()}

@@ -23,7 +23,7 @@ func breakerOf(t testing.TB, cfg BreakerConfig) *breaker {
 	return &b
 }
 
-// A breaker's life, step by step: what is asked of it, and its state afterwards.
+// A breaker step by step: each call, and the state afterwards.
 func TestBreakerSteps(t *testing.T) {
 	const (
 		admit = iota
@@ -31,7 +31,7 @@ func TestBreakerSteps(t *testing.T) {
 		ok
 		fail
 		unknown
-		lose // what is under way never ends
+		lose // work in flight never ends
 	)
 	type step struct {
 		at    time.Duration
@@ -176,7 +176,8 @@ func TestBreakerSaysWhen(t *testing.T) {
 	}
 }
 
-// What was sent before the breaker opened says nothing about the probes, also when others have their places.
+// Work that was sent before the breaker opened says nothing about the probes, also when other probes have their
+// places.
 func TestBreakerForgetsEarlierWork(t *testing.T) {
 	b := breakerOf(t, BreakerConfig{Run: 1, Probes: 1})
 	for range 3 {
@@ -197,8 +198,8 @@ func TestBreakerForgetsEarlierWork(t *testing.T) {
 	}
 }
 
-// Probes that never return do not keep it half-open for ever. One that comes after all counts, and gives no
-// place back that it has lost.
+// Probes that never return do not keep the breaker half-open for ever. A late result counts, and gives back no
+// place that its probe has lost.
 func TestBreakerProbesThatNeverReturn(t *testing.T) {
 	for _, tt := range []struct {
 		name           string
@@ -230,8 +231,8 @@ func TestBreakerProbesThatNeverReturn(t *testing.T) {
 	}
 }
 
-// Calls that take longer than Open: a server that answers closes the breaker, and one at which they end by a
-// time-out opens it.
+// Calls may take longer than Open. If the server answers, they close the breaker; if they end by a time-out,
+// they open it.
 func TestBreakerSlowCalls(t *testing.T) {
 	type call struct {
 		end time.Duration
@@ -264,7 +265,7 @@ func TestBreakerSlowCalls(t *testing.T) {
 	}
 }
 
-// A clock that jumps: forward it is time that has passed, back it is none.
+// A jump of the clock forward is time that has passed; a jump back is no time.
 func TestBreakerClockJumps(t *testing.T) {
 	const year = 365 * 24 * time.Hour
 	b := breakerOf(t, BreakerConfig{Run: 1, Probes: 1})
@@ -287,7 +288,7 @@ func TestBreakerClockJumps(t *testing.T) {
 	}
 }
 
-// Whatever happens, the places of probes are neither lost nor doubled, and no state is for ever.
+// Whatever happens, the places of probes are neither lost nor doubled, and no state lasts for ever.
 func TestBreakerModel(t *testing.T) {
 	for seed := range uint64(30) {
 		random := rand.New(rand.NewPCG(seed, 5))
@@ -342,14 +343,14 @@ func driveBreaker(t *testing.T, b *breaker, steps int, pick func(n int) int) {
 			t.Fatalf("%v: counts %d probes of at most %d, and %d are under way", b.state, b.probes, b.cfg.Probes, probes)
 		}
 	}
-	// Left alone for long enough, it lets something through.
+	// After a long pause, the breaker admits work.
 	if _, ok := b.admit(max(now, b.last) + time.Minute); !ok {
 		t.Fatalf("%v a minute later, with %d probes", b.state, b.probes)
 	}
 }
 
-// However many come at once when it is time, as many are let through as there are probes, and the state
-// changes once.
+// However much work comes at once after Open, the breaker admits no more than Probes, and the state changes
+// once.
 func TestProbesAtOnce(t *testing.T) {
 	const rounds, callers, probes = 100, 32, 3
 	var now atomic.Int64
@@ -416,7 +417,7 @@ func TestBreakerHooksMayAsk(t *testing.T) {
 	}
 }
 
-// The shell: refusals have numbers, the hook hears of the state, panics give places back.
+// The shell: refusals have numbers, the hook is told of the state, panics give places back.
 func TestBreakerGate(t *testing.T) {
 	var now time.Duration
 	var heard []string

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Budget bounds the retries of all calls to one target: so many for each request, and so many a
-// minute however few requests there are. What is not used is not saved up for a fault. [Caller] has
-// one for each target. It is safe for concurrent use.
+// Budget bounds the retries of all calls to one target, by a ratio to the requests. A floor allows some retries
+// a minute, however few requests there are. Retries that are not used are not saved up for a fault. [Caller]
+// has a Budget for each target. It is safe for concurrent use.
 type Budget struct {
 	now func() time.Duration
 
@@ -46,8 +46,8 @@ func (b *Budget) Charge() (Charge, bool) {
 	return b.core.charge(now)
 }
 
-// Refund gives a charge back. It must be called at most once for each charge. The zero Charge, and
-// one that the window has forgotten, change nothing.
+// Refund gives a charge back. It must be called at most once for each charge. The zero Charge changes nothing,
+// and neither does a charge that has left the window.
 func (b *Budget) Refund(c Charge) {
 	now := b.now()
 	b.mu.Lock()
@@ -63,16 +63,16 @@ func (b *Budget) Left() int {
 	return b.core.left(now)
 }
 
-// Charge is one retry that a [Budget] has charged. The zero Charge is none.
+// Charge is one retry that a [Budget] has charged. The zero Charge is no retry.
 type Charge struct {
 	bin  int64
 	made bool
 }
 
-// budgetBins is into how many parts a budget's window is cut.
+// budgetBins is the number of parts of a budget's window.
 const budgetBins = 30
 
-// What a budget counts.
+// The kinds of events that a budget counts.
 const (
 	requested = iota
 	retried
@@ -108,13 +108,13 @@ func (b *budgetCore) refund(now time.Duration, c Charge) {
 	}
 }
 
-// left counts retries against requests, not against attempts: retries earn no further ones. The ratio
-// holds for the window and for each bin of it. Otherwise the first seconds of a fault would spend what
-// half a minute of health has saved. Attempts would be 1.3 times the requests for ten seconds. A bin
-// with few requests may have one retry. The floor may be spent at any moment, also in one bin.
+// left counts retries against requests, not against attempts, so that retries do not allow further retries. The
+// ratio holds for the window and for each bin. Without the second rule, the first seconds of a fault would
+// spend the retries of the whole window. Attempts would be 1.3 times the requests for ten seconds. A bin with
+// few requests may have one retry. The floor may be spent at any moment, also in one bin.
 func (b *budgetCore) left(now time.Duration) int {
 	b.window.advance(now)
-	const rounding = 1e-9 // a tenth of 10 is 1
+	const rounding = 1e-9 // so that a tenth of 10 is 1
 	again := float64(b.window.sums[retried])
 	inWindow := max(b.ratio*float64(b.window.sums[requested]), b.floor) - again
 	bin := b.window.bin(b.window.head)

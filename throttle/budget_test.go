@@ -35,8 +35,8 @@ func TestBudgetIsATenth(t *testing.T) {
 	}
 }
 
-// Half a minute without a failure saves nothing up: in each second of the fault that follows, a tenth of
-// its requests is tried again.
+// Half a minute without a failure saves no retries up. In each second of a later fault, a tenth of the requests
+// are tried again.
 func TestBudgetSavesNothing(t *testing.T) {
 	b := budgetOf(t, BudgetConfig{})
 	for second := range 40 {
@@ -74,7 +74,7 @@ func TestBudgetFloor(t *testing.T) {
 	}
 }
 
-// A window so short that the floor is less than one retry still has one.
+// A window may have one retry even if it is so short that the floor is less than one.
 func TestBudgetFloorOfAShortWindow(t *testing.T) {
 	b := budgetOf(t, BudgetConfig{Window: 2 * time.Second})
 	b.request(0)
@@ -86,7 +86,7 @@ func TestBudgetFloorOfAShortWindow(t *testing.T) {
 	}
 }
 
-// Five requests a second are half a retry a second. A second may have one, so that the tenth is reached.
+// Five requests a second allow half a retry a second. A bin may have one retry, so that a tenth is reached.
 func TestBudgetOfFewRequests(t *testing.T) {
 	b := budgetOf(t, BudgetConfig{})
 	retries := 0
@@ -104,7 +104,7 @@ func TestBudgetOfFewRequests(t *testing.T) {
 	}
 }
 
-// What is given back can be used again, once, and not after its window is over.
+// A refunded retry can be used again, once, and only within its window.
 func TestBudgetRefund(t *testing.T) {
 	b := budgetOf(t, BudgetConfig{})
 	var charges []Charge
@@ -138,7 +138,7 @@ func TestBudgetRefund(t *testing.T) {
 	}
 }
 
-// A clock that jumps gives no retries away: back it is no time, forward it is a new window.
+// A jump of the clock allows no additional retries. A jump back is no time, a jump forward is a new window.
 func TestBudgetClockJumps(t *testing.T) {
 	b := budgetOf(t, BudgetConfig{})
 	spend := func(now time.Duration) (n int) {

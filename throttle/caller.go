@@ -12,15 +12,15 @@ import (
 	"github.com/weir-go/weir/internal/gate"
 )
 
-// Caller is what all calls of a process to other services share. For each target it has a guard,
-// which is a throttle or a breaker, and a budget for retries. It is safe for concurrent use.
+// Caller is the state that all calls of a process to other services share. For each target it has a budget for
+// retries and a guard: a throttle or a breaker. It is safe for concurrent use.
 //
 // The parts stand in one order, outermost first:
 //
 //	the call → retry → budget → throttle or breaker → the client's own limit → an attempt
 //
-// So each attempt counts where it is sent, and a retry is charged before its back-off. What the own
-// limit refuses says nothing about the target.
+// So each attempt counts when it is sent, and a retry is charged before its back-off. A refusal by the client's
+// own limit says nothing about the target.
 type Caller struct {
 	cfg    CallerConfig
 	front  gate.Front
@@ -32,7 +32,7 @@ type Caller struct {
 	evicted uint64
 }
 
-// target is what is known of one target.
+// target is the state of one target.
 type target struct {
 	name   string
 	guard  guard // nil: none
@@ -64,9 +64,8 @@ func NewCaller(cfg CallerConfig) (*Caller, error) {
 	return c, nil
 }
 
-// Start begins a call to a target, which counts as a request in the target's budget. safe says that
-// the work may be done twice: a method that is idempotent, or work that the caller knows to be so.
-// deadline is when the answer stops being useful, the zero time for never.
+// Start begins a call to a target, which counts as a request in the target's budget. safe says that the work is
+// idempotent: it may be done twice. deadline is when the answer stops being useful; the zero time means never.
 func (c *Caller) Start(name string, deadline time.Time, safe bool) Call {
 	t := c.findOrAdd(name)
 	t.budget.Request()
@@ -77,11 +76,12 @@ func (c *Caller) Start(name string, deadline time.Time, safe bool) Call {
 	return call
 }
 
-// Do runs fn for a call to a target, and again if that is safe and can help: [AnswerOf] says what an error means. Before each attempt
-// the target's guard and the own limit admit w, whose Attempt is the attempt's number. Do returns nil, the error of the last attempt,
-// or a [*weir.Rejection] if this process refused. safe is as for [Caller.Start]. fn is one call. If a second one in it cannot
-// connect, or is refused, its error does not prove that the first has not begun. Wrap such an error by its text alone, or make a call
-// of each.
+// Do runs fn for a call to a target, and again if that is safe and can help. [AnswerOf] decides what an error
+// means. Before each attempt the target's guard and the own limit admit w, whose Attempt is the attempt's
+// number. Do returns nil, the error of the last attempt, or a [*weir.Rejection] if this process refused. safe
+// is as for [Caller.Start]. fn must make one call only. With two, an error of the second does not prove that
+// the first has not begun, even if the second was refused or could not connect. Wrap such an error by its text
+// alone, or use Do for each call.
 func (c *Caller) Do(ctx context.Context, name string, w weir.Work, safe bool, fn func(context.Context) error) error {
 	w.Inherit(ctx)
 	deadline, _ := ctx.Deadline()
@@ -102,14 +102,14 @@ func (c *Caller) Do(ctx context.Context, name string, w weir.Work, safe bool, fn
 	}
 }
 
-// do is [weir.Do] for one attempt. Only the outcome that the gates hear differs: a quota of the target
-// is no overload, and a target that cannot be reached is one.
+// do is [weir.Do] for one attempt, with other outcomes for the gates. A refusal by a quota of the target is no
+// overload, and a target that cannot be reached is one.
 func (c *Call) do(ctx context.Context, w weir.Work, fn func(context.Context) error) (Answer, error) {
 	p, err := c.Gate().Admit(ctx, w)
 	if err != nil {
 		return Answer{}, err
 	}
-	defer p.Done(weir.NoSample) // after a panic; otherwise it is done already
+	defer p.Done(weir.NoSample) // counts only after a panic; otherwise the permit is done already
 	c.Sent()
 	if err = fn(weir.WithPermit(ctx, c.Gate(), p)); err == nil {
 		p.Done(weir.OK)
@@ -126,7 +126,7 @@ func (c *Call) do(ctx context.Context, w weir.Work, fn func(context.Context) err
 	return a, err
 }
 
-// findOrAdd returns what is known of a target, and makes room for one that is new.
+// findOrAdd returns a target. For a new target it makes room.
 func (c *Caller) findOrAdd(name string) *target {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,12 +138,12 @@ func (c *Caller) findOrAdd(name string) *target {
 		t.unlink()
 	default:
 		if len(c.targets) >= c.cfg.Targets {
-			oldest := c.recent.newer // the ring is closed: what is before the head is the oldest
+			oldest := c.recent.newer // in the ring, the oldest target stands before the head
 			oldest.unlink()
 			delete(c.targets, oldest.name)
 			c.evicted++
 		}
-		name = strings.Clone(name) // it may be a part of something large
+		name = strings.Clone(name) // name may be part of a large string
 		t = c.newTarget(name)
 		c.targets[name] = t
 	}
@@ -182,7 +182,7 @@ func (c *Caller) newTarget(name string) *target {
 	return t
 }
 
-// TargetStatus is what a [Caller] knows of one target.
+// TargetStatus is the state of one target of a [Caller].
 type TargetStatus struct {
 	// Target is its name.
 	Target string
@@ -192,7 +192,7 @@ type TargetStatus struct {
 	RetriesLeft int
 }
 
-// Targets returns what is known of each target, the most recently called first.
+// Targets returns the status of each target, the most recently called first.
 func (c *Caller) Targets() []TargetStatus {
 	var list []*target
 	c.mu.Lock()
@@ -211,16 +211,16 @@ func (c *Caller) Targets() []TargetStatus {
 	return slices.Clip(all)
 }
 
-// Evicted counts the targets that were forgotten to make room for others.
+// Evicted returns how many targets were evicted to make room for others.
 func (c *Caller) Evicted() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.evicted
 }
 
-// Call is one call to a target with all its attempts. It is for one goroutine at a time. Call Sent
-// when an attempt is sent. When it did not succeed, call Decide, and then Wait or a wait of your own.
-// Call End at the end.
+// Call is one call to a target with all its attempts. It is for one goroutine at a time. Call Sent when an
+// attempt is sent. If an attempt did not succeed, call Decide, and then Wait or a wait of your own. Call End at
+// the end.
 type Call struct {
 	caller   *Caller
 	target   *target
@@ -231,17 +231,17 @@ type Call struct {
 	charge   Charge // of the present attempt, until it is sent
 }
 
-// Gate returns what admits each attempt: the target's guard, and then the client's own limit.
+// Gate returns the gate of each attempt: the target's guard, and then the client's own limit.
 func (c *Call) Gate() weir.Gate { return c.target.chain }
 
 // Attempt returns the number of the present attempt, 0 first.
 func (c *Call) Attempt() int { return c.attempt }
 
-// Sent says that the present attempt is on its way. From then on its retry stays charged.
+// Sent says that the present attempt was sent. From then on its retry stays charged.
 func (c *Call) Sent() { c.sent, c.charge = true, Charge{} }
 
-// Decide decides what follows an attempt that did not succeed. With [Again] there is another attempt
-// after the wait. It is charged already, and End gives the charge back if it is not Sent.
+// Decide decides what follows an attempt that did not succeed. With [Again] there is another attempt after the
+// wait. It is charged already, and End refunds the charge if Sent was not called.
 func (c *Call) Decide(a Answer) (time.Duration, Stop) {
 	if !c.sent {
 		return 0, StopRefused
@@ -263,8 +263,7 @@ func (c *Call) Decide(a Answer) (time.Duration, Stop) {
 	return wait, Again
 }
 
-// Wait waits before an attempt. It returns the error of ctx if that ends first; then there is no
-// attempt.
+// Wait waits before an attempt. If ctx ends first, it returns the error of ctx, and no attempt follows.
 func (c *Call) Wait(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -275,7 +274,7 @@ func (c *Call) Wait(ctx context.Context, d time.Duration) error {
 	return ctx.Err()
 }
 
-// End ends the call: a retry that was charged and not sent is given back. Ending twice does nothing.
+// End ends the call. It refunds a retry that was charged and not sent. A second call does nothing.
 func (c *Call) End() {
 	c.target.budget.Refund(c.charge)
 	c.charge = Charge{}

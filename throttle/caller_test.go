@@ -54,7 +54,7 @@ func TestDoTriesThrice(t *testing.T) {
 	})
 }
 
-// What ends a call at once.
+// Some errors end a call at once.
 func TestDoEnds(t *testing.T) {
 	for name, err := range map[string]error{
 		"success":              nil,
@@ -70,7 +70,7 @@ func TestDoEnds(t *testing.T) {
 	}
 }
 
-// When the budget is used up nobody retries, whatever each call may.
+// When the budget is used up nobody retries, however many attempts a call may have.
 func TestDoWithinTheBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := mustCaller(t, CallerConfig{Guard: NoGuard})
@@ -86,8 +86,8 @@ func TestDoWithinTheBudget(t *testing.T) {
 	})
 }
 
-// A caller that leaves during the back-off gets its charge back, and a deadline that the back-off does
-// not fit is not waited for.
+// If a caller leaves during the back-off, the charge is refunded. If the back-off does not fit the deadline,
+// the call does not wait.
 func TestDoWhenTheCallerLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := mustCaller(t, CallerConfig{Retry: Retry{Backoff: time.Minute, MaxBackoff: time.Minute}, Random: func() float64 { return 0.9 }})
@@ -111,7 +111,7 @@ func TestDoWhenTheCallerLeaves(t *testing.T) {
 	})
 }
 
-// What this process refuses is not tried again, and is no result of the target's.
+// Work that this process refuses is not tried again, and gives no result for the target.
 func TestDoRefusedHere(t *testing.T) {
 	c := mustCaller(t, CallerConfig{Limit: closedGate{}})
 	n := 0
@@ -139,7 +139,7 @@ func TestDoWhenTheGuardOpens(t *testing.T) {
 	})
 }
 
-// Retries around retries multiply nothing: the budget allows each layer a tenth.
+// Nested retries do not multiply: the budget allows each layer a tenth.
 func TestRetriesInRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := mustCaller(t, CallerConfig{Guard: NoGuard})
@@ -162,7 +162,7 @@ type gateFunc func(context.Context) (weir.Permit, error)
 
 func (f gateFunc) Admit(ctx context.Context, _ weir.Work) (weir.Permit, error) { return f(ctx) }
 
-// rude is an error that panics when somebody asks what it is.
+// rude is an error that panics in errors.Is and errors.As.
 type rude struct{}
 
 func (rude) Error() string { return "rude" }
@@ -254,7 +254,7 @@ func TestProbesGiveTheirPlacesBack(t *testing.T) {
 	}
 }
 
-// Whatever is said of an attempt that was not sent, nothing follows it.
+// No attempt follows an attempt that was not sent, whatever its answer.
 func TestDecideOfWhatWasNotSent(t *testing.T) {
 	c := mustCaller(t, CallerConfig{})
 	refused := Answer{Outcome: weir.Overload, Unstarted: true}
@@ -274,7 +274,7 @@ func TestDecideOfWhatWasNotSent(t *testing.T) {
 	}
 }
 
-// The own limit stands behind the guard: what the guard refuses does not ask it.
+// The own limit stands behind the guard: work that the guard refuses does not ask it.
 func TestOwnLimitIsBehindTheGuard(t *testing.T) {
 	own := &openGate{}
 	c := mustCaller(t, CallerConfig{Guard: GuardBreaker, Breaker: BreakerConfig{Run: 1}, Limit: own, Retry: Retry{Attempts: 1}})
@@ -294,7 +294,7 @@ func (g *openGate) Admit(context.Context, weir.Work) (weir.Permit, error) {
 	return weir.Permit{}, nil
 }
 
-// A panic goes on, and takes nothing along.
+// A panic goes on, and the permit is given back.
 func TestDoPanics(t *testing.T) {
 	for _, kind := range []Guard{GuardThrottle, GuardBreaker, NoGuard} {
 		c := mustCaller(t, CallerConfig{Guard: kind})
@@ -324,7 +324,7 @@ func TestDoCounts(t *testing.T) {
 	})
 }
 
-// A hundred thousand targets: as many as allowed are known, the oldest go.
+// Of a hundred thousand targets, the configured number is kept, and the oldest are evicted.
 func TestTargetsAreBounded(t *testing.T) {
 	var now time.Duration
 	c := mustCaller(t, CallerConfig{Targets: 100, Now: func() time.Duration { return now }})
@@ -355,8 +355,8 @@ func TestTargetsAreBounded(t *testing.T) {
 	}
 }
 
-// A target that is forgotten while calls to it are under way does no harm: they end as they would have,
-// and later ones begin anew.
+// A target may be evicted while calls to it are in flight. Those calls end as usual, and later calls start with
+// an empty history.
 func TestTargetsForgottenInUse(t *testing.T) {
 	for _, kind := range []Guard{GuardThrottle, GuardBreaker} {
 		c := mustCaller(t, CallerConfig{Targets: 1, Guard: kind, Breaker: BreakerConfig{Run: 1}})
@@ -382,7 +382,7 @@ func TestTargetsForgottenInUse(t *testing.T) {
 	}
 }
 
-// More targets than are remembered, called at once from many goroutines.
+// Many goroutines call more targets than are kept.
 func TestTargetsStorm(t *testing.T) {
 	c := mustCaller(t, CallerConfig{Targets: 4, Retry: Retry{Backoff: time.Millisecond, MaxBackoff: time.Millisecond}})
 	var callers sync.WaitGroup
@@ -409,7 +409,7 @@ func TestTargetsStorm(t *testing.T) {
 	}
 }
 
-// A clock that jumps while a call is under way: its deadline is on that clock.
+// A clock jumps during a call. The deadline of the call is on that clock.
 func TestCallerClockJumps(t *testing.T) {
 	now := time.Hour
 	c := mustCaller(t, CallerConfig{Now: func() time.Duration { return now }})
@@ -436,7 +436,7 @@ func TestCallerClockJumps(t *testing.T) {
 	}
 }
 
-// What a call costs that succeeds: the goal is 300 ns and one allocation.
+// BenchmarkCall measures a call that succeeds. The goal is 300 ns and one allocation.
 func BenchmarkCall(b *testing.B) {
 	c := mustCaller(b, CallerConfig{})
 	ctx := context.Background()
@@ -474,7 +474,7 @@ func TestCallAllocations(t *testing.T) {
 	}
 }
 
-// What Do tells the gates is what AnswerOf says, and what has become of the context.
+// Do tells the gates the outcome by AnswerOf and by the context.
 func TestDoTellsTheGates(t *testing.T) {
 	for _, tt := range []struct {
 		name string

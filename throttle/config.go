@@ -17,11 +17,11 @@ type Config struct {
 	// Window is how far back results count. From 1 s to 1 h, default 30 s. They are kept in 100
 	// bins. A longer window forgets an outage later; a shorter one throttles on fewer results.
 	Window time.Duration `default:"30s" min:"1s" max:"1h"`
-	// K is how many requests are sent for each that is accepted, at the most. From 1 to 100,
-	// default 2. So a server that refuses has to refuse one request for each that it takes. Less
-	// spares the server more, and finds out later that it has recovered.
+	// K is how many requests are sent at most for each that is accepted. From 1 to 100, default 2. With 2, an
+	// overloaded server refuses one request for each that it accepts. With less, the server has less to refuse,
+	// and the throttle notices later that it has recovered.
 	K float64 `default:"2" min:"1" max:"100"`
-	// Padding is how many requests in the window are too few to judge by. From 1 to 1,000,
+	// Padding is how many requests in the window are too few for a decision. From 1 to 1,000,
 	// default 8. It also keeps the probability of a refusal below 1, so some are always sent.
 	Padding float64 `default:"8" min:"1" max:"1000"`
 
@@ -41,9 +41,9 @@ type BudgetConfig struct {
 	// Ratio is how many retries there may be for each request, first attempts only. Above 0,
 	// at most 1, default 0.1. With it attempts are at most 1.1 times the requests.
 	Ratio float64 `default:"0.1" min:"0.000001" max:"1"`
-	// Floor is how many retries a minute there may be however few requests there are. Default 10,
-	// at most a million; -1 means none. A window has at least one of them. Without a floor, a client
-	// with five requests a minute could never retry.
+	// Floor is how many retries a minute there may be, however few requests there are. Default 10, at most a
+	// million; -1 means none. Each window may have at least one. Without a floor, a client with five requests a
+	// minute could never retry.
 	Floor int `default:"10" min:"0" max:"1000000" minus1:"none"`
 	// Window is how far back requests and retries count. From 1 s to 1 h, default 30 s.
 	Window time.Duration `default:"30s" min:"1s" max:"1h"`
@@ -51,10 +51,10 @@ type BudgetConfig struct {
 
 // AttemptsConfig configures [Attempts]. The zero value of a field means its default.
 type AttemptsConfig struct {
-	// Share is the part of the refusals for overload above which retries are common. Above 0,
-	// at most 1, which no retries are above. Default 0.1: clients whose budget is a tenth of the requests stay below
-	// it, because their retries are an eleventh of all attempts. For clients with larger budgets it has
-	// to be larger. A budget of a fifth, as proxies have by default, makes a sixth of retries.
+	// Share is the part of the refusals for overload above which retries are common. Above 0, at most 1; with
+	// 1, retries are never common. Default 0.1. Clients whose budget is a tenth of the requests stay below it,
+	// because their retries are an eleventh of all attempts. Clients with larger budgets need a larger Share.
+	// With a budget of a fifth, the default of proxies, a sixth of the attempts are retries.
 	Share float64 `default:"0.1" min:"0.000001" max:"1"`
 }
 
@@ -62,24 +62,23 @@ type AttemptsConfig struct {
 //
 // Retry is data: it decides, and neither waits nor counts. [Caller] does that.
 type Retry struct {
-	// Attempts is how many attempts a call may have, the first included. From 1, which means no
-	// retries, to 10. Default 3. Three are enough where failures are chance: at one failure in
-	// ten, one call in a thousand fails thrice. Where failures are no chance, more attempts are
-	// only more load.
+	// Attempts is how many attempts a call may have, the first included. From 1, which means no retries, to 10.
+	// Default 3. Three are enough if failures are independent: at one failure in ten, one call in a thousand
+	// fails three times. If failures have a common cause, more attempts only add load.
 	Attempts int `default:"3" min:"1" max:"10"`
-	// Backoff is the longest wait before the second attempt. It doubles with each further one,
-	// up to MaxBackoff. The wait is drawn evenly from 0 to that. From 1 ms to 1 min, default
-	// 100 ms.
+	// Backoff is the longest wait before the second attempt. It doubles with each further attempt, up to
+	// MaxBackoff. The wait is random, uniform between 0 and that value. From 1 ms to 1 min, default 100 ms.
 	Backoff time.Duration `default:"100ms" min:"1ms" max:"1m"`
 	// MaxBackoff bounds the doubling. From 1 ms to 1 h, default 10 s.
 	MaxBackoff time.Duration `default:"10s" min:"1ms" max:"1h"`
-	// QuotaBackoff and MaxQuotaBackoff stand in for Backoff and MaxBackoff where the caller has used
-	// up a quota, such as after a 429. With shorter ones, a call waits less for a quota than for a server that has too much to do.
-	// From 1 ms, at most as those. Default: the same, because who has a quota mostly names the time.
+	// QuotaBackoff and MaxQuotaBackoff replace Backoff and MaxBackoff if the caller has used up a quota, such
+	// as after a 429. With shorter ones, a call waits less for a quota than for an overloaded server. The
+	// ranges are those of Backoff and MaxBackoff. Default: Backoff and MaxBackoff, because a server with a
+	// quota mostly names the time.
 	QuotaBackoff    time.Duration `min:"1ms" max:"1m"`
 	MaxQuotaBackoff time.Duration `min:"1ms" max:"1h"`
-	// MaxTold is the longest time to come back that is waited for if the server names one. A
-	// longer one ends the call. From 1 ms to 1 h, default 60 s.
+	// MaxTold bounds the wait that a server asks for. If it asks for a longer wait, the call ends. From 1 ms to
+	// 1 h, default 60 s.
 	MaxTold time.Duration `default:"60s" min:"1ms" max:"1h"`
 }
 
@@ -91,22 +90,22 @@ type BreakerConfig struct {
 	// Window is how far back results count while the breaker is closed. From 1 s to 1 h, default
 	// 10 s.
 	Window time.Duration `default:"10s" min:"1s" max:"1h"`
-	// Rate is the part of the results in the window that has to fail for the breaker to open.
+	// Rate is the share of failures in the window at which the breaker opens.
 	// Above 0, at most 1, default 0.5.
 	Rate float64 `default:"0.5" min:"0.000001" max:"1"`
-	// Least is how many results the window must have before Rate counts. From 1 to a million,
+	// Least is how many results the window needs before Rate counts. From 1 to a million,
 	// default 20.
 	Least int `default:"20" min:"1" max:"1000000"`
-	// Run is how many failures in a row open the breaker, whatever the rate. Default 0: any
-	// number. At most a million.
+	// Run is how many failures in a row open the breaker, whatever the rate. Default 0: no
+	// such rule. At most a million.
 	Run int `min:"0" max:"1000000"`
 
-	// Open is how long the breaker refuses everything before it lets probes through. From 1 ms
-	// to 1 h, default 5 s. It is also how long probes may hold all places without one of them ending.
-	// After that the places are others'.
+	// Open is how long the breaker refuses everything before it admits probes. From 1 ms to 1 h, default 5 s.
+	// It is also how long probes may hold all places while none of them ends. After that, other probes get the
+	// places.
 	Open time.Duration `default:"5s" min:"1ms" max:"1h"`
-	// Probes is how many probes may be under way at a time. The breaker closes when as many have
-	// succeeded in a row. From 1 to 1,000, default 3.
+	// Probes is how many probes may be in flight. The breaker closes when that many have succeeded in a row.
+	// From 1 to 1,000, default 3.
 	Probes int `default:"3" min:"1" max:"1000"`
 
 	// Hooks are called as things happen: Admitted, Rejected, Done, and LimitChanged when the state
@@ -125,24 +124,23 @@ type CallerConfig struct {
 
 	// Guard says what stands before each target. Default [GuardThrottle].
 	Guard Guard
-	// Throttle and Breaker are its settings. Their Name, Hooks, Random and Now are the Caller's.
+	// Throttle and Breaker are the settings of the guards. The Caller sets their Name, Hooks, Random and Now.
 	Throttle Config
 	Breaker  BreakerConfig
 
-	// Budget bounds the retries to each target, Retry those of each call.
+	// Budget bounds the retries to each target, and Retry those of each call.
 	Budget BudgetConfig
 	Retry  Retry
 
-	// Limit, if not nil, is the client's own limit, behind the guards. All targets share it. A
-	// *limit.Limiter bounds how many calls this process has under way.
+	// Limit, if not nil, is the client's own limit, behind the guards. All targets share it. A *limit.Limiter
+	// bounds how many calls of this process are in flight.
 	Limit weir.Gate
 
-	// Targets is how many targets are remembered. Beyond it the one that was called least
-	// recently is forgotten, with its statistics. From 1 to 1,000,000, default 1,000. A target
-	// takes about 5 KB.
+	// Targets is how many targets are kept. When there are more, the least recently called target is evicted
+	// with its statistics. From 1 to 1,000,000, default 1,000. A target takes about 5 KB.
 	Targets int `default:"1000" min:"1" max:"1000000"`
 
-	// Hooks are those of the guards.
+	// Hooks are the hooks of the guards.
 	Hooks weir.Hooks
 	// Random and Now replace the source of random numbers and the clock, as in [Config].
 	Random func() float64
@@ -154,9 +152,9 @@ type Guard uint8
 
 // The guards.
 const (
-	// GuardThrottle is a [Throttle]: it refuses a part, as large as it has to be.
+	// GuardThrottle is a [Throttle]: it refuses a part of the work, no more than it must.
 	GuardThrottle Guard = iota
-	// GuardBreaker is a [Breaker]: it refuses everything for a while.
+	// GuardBreaker is a [Breaker]: it refuses all work for a while.
 	GuardBreaker
 	// NoGuard refuses nothing.
 	NoGuard
@@ -186,8 +184,7 @@ func (c AttemptsConfig) complete() (AttemptsConfig, error) {
 	return c, f.Err("throttle: attempts")
 }
 
-// complete returns the settings of everything in a Caller with their defaults, or one error with
-// every setting out of range.
+// complete returns all settings of a Caller with their defaults, or one error with every setting out of range.
 func (c CallerConfig) complete() (CallerConfig, error) {
 	var f fault.List
 	setting.Complete(&c, &f)

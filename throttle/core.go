@@ -6,24 +6,24 @@ import (
 	"github.com/weir-go/weir"
 )
 
-// bins is into how many parts a window is cut. Its newest tenth is kept apart.
+// bins is the number of parts of a window. The newest tenth also has a window of its own.
 const (
 	bins  = 100
 	tenth = 10
 )
 
-// What is counted of each class of priority. Requests are both together.
+// The counts of each class of priority. Requests are both together.
 const (
 	accepted = iota
-	refused  // by the server or by the throttle itself
+	refused  // by the server, or by the throttle itself
 	kinds
 )
 
 // core is a throttle without a clock, a lock or a source of random numbers.
 type core struct {
 	window     window
-	recent     window // its newest tenth
-	run        int    // what the server has accepted since it last refused
+	recent     window // the newest tenth
+	run        int    // requests that the server has accepted since its last refusal
 	k, padding float64
 }
 
@@ -35,9 +35,9 @@ func newCore(cfg *Config, bins int) core {
 	}
 }
 
-// decide reports whether work of a class is sent, given a random number from 0 up to 1. Work that
-// is not sent counts as a request that was refused. Otherwise a client that has nearly stopped
-// sending would soon have nothing but accepted requests in its window.
+// decide reports whether work of a class is sent, given a random number from 0 up to 1. Work that is not sent
+// counts as a refused request. Otherwise the window of a client that sends little would soon have accepted
+// requests only.
 func (c *core) decide(now time.Duration, class int, random float64) (share float64, sent bool) {
 	c.advance(now)
 	share = c.share(class)
@@ -72,13 +72,12 @@ func (w *window) count(class int) (requests, accepts float64) {
 	return accepts + float64(w.sums[kinds*class+refused]), accepts
 }
 
-// share is the probability that work of a class is refused here. As a rule the whole window decides.
-// Its newest tenth decides if its share is smaller, and the server has lately accepted half of Padding
-// in a row.
+// share is the probability that work of a class is refused here. As a rule the whole window decides. The newest
+// tenth decides if its share is smaller, and if the server has just accepted half of Padding in a row.
 //
-// After an outage the whole window is full of the throttle's own refusals. By the window, what is sent
-// grows by the factor e every half window; by the tenth it does so ten times as fast. A server that
-// refuses half of what it is sent seldom accepts four in a row, so it notices nothing of this rule
+// After an outage the whole window is full of the throttle's own refusals. By the whole window, the requests
+// sent grow by the factor e every half window. By the newest tenth, they grow ten times as fast. A server that
+// refuses half of the requests seldom accepts four in a row, so this rule hardly ever applies to it
 // (TestSendsKTimesWhatIsTaken, TestRecoversFromAnOutage).
 func (c *core) share(class int) float64 {
 	share := c.shareBy(&c.window, class, c.padding)
@@ -88,13 +87,13 @@ func (c *core) share(class int) float64 {
 	return share
 }
 
-// shareBy is the share by what a window has.
+// shareBy is the share by the counts of one window.
 //
-// Each class has an excess: its requests beyond K for each that was accepted. With one class, the
-// share is that excess over the requests. With several, the excess of all is taken from the lowest
-// class first, as far as its requests go, then from the next. And no class has a smaller share than
-// one above it. So where the server refuses without regard to priority, the lower classes make room
-// for the higher ones. Where it refuses low ones only, high ones notice nothing.
+// The excess of a class is its requests less K times those accepted. With one class, the share is the excess
+// divided by the requests. With several classes, the excess of all is taken from the lowest class first, as far
+// as its requests go, then from the next. No class has a smaller share than a higher class. So if the server
+// refuses without regard to priority, the lower classes make room for the higher ones. If it refuses low
+// classes only, high classes are not affected.
 func (c *core) shareBy(w *window, class int, padding float64) float64 {
 	var excess float64
 	var asked [weir.Classes]float64

@@ -28,8 +28,8 @@ func (c *core) fill(now time.Duration, requests, accepts int) {
 	}
 }
 
-// The formula at its corners, and where a blog post is wrong: at half rejected nothing is dropped, at
-// nine in ten 79 % at first.
+// The formula at its limits, and where a blog post is wrong. With half of the requests rejected nothing is
+// dropped, with nine in ten 79 % at first.
 func TestShare(t *testing.T) {
 	for _, tt := range []struct {
 		k, padding        float64
@@ -46,7 +46,7 @@ func TestShare(t *testing.T) {
 		{4.0 / 3, 1, 300, 150, 100.0 / 301},
 		{1.1, 8, 100, 100, 0},
 		{1.1, 8, 110, 100, 0},
-		{2, 8, 8, 0, 0.5}, // too few to judge by
+		{2, 8, 8, 0, 0.5}, // too few for a decision
 	} {
 		c := coreOf(t, Config{K: tt.k, Padding: tt.padding}, bins)
 		c.fill(0, tt.requests, tt.accepts)
@@ -56,9 +56,9 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// An established throttler's own test: what it answers after each of these results, with a random
-// number that is always a half. Its refusals count as refused requests themselves, and equal is not
-// above.
+// This is the test of an established throttler: its decision after each result, with a random number that is
+// always a half. Its own refusals count as refused requests, and a random number equal to the share is not
+// refused.
 func TestDecideAfterEachResult(t *testing.T) {
 	c := coreOf(t, Config{K: 1.1, Padding: 8}, bins)
 	var got []byte
@@ -79,7 +79,7 @@ func TestDecideAfterEachResult(t *testing.T) {
 	}
 }
 
-// What leaves the window: three bins, and a single one.
+// Events leave the window, with three bins and with one.
 func TestWindow(t *testing.T) {
 	for _, tt := range []struct {
 		bins             int
@@ -128,8 +128,8 @@ func TestRecovery(t *testing.T) {
 	}
 }
 
-// After a healthy time an outage is throttled. A per-event decay that is applied to what is accepted
-// only when something is, as a blog post has it, never does: that rule is beside it, to show it.
+// An outage after a healthy time is throttled. A rule from a blog post runs beside it for comparison. It lets
+// the accepted count decay only when a request is accepted, so it never throttles.
 func TestOutageAfterHealth(t *testing.T) {
 	c := coreOf(t, Config{}, bins)
 	accepts, requests := 0.0, 0.0 // the rule of the blog post
@@ -181,7 +181,7 @@ func TestLowerClassFirst(t *testing.T) {
 	}
 }
 
-// When the newest tenth of the window decides: after four accepted in a row, not before.
+// The newest tenth of the window decides after four accepted requests in a row, not before.
 func TestNewestTenth(t *testing.T) {
 	c := coreOf(t, Config{}, bins)
 	c.fill(0, 100, 0)
@@ -200,8 +200,8 @@ func TestNewestTenth(t *testing.T) {
 	}
 }
 
-// After two minutes in which nothing was accepted, nine tenths are sent again within half a minute,
-// whatever the rate. By the window alone it took 65 s at 10 requests a second, and 103 s at 1,000.
+// After two minutes without an accepted request, nine tenths are sent again within half a minute, whatever the
+// rate. By the whole window alone it took 65 s at 10 requests a second, and 103 s at 1,000.
 func TestRecoversFromAnOutage(t *testing.T) {
 	for _, rate := range []float64{1, 10, 100, 1000} {
 		random := rand.New(rand.NewPCG(1, 2))
@@ -258,7 +258,7 @@ func TestSendsKTimesWhatIsTaken(t *testing.T) {
 	}
 }
 
-// The core against a model that keeps every event, and the bounds that hold at any time.
+// The core agrees with a model that keeps every event, and its bounds hold at any time.
 func TestCoreModel(t *testing.T) {
 	for seed := range uint64(30) {
 		random := rand.New(rand.NewPCG(seed, 7))

@@ -1,17 +1,17 @@
-// Package throttle is the caller's side of admission control: a client that does not make an overload
-// worse. It refuses locally what a server would refuse anyway, and it retries only where a retry is
-// safe, can help, and is paid for.
+// Package throttle is the caller's side of admission control: with it, a client does not make an overload
+// worse. The client refuses locally what the server would refuse anyway. It retries only if a retry is safe,
+// can help, and is within a budget.
 //
 //	caller := weir.Must(throttle.NewCaller(throttle.CallerConfig{Name: "shop"}))
 //	err := caller.Do(ctx, "payments", weir.Work{}, false, pay)
 //
-// For HTTP, weirhttp.Transport does this for every request of an http.Client. For gRPC, weirgrpc.Client
-// does so for every call of a connection.
+// For HTTP, weirhttp.Transport does this for every request of an http.Client. For gRPC, weirgrpc.Client does it
+// for every call of a connection.
 //
 // # The parts
 //
-// A [Caller] is what all calls of a process share. It has the parts below for each target, in one
-// order, outermost first:
+// All calls of a process share a [Caller]. For each target it has the parts below, in this order, outermost
+// first:
 //
 //		the call → Retry → Budget → Throttle or Breaker → the client's own limit → an attempt
 //
@@ -24,25 +24,24 @@
 //
 // # Why both a throttle and a budget
 //
-// Retries multiply load exactly when there is too much of it. Three attempts for each call are three
-// times the load while everything fails, and three layers that do so are 27 times. The budget makes
-// that 1.1 times, however many calls fail. But first attempts alone can be too much, and a refusal
-// costs the server something. The throttle bounds both: to about K times what the server takes.
+// Retries multiply the load exactly when it is too high already. While everything fails, three attempts for
+// each call triple the load, and three such layers multiply it by 27. With the budget the factor is 1.1,
+// however many calls fail. But first attempts alone can be too many, and each refusal costs the server
+// something. The throttle bounds all attempts, to about K times what the server accepts.
 //
 // # When a retry is safe
 //
-// A retry is safe if the work has not begun. That is so if a gate of weir refused it, or if no
-// connection was made. It is safe, too, if the caller says that the work may be done twice. Otherwise
-// there is none. A server that says that it is no use ends the call, and so does a wait that does
-// not fit the deadline.
+// A retry is safe if the work has not begun. That is so if a gate of weir refused it, or if no connection was
+// made. It is safe, too, if the caller says that the work may be done twice. Otherwise there is no retry. There
+// is none either if the server says that a retry is useless, or if the wait does not fit the deadline.
 //
 // # What a throttle cannot do
 //
-// It learns from answers. A process with few requests learns slowly: fewer than Padding in the window
-// are judged hardly at all. In a full outage it sends a few requests a window. So it takes some seconds
-// until it sees that the server is well again, and half a minute until all requests are sent. A shorter
-// window is quicker, and throttles on fewer results.
+// A throttle learns from answers. A process with few requests learns slowly: with fewer than Padding in the
+// window it hardly refuses anything. In a full outage it sends a few requests a window. So it needs some
+// seconds to see that the server has recovered, and half a minute until it sends all requests. A shorter window
+// is quicker, and throttles on fewer results.
 //
-// It knows a target by its name. Where a name stands for many servers of which one is overloaded, it
-// refuses work for all of them.
+// A throttle knows a target by its name. If many servers have one name and one of them is overloaded, the
+// throttle refuses work for all of them.
 package throttle

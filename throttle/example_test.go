@@ -32,7 +32,7 @@ func ExampleCaller_Do() {
 	// Output: 2 <nil>
 }
 
-// A throttle refuses locally once a server takes less than half of what is asked of it.
+// A throttle refuses locally once a server accepts less than half of the requests.
 func ExampleThrottle() {
 	// The random number is fixed here, so that the example prints the same every time.
 	gate, err := throttle.New(throttle.Config{Name: "search", Random: func() float64 { return 0.5 }})

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/weir/internal/setting"
 )
 
-// Answer is what is known of an attempt that did not succeed.
+// Answer describes an attempt that did not succeed.
 type Answer struct {
 	// Outcome is what the gates are told. Only [weir.Overload] may be tried again, and [weir.Failed]
 	// if Transient is set.
@@ -25,12 +25,12 @@ type Answer struct {
 	// Unstarted says that the work has not begun: the server refused it, or was never reached. A
 	// retry is safe then, whatever the work does.
 	Unstarted bool
-	// Final says that the server asked not to be tried again.
+	// Final says that the server asked for no further attempt.
 	Final bool
-	// Quota says that the caller has used up what is its own. It is no sign of overload, but the call
-	// may be tried again when the server says so.
+	// Quota says that the caller has used up its quota. That is no sign of overload, and the call may be tried
+	// again at the time that the server names.
 	Quota bool
-	// Told says that the server named a time to come back, and After how long that is from now.
+	// Told says that the server named a time to come back. After is how long that is from now.
 	Told  bool
 	After time.Duration
 }
@@ -41,24 +41,23 @@ type Stop string
 // Why a call is not tried again.
 const (
 	Again       Stop = ""
-	StopDone    Stop = "done"     // it succeeded, or failed for a reason of its own
+	StopDone    Stop = "done"     // it succeeded, or failed in a way that a retry cannot help
 	StopAsked   Stop = "asked"    // the server said so
 	StopUnsafe  Stop = "unsafe"   // the work may have begun, and must not be done twice
-	StopTries   Stop = "attempts" // it has had as many attempts as it may
+	StopTries   Stop = "attempts" // Retry.Attempts is reached
 	StopLong    Stop = "long"     // the server named a time beyond MaxTold
 	StopLate    Stop = "late"     // the wait does not fit the deadline
 	StopBudget  Stop = "budget"   // the target's budget is used up
 	StopRefused Stop = "refused"  // a gate of this process refused
 )
 
-// Next decides what follows an attempt. attempt is its number, 0 for the first. safe says that the
-// work may be done twice. left is the time until the caller's deadline, negative if there is none.
-// random is from 0 up to 1.
-// It returns how long to wait before the next attempt, or why there is none.
+// Next decides what follows an attempt. attempt is its number, 0 for the first. safe says that the work may be
+// done twice. left is the time until the caller's deadline, negative if there is none. random is from 0 up to
+// 1. Next returns how long to wait before the next attempt, or why there is none.
 //
-// The wait has full jitter: it is even between 0 and the back-off. If the server named a time, that is
-// added. So clients that were told the same time do not come back at once. A wait that does not fit
-// the deadline ends the call now.
+// The wait has full jitter: it is uniform between 0 and the back-off. If the server named a time, that is
+// added. So clients that were told the same time do not all come back at once. If the wait does not fit the
+// deadline, the call ends now.
 func (r *Retry) Next(attempt int, a Answer, safe bool, left time.Duration, random float64) (time.Duration, Stop) {
 	r = r.whole()
 	again := a.Outcome == weir.Overload || a.Quota || a.Outcome == weir.Failed && a.Transient
@@ -105,14 +104,14 @@ func (r *Retry) backoffs(quota bool) (first, most time.Duration) {
 // backoff is the longest wait after an attempt.
 func (r *Retry) backoff(attempt int, quota bool) time.Duration {
 	first, most := r.backoffs(quota)
-	if shift := min(attempt, 30); first <= most>>shift { // or it might overflow
+	if shift := min(attempt, 30); first <= most>>shift { // so that the shift does not overflow
 		return first << shift
 	}
 	return most
 }
 
-// AnswerOf returns what an error says of the attempt that it ended. A [*weir.Rejection] says all of
-// it. If no connection was made, the work has not begun.
+// AnswerOf returns the Answer for an error that ended an attempt. A [*weir.Rejection] sets all fields. If no
+// connection was made, the work has not begun.
 func AnswerOf(err error) Answer {
 	if r := weir.AsRejection(err); r != nil {
 		return AnswerOfRejection(r)
@@ -128,7 +127,7 @@ func AnswerOf(err error) Answer {
 	return a
 }
 
-// AnswerOfRejection returns what a refusal by the server says.
+// AnswerOfRejection returns the Answer for a refusal by the server.
 func AnswerOfRejection(r *weir.Rejection) Answer {
 	a := Answer{
 		Outcome: weir.Classify(r), Unstarted: true, Final: !r.Retryable,
@@ -138,17 +137,17 @@ func AnswerOfRejection(r *weir.Rejection) Answer {
 	case weir.ReasonQuota:
 		a.Outcome, a.Quota = weir.OK, true
 	case weir.ReasonDraining:
-		a.Transient = true // another instance takes it
+		a.Transient = true // another instance may take the work
 	}
 	return a
 }
 
-// ParseRetryAfter reads the values of the header Retry-After: whole seconds, or a date. now is the
-// time of day. It reports false if there is none that can be read. A date that has passed means now.
-// Of several values, the longest holds.
+// ParseRetryAfter reads the values of the header Retry-After: whole seconds, or a date. now is the time of day.
+// It returns false if no value can be read. A date that has passed means now. Of several values, the longest
+// counts.
 func ParseRetryAfter(values []string, now time.Time) (after time.Duration, ok bool) {
 	for _, line := range values {
-		most := 1 // a date has a comma of its own
+		most := 1 // a date contains a comma
 		if strings.Trim(line, "0123456789, \t") == "" {
 			most = -1 // a proxy may have joined lines
 		}
@@ -180,9 +179,9 @@ func parseRetryAfter(v string, now time.Time) (time.Duration, bool) {
 	return max(0, date.Sub(now)), true
 }
 
-// ParsePushback reads the trailer grpc-retry-pushback-ms: milliseconds to wait. final reports that the
-// server asked not to be tried again. A negative number says that, and so does a value that is no
-// number, or more than one value. ok reports whether the server said anything at all.
+// ParsePushback reads the trailer grpc-retry-pushback-ms: milliseconds to wait. final says that the server
+// asked for no further attempt: by a negative number, by a value that is not a number, or by more than one
+// value. ok says whether there is a value.
 func ParsePushback(values []string) (after time.Duration, final, ok bool) {
 	if len(values) == 0 {
 		return 0, false, false

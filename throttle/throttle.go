@@ -16,16 +16,16 @@ import (
 // Throttle is a gate in a client: it refuses locally what the server would refuse anyway. Nothing
 // waits in it.
 //
-// Let n be the requests in the window, and a those that the server has accepted. The part refused is
-// (n - K*a) / (n + Padding), if that is above 0. Its own refusals count as requests. So a client
-// of a server that takes nothing still sends a few, and finds out when it takes work again. A client
-// of a healthy server is never refused. Once the server has accepted half of Padding in a row, the
-// newest tenth of the window decides, if it refuses less. So an outage is soon forgotten.
+// Let n be the requests in the window, and a those that the server has accepted. The part refused is (n - K*a)
+// / (n + Padding), if that is above 0. The throttle's own refusals count as requests. Even if the server
+// accepts nothing, a few requests are sent, so the client notices when the server accepts work again. With a
+// healthy server nothing is refused. Once the server has accepted half of Padding in a row, the newest tenth of
+// the window decides, if it refuses less. So an outage is soon forgotten.
 //
-// A result counts when work ends. [weir.Overload] counts as refused. [weir.OK] and [weir.Failed]
-// count as accepted, because a server that answers with an error has taken the work.
-// [weir.Abandoned] and [weir.NoSample] say nothing of the server and do not count, and neither
-// does work that was cancelled. So work that never ends never counts. Give each call a time-out.
+// A result counts when work ends. [weir.Overload] counts as refused. [weir.OK] and [weir.Failed] count as
+// accepted, because a server that answers with an error has taken the work. [weir.Abandoned] and
+// [weir.NoSample] say nothing about the server and do not count, and neither does work that was cancelled. Work
+// that never ends never counts, so give each call a time-out.
 //
 // Each class of priority has counts of its own, and the lower class is refused first. Exempt work is
 // never refused, and its results do not count.
@@ -39,14 +39,14 @@ type Throttle struct {
 	counters
 }
 
-// use is what the gate keeps about a permit.
+// use is the gate's record of a permit.
 type use struct {
 	start time.Duration
 	era   uint32 // of a Breaker
 	class int8   // -1: exempt
 }
 
-// counters are what a snapshot says of permits.
+// counters are the counts of permits in a snapshot.
 type counters struct {
 	inFlight, exempt         int64
 	admitted, exemptAdmitted uint64
@@ -62,7 +62,7 @@ func New(cfg Config) (*Throttle, error) {
 	return newThrottle(&cfg), nil
 }
 
-// newThrottle makes a throttle of complete settings.
+// newThrottle makes a throttle from complete settings.
 func newThrottle(cfg *Config) *Throttle {
 	t := &Throttle{random: cfg.Random, core: newCore(cfg, bins)}
 	if t.random == nil {
@@ -102,10 +102,10 @@ func (t *Throttle) Arrive(w weir.Work, _ func(weir.Permit, error)) (weir.Permit,
 	return p, nil, err
 }
 
-// admit is Admit of a gate in which nothing waits.
+// admit implements Admit for a gate in which nothing waits.
 func admit(ctx context.Context, g guard, f *gate.Front, w weir.Work) (weir.Permit, error) {
 	if p, ok := weir.Nested(ctx, g); ok {
-		return p, nil // it is part of work that was sent
+		return p, nil // this work is part of work that was sent
 	}
 	w.Inherit(ctx)
 	if r := f.Unfit(ctx, &w); r != nil {
@@ -114,7 +114,7 @@ func admit(ctx context.Context, g guard, f *gate.Front, w weir.Work) (weir.Permi
 	return g.TryAdmit(w)
 }
 
-// unfit is the refusal of work that must not be sent whatever the server does.
+// unfit refuses work that must not be sent, whatever the state of the server.
 func unfit(f *gate.Front, w *weir.Work, now time.Duration) *weir.Rejection {
 	if w.Cost < 0 {
 		return f.Unfit(context.Background(), w)
@@ -123,7 +123,7 @@ func unfit(f *gate.Front, w *weir.Work, now time.Duration) *weir.Rejection {
 	return r
 }
 
-// decide returns a permit, or the share of such work that is refused now.
+// decide returns a permit, or the share of work of this class that is refused now.
 func (t *Throttle) decide(w *weir.Work, now time.Duration) (weir.Permit, float64) {
 	random := 2.0 // above every share
 	class := w.Priority.Class()
@@ -239,7 +239,7 @@ func (t *Throttle) record(u *use, now time.Duration, o weir.Outcome) {
 	}
 }
 
-// Status is what a throttle goes by: the requests in its window.
+// Status is what a throttle decides by: the requests in its window.
 type Status struct {
 	// Classes are the classes of priority, weir.Background first.
 	Classes [weir.Classes]ClassStatus
@@ -247,8 +247,8 @@ type Status struct {
 
 // ClassStatus is one class of priority.
 type ClassStatus struct {
-	// Requests are those in the window, the throttle's own refusals included. Accepted are those
-	// that the server took.
+	// Requests are the requests in the window, the throttle's own refusals included. Accepted are the requests
+	// that the server accepted.
 	Requests, Accepted uint64
 	// Share is the probability that the next request is refused here.
 	Share float64
@@ -268,8 +268,8 @@ func (t *Throttle) Status() Status {
 	return s
 }
 
-// Snapshot implements [weir.Snapshotter]. It has no Limit; LimitReason says which part of which
-// class is refused.
+// Snapshot implements [weir.Snapshotter]. It has no Limit. LimitReason says which share of each class is
+// refused.
 func (t *Throttle) Snapshot() weir.Snapshot {
 	status := t.Status()
 	s := weir.Snapshot{Name: t.front.Name(), Kind: "throttle", Mode: "enforce", LimitReason: status.why(), Rejected: t.front.Rejected()}

@@ -27,7 +27,7 @@ func mustAdmit(t testing.TB, g weir.TryAdmitter, w weir.Work) weir.Permit {
 	return p
 }
 
-// manual is a throttle with a clock and a random number of the test's.
+// manual is a throttle whose clock and random number the test sets.
 type manual struct {
 	*Throttle
 	now    time.Duration
@@ -47,7 +47,7 @@ func newManual(t testing.TB, cfg Config) *manual {
 	return m
 }
 
-// What each way to end work counts as.
+// Each way to end work counts as accepted, as refused, or not at all.
 func TestWhatCounts(t *testing.T) {
 	for _, tt := range []struct {
 		name              string
@@ -130,8 +130,8 @@ func TestThrottleUnfit(t *testing.T) {
 	}
 }
 
-// In a chain, what a later gate refuses is no request of the throttle's. A nested call through the
-// same throttle is part of what was sent.
+// In a chain, work that a later gate refuses is no request for the throttle. A nested call through the same
+// throttle is part of work that was sent.
 func TestThrottleInAChain(t *testing.T) {
 	m := newManual(t, Config{})
 	full := closedGate{}
@@ -156,8 +156,8 @@ func (closedGate) Admit(context.Context, weir.Work) (weir.Permit, error) {
 	return weir.Permit{}, &weir.Rejection{Gate: "own", Reason: weir.ReasonLimit, Retryable: true}
 }
 
-// On the real clock, in a bubble: an outage is throttled, never wholly, and is forgotten when the
-// server is well again.
+// On the real clock, in a bubble: an outage is throttled, never completely, and forgotten after the server has
+// recovered.
 func TestThrottleThroughAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		random := rand.New(rand.NewPCG(1, 1)) // one goroutine uses it

@@ -2,12 +2,12 @@ package throttle
 
 import "time"
 
-// window counts what happened lately: several kinds of events, in bins of equal width. An
-// event leaves the sums when its bin does, so after between bins-1 and bins times the width.
+// window counts what happened lately: several kinds of events, in bins of equal width. An event leaves the sums
+// with its bin: after between bins-1 and bins times the width.
 type window struct {
 	width time.Duration // of a bin
 	kinds int
-	bins  []uint32 // a ring: the kinds of one bin stand beside each other
+	bins  []uint32 // a ring; the kinds of one bin are adjacent
 	sums  []uint64 // by kind
 	head  int64    // the number of the newest bin, counted from time 0
 }
@@ -19,8 +19,8 @@ func newWindow(length time.Duration, bins, kinds int) window {
 	}
 }
 
-// advance makes now the newest moment. Time that goes backwards counts as no time: what is
-// counted then falls into the newest bin.
+// advance makes now the newest moment. Time that goes backwards counts as no time: events then count in the
+// newest bin.
 func (w *window) advance(now time.Duration) {
 	to := int64(now / w.width)
 	if to <= w.head {
@@ -49,8 +49,7 @@ func (w *window) add(now time.Duration, kind int) (bin int64) {
 	return w.head
 }
 
-// remove takes back an event that add has put into a bin. It does nothing if the bin has left the
-// window.
+// remove removes an event that add has counted in a bin. It does nothing if the bin has left the window.
 func (w *window) remove(now time.Duration, kind int, bin int64) {
 	w.advance(now)
 	if bin > w.head || w.head-bin >= w.len() || w.bin(bin)[kind] == 0 {
