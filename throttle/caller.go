@@ -79,9 +79,9 @@ func (c *Caller) Start(name string, deadline time.Time, safe bool) Call {
 // Do runs fn for a call to a target, and again if that is safe and can help. [AnswerOf] decides what an error
 // means. Before each attempt the target's guard and the own limit admit w, whose Attempt is the attempt's
 // number. Do returns nil, the error of the last attempt, or a [*weir.Rejection] if this process refused. safe
-// is as for [Caller.Start]. fn must make one call only. With two, an error of the second does not prove that
-// the first has not begun, even if the second was refused or could not connect. Wrap such an error by its text
-// alone, or use Do for each call.
+// is as for [Caller.Start]. fn must make one call only. With two, a refusal of the second does not prove that
+// the first has not begun, and neither does a failure to connect. Wrap such an error by its text alone, or use
+// Do for each call.
 func (c *Caller) Do(ctx context.Context, name string, w weir.Work, safe bool, fn func(context.Context) error) error {
 	w.Inherit(ctx)
 	deadline, _ := ctx.Deadline()

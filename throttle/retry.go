@@ -180,8 +180,8 @@ func parseRetryAfter(v string, now time.Time) (time.Duration, bool) {
 }
 
 // ParsePushback reads the trailer grpc-retry-pushback-ms: milliseconds to wait. final says that the server
-// asked for no further attempt: by a negative number, by a value that is not a number, or by more than one
-// value. ok says whether there is a value.
+// asked for no further attempt. It does so by a negative number, by a value that is not a number, or by several
+// values. ok says whether there is a value.
 func ParsePushback(values []string) (after time.Duration, final, ok bool) {
 	if len(values) == 0 {
 		return 0, false, false

@@ -43,7 +43,7 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
-// Textbooks wait longer for a server that has too much to do than for a quota, up to a minute and up to half of one.
+// Textbooks wait up to a minute for an overloaded server, and up to half a minute for a quota.
 func TestBackoffOfQuotas(t *testing.T) {
 	r := retryOf(t, Retry{Attempts: 10, Backoff: 2 * time.Second, MaxBackoff: time.Minute, QuotaBackoff: time.Second, MaxQuotaBackoff: 30 * time.Second})
 	overload, quota := Answer{Outcome: weir.Overload}, Answer{Outcome: weir.OK, Quota: true}

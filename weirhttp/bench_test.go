@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/weir/limit"
 )
 
-// nullWriter costs nothing, so that what is left is the middleware.
+// nullWriter costs nothing, so that only the middleware is measured.
 type nullWriter struct{ h http.Header }
 
 func (w *nullWriter) Header() http.Header         { return w.h }
@@ -19,7 +19,7 @@ func (w *nullWriter) WriteHeader(int)             {}
 func (w *nullWriter) Flush()                      {}
 
 // BenchmarkMiddleware measures what the middleware adds to a handler that
-// writes a short answer, without and with the things that cost extra.
+// writes a short answer, without and with the options that cost extra.
 func BenchmarkMiddleware(b *testing.B) {
 	answer := []byte("hello")
 	write := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write(answer) })

@@ -90,7 +90,7 @@ func TestBodiesLeftAlone(t *testing.T) {
 	}
 }
 
-// What only begins like a type of calls that talk both ways is read like all others.
+// A content type that only begins like one of gRPC or Connect is buffered like all others.
 func TestBodiesOfOtherTypes(t *testing.T) {
 	b := &bodyBuffers{max: 10}
 	for _, content := range []string{"", "application/grpcx", "application/json", "application/connect", "text/application/grpc"} {
@@ -104,8 +104,8 @@ func TestBodiesOfOtherTypes(t *testing.T) {
 	}
 }
 
-// Two bodies of unknown length, each counted as the longest number there is, would
-// overflow the account, and be read as empty.
+// Two bodies of unknown length, each counted as the largest number, would overflow the account, and be read as
+// empty.
 func TestBufferedBodyWithoutBound(t *testing.T) {
 	var m middleware
 	WithBufferedBody(math.MaxInt64)(&m)

@@ -16,8 +16,8 @@ import (
 	"github.com/weir-go/weir/weirhttp"
 )
 
-// What a request has cost is told to all of its permits while they are held, to one
-// gate by its name, and to nobody once they are given back.
+// The cost of a request is set on all of its permits while they are held, or on that of one named gate. After
+// they are given back, it is set on none.
 func TestSetCost(t *testing.T) {
 	pools := weir.Must(keyed.New(keyed.Config{Name: "pools", Limit: 50}))
 	defer pools.Close()
@@ -50,8 +50,8 @@ func TestSetCost(t *testing.T) {
 	(*weirhttp.Request)(nil).SetCost("", 9)
 }
 
-// A stream has given its slot back, and its charge stays open until it ends. One that becomes a request
-// again is charged once, and so is one that is told its cost while it becomes a stream.
+// A stream has given its slot back, and its charge can change until it ends. If it becomes a request again, it
+// is charged once. So is a request whose cost is set while it becomes a stream.
 func TestSetCostOfAStream(t *testing.T) {
 	q := weir.Must(quota.New(quota.Config{Name: "tokens", Rules: []quota.Rule{{Windows: []quota.Window{quota.Per(100, time.Hour)}}}}))
 	defer q.Close()
@@ -128,7 +128,7 @@ func TestSetCostOfAStream(t *testing.T) {
 	}
 }
 
-// A request that comes back while it is still being released is charged once.
+// A request that reacquires its slot during the release is charged once.
 func TestReacquireWhileReleasing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		released := make(chan struct{})

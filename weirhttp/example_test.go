@@ -63,7 +63,7 @@ func ExampleMiddleware() {
 	// Output: GET /v1/{tenant}/orders acme
 }
 
-// Reads and writes get gates of their own; everything else passes freely.
+// Reads and writes have gates of their own; other requests have none.
 func ExampleWithSelect() {
 	reads := weir.Must(limit.New(limit.Config{Name: "reads", Limit: 50}))
 	writes := weir.Must(limit.New(limit.Config{Name: "writes", Limit: 5}))
@@ -111,8 +111,7 @@ func ExampleNewStreams() {
 	// in flight 0 streams 0
 }
 
-// A proxy keeps the slot of a client that has left until the upstream is done
-// with its request.
+// When a client has left, a proxy keeps the slot until the upstream is done with the request.
 func ExampleRequest_Detach() {
 	api := weir.Must(limit.New(limit.Config{Name: "api", Limit: 50}))
 	defer api.Close()
@@ -171,7 +170,7 @@ func ExampleWithRejection() {
 	// Output: refused: api limit
 }
 
-// Clients are told not to come back while retries are common among what is refused.
+// Clients are told not to come back while retries are common among the refusals.
 func ExampleWithAttempts() {
 	full := weir.Must(limit.New(limit.Config{Name: "api", Limit: 1, Queue: limit.Queue{Len: -1}}))
 	defer full.Close()
@@ -195,8 +194,7 @@ func ExampleWithAttempts() {
 	// 503 come back: false
 }
 
-// A server that tells each user how much is left. The example owns the clock; leave
-// Now nil.
+// This server tells each user how much is left. The example sets the clock; leave Now nil.
 func ExampleSetRateLimit() {
 	api := weir.Must(quota.New(quota.Config{
 		Name:  "api",
@@ -209,7 +207,7 @@ func ExampleSetRateLimit() {
 		d, err := api.Charge(context.Background(), weir.Work{User: r.Header.Get("X-User")})
 		if !d.Free && len(d.Windows) > 0 {
 			window := d.Windows[d.Window]
-			reset := d.Wait // refused: until it is let through
+			reset := d.Wait // refused: the time until it is admitted
 			if err == nil {
 				reset = window.Refill(d.Remaining, weir.VirtualEpoch)
 			}
@@ -239,8 +237,8 @@ func ExampleSetRateLimit() {
 	// 429 "user=*";q=3;w=2 "user=*";r=0;t=1 "1"
 }
 
-// A client that spares an overloaded server: it tries again where that is safe and within its budget,
-// and refuses locally what the server would refuse.
+// This client spares an overloaded server. It tries again if that is safe and within its budget, and refuses
+// locally what the server would refuse.
 func ExampleTransport() {
 	shop := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get(weirhttp.AttemptHeader) == "" { // the first attempt
@@ -265,8 +263,8 @@ func ExampleTransport() {
 	// Output: paid <nil>
 }
 
-// A guard of which nothing is chosen: two lines, two imports. The gate finds out how
-// many requests at a time are best.
+// A gate without settings needs two lines and two imports. It finds by itself how many requests at a time are
+// best.
 func ExampleMiddleware_auto() {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /hello", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })

@@ -15,8 +15,7 @@ import (
 	"github.com/weir-go/weir/slot"
 )
 
-// fakeGate is a gate of n slots and an endless wait room that remembers what
-// became of each permit.
+// fakeGate is a gate of n slots with an unbounded wait room. It remembers the outcome of each permit.
 type fakeGate struct {
 	slots chan struct{}
 	group slot.Group
@@ -142,7 +141,7 @@ func serve(t testing.TB, protocol string, h http.Handler) *httptest.Server {
 	return srv
 }
 
-// protocols are the ones every behaviour is tested over.
+// protocols are those that tests run over.
 var protocols = []string{"HTTP/1.1", "HTTP/2.0"}
 
 // pipes is a listener and dialer whose connections are pipes without buffers,
@@ -227,7 +226,7 @@ func mustGet(t *testing.T, c *http.Client, url string) (*http.Response, string) 
 	return resp, string(body)
 }
 
-// read fetches a URL to its end, whatever comes.
+// read fetches a URL to its end, and ignores errors.
 func read(c *http.Client, url string) {
 	resp, err := c.Get(url)
 	if err != nil {

@@ -138,9 +138,8 @@ func plainGet(_ *testing.T, c *http.Client, url string) error {
 	return err
 }
 
-// TestNothingLeaks lets requests end in every way there is, several at a time
-// on a limiter that makes some of them wait, and then finds every slot and
-// every place free again.
+// TestNothingLeaks lets requests end in every possible way, several at a time, on a limiter that makes some of
+// them wait. Then every slot and every place must be free again.
 func TestNothingLeaks(t *testing.T) {
 	const tries = 200
 	for _, protocol := range protocols {
@@ -170,14 +169,14 @@ func misbehave(t *testing.T, protocol string, m misbehaviour, tries int) {
 	for range 4 {
 		wg.Go(func() {
 			for range tries / 4 {
-				// How it looks to the client is not the point here.
+				// The result for the client does not matter here.
 				_ = m.client(t, srv.Client(), srv.URL)
 			}
 		})
 	}
 	wg.Wait()
-	// A busy machine may admit nothing within the millisecond after which clients leave, or
-	// before it hears of the reset.
+	// On a busy machine, nothing may be admitted within the millisecond after which clients leave, or before
+	// the reset arrives.
 	for d := 2 * time.Millisecond; m.name == leaving && l.Snapshot().Admitted == 0 && d < time.Minute; d *= 2 {
 		_ = leaveAfter(t, srv.Client(), srv.URL, d)
 	}

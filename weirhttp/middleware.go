@@ -1,19 +1,19 @@
-// Package weirhttp puts a weir gate in front of net/http handlers, and behind clients: see [Transport].
+// Package weirhttp puts a weir gate in front of net/http handlers. For clients see [Transport].
 //
 //	api := limit.Auto("api") // or limit.New(limit.Config{Name: "api", Limit: 50})
 //	http.ListenAndServe(":8080", weirhttp.Middleware(api)(mux))
 //
-// Requests beyond the limit wait in the gate's room. Those that cannot wait are answered 503 with
-// Retry-After. A problem document names the gate, the reason and the exact time (see
-// [WriteRejection] and [Status]). Wrap the whole mux, or single handlers with gates of their own:
-// inside a mux, Work.Op is the pattern that matched. Leave health checks outside.
+// Requests beyond the limit wait in the gate's room. Requests that cannot wait are answered with 503 and
+// Retry-After. A problem document names the gate, the reason and the exact time (see [WriteRejection] and
+// [Status]). Wrap the whole mux, or wrap single handlers with gates of their own. Inside a mux, Work.Op is the
+// pattern that matched. Leave health checks outside.
 //
 // # What a slot is held for
 //
-// A controller learns from how long the backend took, and a slot is free when the
-// backend has nothing left to do. So the permit is sampled when the handler begins its
-// answer, by status (see [weir.ClassifyHTTP]). It is released when the handler returns,
-// panics, or ends its goroutine. The outcome of a request without an answer:
+// A controller learns from the time that the backend took. A slot is free when the backend has nothing left to
+// do. So the permit is sampled when the handler begins its answer, by status (see [weir.ClassifyHTTP]). It is
+// released when the handler returns, panics, or ends its goroutine. A request without an answer has this
+// outcome:
 //
 //	the handler returns                        OK: net/http sends 200
 //	it panics, http.ErrAbortHandler included   Failed
@@ -25,32 +25,30 @@
 //
 // # Streams
 //
-// A client that reads slowly is no slow backend. Downloads, server-sent events and
-// upgraded connections release their slot early and have a place in a bounded pool
-// instead; see [Streams]. [WithWriteTimeout] cuts those that stop reading. Time spent
-// reading a request's body does count, because the middleware cannot tell it from work.
-// Bound it with Server.ReadTimeout, or let [WithBufferedBody] read small bodies first.
+// A slow client does not mean a slow backend. Downloads, server-sent events and upgraded connections release
+// their slot early, and get a place in a bounded pool instead; see [Streams]. [WithWriteTimeout] cuts responses
+// whose clients stop reading. The time to read a request's body counts as the backend's, because the middleware
+// cannot tell it from work. Bound that time with Server.ReadTimeout, or let [WithBufferedBody] read small
+// bodies first.
 //
 // # Clients that leave
 //
-// A request that waits leaves the room when its client goes. Over HTTP/1 the server notices that
-// only once the request's body has been read; see [WithBufferedBody]. After admission the handler
-// decides what a departure means: its context is cancelled, and the slot is free when it returns.
-// If the upstream of a proxy works on, the proxy should keep the slot until then, with
-// [Request.Detach].
+// A request that waits leaves the room when its client leaves. Over HTTP/1 the server notices that only after
+// it has read the request's body; see [WithBufferedBody]. After admission the handler decides what a departure
+// means: its context is cancelled, and the slot is free when it returns. If the upstream of a proxy works on,
+// the proxy should keep the slot until the upstream is done, with [Request.Detach].
 //
 // # Refused requests
 //
-// Their bodies are not read. Over HTTP/1 the connection is closed after the answer if more
-// than 4 KiB are still to come, or an unknown amount. A client that waits for "100 Continue"
-// never gets it. Over HTTP/2 the stream ends and the connection stays.
+// The bodies of refused requests are not read. Over HTTP/1 the connection is closed after the answer if more
+// than 4 KiB of the body are still to come, or an unknown amount. A client that waits for "100 Continue" never
+// gets it. Over HTTP/2 the stream ends and the connection stays.
 //
 // # Quotas
 //
-// A quota that is used up is answered 429. Its Retry-After is exact, without a random part: a
-// client that comes back then is admitted, unless others of the same bucket were quicker.
-// [SetRateLimit] shows clients beforehand what is left. If a rule blocks the request, the answer is
-// 403 without a Retry-After.
+// If a quota is used up, the answer is 429. Its Retry-After is exact, without a random part: a client that
+// comes back then is admitted, unless others of the same bucket were quicker. [SetRateLimit] tells clients in
+// advance how much is left. If a rule blocks the request, the answer is 403 without a Retry-After.
 //
 // # Wrapped writers
 //
@@ -111,7 +109,7 @@ func newMiddleware(g weir.Gate, opts []Option) middleware {
 	return m
 }
 
-// middleware is one wrapped handler and its settings. It never changes once
+// middleware is a wrapped handler and its settings. It never changes once
 // built.
 type middleware struct {
 	next http.Handler
@@ -162,7 +160,7 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q.returned = true
 }
 
-// choose returns the gate for r and the work that r is.
+// choose returns the gate for r, and r as work.
 func (m *middleware) choose(r *http.Request) (weir.Gate, weir.Work) {
 	gate, work := m.gate, weir.Work{Op: r.Pattern}
 	if m.selectGate != nil {
@@ -192,9 +190,9 @@ func (m *middleware) admit(w http.ResponseWriter, r *http.Request, gate weir.Gat
 	}
 	q := newRequest(r.Context(), gate, &work, p, m.streams)
 	if m.yield {
-		// Requests that have already arrived reach the wait room before this one
-		// takes the processor. Otherwise a handler that only computes runs to its
-		// end before the next request is counted, and no gate sees the queue.
+		// Requests that have already arrived reach the wait room before this one takes the processor. Otherwise
+		// a handler that only computes runs to its end before the next request is counted, and the queue is
+		// invisible to the gate.
 		q.timed = m.yielder.Yield()
 	}
 	q.out.init(w, q, m.writeTimeout)
@@ -218,16 +216,15 @@ func (m *middleware) answerRefusal(w http.ResponseWriter, r *http.Request, work 
 	writeRejection(w, r, rej, told{}, m.random) // its handler has not begun
 }
 
-// copyBack copies to a request what later handlers set on a copy of it. The server
-// removes the temporary files of a form that it knows; outer handlers label their logs
-// by the pattern.
+// copyBack copies the fields that later handlers set on a copy of a request back to the request. The server
+// needs the form to remove its temporary files. Outer handlers need the pattern for their logs.
 func copyBack(from, to *http.Request) {
 	if from != to {
 		to.MultipartForm, to.Pattern = from.MultipartForm, from.Pattern
 	}
 }
 
-// foreign makes a Rejection of an error that a gate of the user's own returned.
+// foreign makes a Rejection from the error of a gate that the user wrote.
 func foreign(err error) *weir.Rejection {
 	switch weir.Classify(err) {
 	case weir.Abandoned:
@@ -238,20 +235,18 @@ func foreign(err error) *weir.Rejection {
 	return &weir.Rejection{Reason: weir.ReasonStore, Retryable: true, Cause: err}
 }
 
-// Guard does what [Middleware] does, for servers that know the gate, the work and the
-// handler of each request themselves. The handler gets the [*Request] as an argument
-// instead of in its context. That saves a copy of each request, which counts on the
-// path of a proxy.
+// Guard does what [Middleware] does, for servers that know the gate, the work and the handler of each request
+// themselves. The handler gets the [*Request] as an argument instead of in its context. That saves a copy of
+// each request, which matters in a proxy.
 type Guard struct{ m middleware }
 
-// NewGuard returns a guard with the options of a [Middleware]. [WithSelect] and
-// [WithWork] have no effect on it. With [WithAttempts] the number of the attempt is that of the work.
+// NewGuard returns a guard with the options of a [Middleware]. [WithSelect] and [WithWork] have no effect on
+// it. With [WithAttempts] the number of the attempt is Attempt of the work.
 func NewGuard(opts ...Option) *Guard { return &Guard{newMiddleware(nil, opts)} }
 
-// Serve admits r through gate and then calls next, as [Middleware] does, with one
-// difference. The context of r stays as it is, so [FromContext] finds nothing, and
-// nested calls through the same gate take slots of their own. A nil gate lets r
-// through untouched, and q is nil.
+// Serve admits r through gate and then calls next, as [Middleware] does, with one difference. The context of r
+// stays as it is, so [FromContext] finds nothing, and nested calls through the same gate take slots of their
+// own. With a nil gate r is served as it is, and q is nil.
 func (g *Guard) Serve(w http.ResponseWriter, r *http.Request, gate weir.Gate, work weir.Work,
 	next func(w http.ResponseWriter, r *http.Request, q *Request)) {
 	if gate == nil {
@@ -271,8 +266,8 @@ func (g *Guard) Serve(w http.ResponseWriter, r *http.Request, gate weir.Gate, wo
 	q.returned = true
 }
 
-// maxBuffered bounds the request bodies that one [Middleware] has in memory at the
-// same time because of [WithBufferedBody]. A request beyond it is served unbuffered.
+// maxBuffered bounds the memory that one [Middleware] uses for bodies because of [WithBufferedBody]. Bodies
+// beyond it are not buffered.
 const maxBuffered = 64 << 20
 
 // bodyBuffers reads small request bodies ahead of admission. nil reads none.
@@ -281,8 +276,8 @@ type bodyBuffers struct {
 	held atomic.Int64
 }
 
-// buffer returns r with its body in memory, if the body is small enough, and a
-// function to call when that memory is free again.
+// buffer returns r, with its body in memory if the body is small enough. Call the function that it returns when
+// the memory is free again.
 func (b *bodyBuffers) buffer(r *http.Request) (*http.Request, func()) {
 	if !b.wants(r) {
 		return r, func() {}
@@ -328,7 +323,7 @@ func talksBothWays(contentType string) bool {
 	return false
 }
 
-// bufferedBody replays what was read, and goes on with the original.
+// bufferedBody replays the bytes that were read, and goes on with the original.
 type bufferedBody struct {
 	io.Reader
 	original io.Closer
@@ -338,7 +333,7 @@ type bufferedBody struct {
 // Close implements [io.Closer].
 func (b *bufferedBody) Close() error { return b.original.Close() }
 
-// failing returns the error of reading ahead when the handler gets there.
+// failing returns the error of reading ahead when the handler has read up to it.
 type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
@@ -346,27 +341,24 @@ func (f failing) Read([]byte) (int, error) { return 0, f.err }
 // Option adjusts [Middleware].
 type Option func(*middleware)
 
-// WithWork fills in who asks for what: tenant, user, priority, cost. Op is already set to the
-// request's pattern. The pattern is empty if the middleware wraps the mux instead of a handler
-// inside it. Then set Op to something with few values, never to the path. fn runs on each request
-// before anything is known about it. So it must be quick, and must not believe headers that any
-// client can send.
+// WithWork lets fn describe the work: tenant, user, priority, cost. Op is already set to the request's pattern.
+// The pattern is empty if the middleware wraps the mux instead of a handler inside it. Then set Op to a name
+// with few values, never to the path. fn runs for each request, before the gate decides. So it must be quick,
+// and must not trust headers that any client can send.
 func WithWork(fn func(r *http.Request, w *weir.Work)) Option {
 	return func(m *middleware) { m.work = fn }
 }
 
-// WithSelect chooses the gate and the work request by request, in place of the
-// gate given to [Middleware]. A nil gate lets the request through untouched:
-// with no permit, no [*Request] in its context and no place in [Streams].
-// [WithWork], if given too, runs afterwards.
+// WithSelect chooses the gate and the work request by request, in place of the gate given to [Middleware]. With
+// a nil gate the request is served as it is: with no permit, no [*Request] in its context and no place in
+// [Streams]. [WithWork], if given too, runs afterwards.
 func WithSelect(fn func(*http.Request) (weir.Gate, weir.Work)) Option {
 	return func(m *middleware) { m.selectGate = fn }
 }
 
-// WithStreams shares a pool of streams between middlewares. By default each
-// Middleware has a pool of its own with the default settings. With nil no
-// response ever becomes a stream: each keeps its permit until its handler
-// returns or its hijacked connection is closed.
+// WithStreams shares a pool of streams between middlewares. By default each Middleware has a pool of its own
+// with the default settings. With nil, no response becomes a stream. Each keeps its permit until its handler
+// returns, or until its hijacked connection is closed.
 func WithStreams(s *Streams) Option {
 	return func(m *middleware) { m.streams, m.streamsSet = s, true }
 }
@@ -374,16 +366,14 @@ func WithStreams(s *Streams) Option {
 // WithBufferedBody reads request bodies of up to limit bytes, at most 64 MiB, before the
 // request asks for admission. Default: no body is touched.
 //
-// An HTTP/1 server notices that a client has left only once it has read the request's body. So a
-// request with an unread body waits in the room until it is served or times out, even if its client
-// has gone. If small bodies are read first, this does not happen, and a slow upload holds no slot.
-// The price is that the bodies of refused requests are read too. HTTP/2 notices departures in any
-// case.
+// An HTTP/1 server notices that a client has left only once it has read the request's body. So a request with
+// an unread body waits in the room until it is served or times out, even if its client has gone. If small
+// bodies are read first, this does not happen, and a slow upload holds no slot. The price is that the bodies of
+// refused requests are read too. An HTTP/2 server always notices that a client has left.
 //
-// A longer body is left alone, and so is every body while the middleware has 64 MiB in memory. It
-// also leaves bodies alone if the client may wait for the server. That is a client that asked for
-// "100 Continue", or one with the content types of gRPC and of Connect's streams. A body that fails
-// to arrive fails later, when the handler reads it.
+// A longer body is not buffered, and neither is any body while the middleware has 64 MiB in memory. Nor is a
+// body whose client may wait for the server. Such a client asked for "100 Continue", or sends a content type of
+// gRPC or of Connect's streams. If a body fails to arrive, the handler gets the error when it reads the body.
 func WithBufferedBody(limit int64) Option {
 	return func(m *middleware) {
 		if limit <= 0 {
@@ -394,46 +384,45 @@ func WithBufferedBody(limit int64) Option {
 	}
 }
 
-// WithWriteTimeout cuts responses if the client has stopped reading: each write of up to 128 KiB
-// must finish within d. Every write renews the deadline, so it bounds a stall and not the length of
-// a download. Default: none. A longer Server.WriteTimeout no longer applies to responses of more
-// than a few kilobytes. A handler that sets a write deadline itself turns this one off for its
-// response. [StreamsSnapshot] counts the responses that were cut.
+// WithWriteTimeout cuts responses if the client has stopped reading: each write of up to 128 KiB must finish
+// within d. Every write renews the deadline. So the time-out bounds a stall, and not the length of a download.
+// Default: none. A longer Server.WriteTimeout no longer applies to responses of more than a few kilobytes. A
+// handler that sets a write deadline itself turns this one off for its response. [StreamsSnapshot] counts the
+// responses that were cut.
 func WithWriteTimeout(d time.Duration) Option {
 	return func(m *middleware) { m.writeTimeout = writeTimeout(d) }
 }
 
-// WithRejection replaces [WriteRejection] for answering refused requests, for
-// instance to log or count them before calling it. fn must not read the
-// request's body.
+// WithRejection sets the function that answers refused requests, in place of [WriteRejection]. For instance, fn
+// can log or count the request, and then call [WriteRejection]. fn must not read the request's body.
 func WithRejection(fn func(http.ResponseWriter, *http.Request, *weir.Rejection)) Option {
 	return func(m *middleware) { m.reject = fn }
 }
 
-// WithAttempts tells clients not to come back while retries are common among what is refused for
-// overload, as a policy does: see [throttle.Attempts]. Which attempt a request is comes from its
-// headers x-weir-attempt, grpc-previous-rpc-attempts and x-envoy-attempt-count, and is the
-// Attempt of its work. trusted says whether the peer's word for it is believed, such as that of a
-// proxy. What a stranger says counts only against itself. So with a nil trusted no retries are ever
-// common, and only a client's own third attempt is told so.
+// WithAttempts tells clients not to come back while retries are common among the refusals for overload, as a
+// policy does: see [throttle.Attempts]. The number of the attempt comes from the headers x-weir-attempt,
+// grpc-previous-rpc-attempts and x-envoy-attempt-count, and becomes Attempt of the work. trusted says whether
+// the peer's number is trusted, such as that of a proxy. The number of a stranger counts only against the
+// stranger. So with a nil trusted, retries are never common. Only the third attempt of a client is told not to
+// come back.
 //
-// Share a between the middlewares of a route. nil stands for one of this option's own.
+// Share a between the middlewares of a route. With nil, the option makes its own.
 func WithAttempts(a *throttle.Attempts, trusted func(*http.Request) bool) Option {
 	if a == nil {
-		a, _ = throttle.NewAttempts(throttle.AttemptsConfig{}, nil) // the defaults have no fault
+		a, _ = throttle.NewAttempts(throttle.AttemptsConfig{}, nil) // the defaults are valid
 	}
 	return func(m *middleware) { m.attempts, m.trusted = a, trusted }
 }
 
-// WithYield says whether an admitted request lets others go first before its handler starts.
-// Default true. If handlers compute rather than wait, requests otherwise queue in the scheduler,
-// where nobody sees them. With it they queue in the wait room.
+// WithYield says whether an admitted request lets others go first before its handler starts. Default true.
+// Without it, if handlers compute rather than wait, requests queue in the scheduler, where no gate sees them.
+// With it they queue in the wait room.
 //
-// While nothing is refused it is runtime.Gosched, which takes a fraction of a microsecond when the
-// process is idle. It becomes a poll of the network within a second of a refusal, if handlers take
-// 250 µs or more. Then arrivals are seen between any two handlers and not every 10 ms. That costs 2
-// to 3 µs a request, and works on Unix; elsewhere it stays at Gosched. The handlers of a proxy wait
-// for the network at once, so a proxy needs neither.
+// While nothing is refused, the yield is runtime.Gosched, which takes a fraction of a microsecond when the
+// process is idle. Within a second of a refusal, it is a poll of the network if handlers take 250 µs or more.
+// Then the gate sees arrivals between any two handlers, and not only every 10 ms. The poll costs 2 to 3 µs a
+// request, and works on Unix only; elsewhere the yield is always Gosched. The handlers of a proxy wait for the
+// network at once, so a proxy needs neither.
 func WithYield(on bool) Option {
 	return func(m *middleware) { m.yield = on }
 }

@@ -346,7 +346,7 @@ func TestRefusalDoesNotWaitForTheBody(t *testing.T) {
 	}
 }
 
-// How long a client that never sends its body waits for its refusal.
+// A client that never sends its body gets its refusal soon.
 func TestRefusalIsPrompt(t *testing.T) {
 	g := newFakeGate(0)
 	g.refuse = &weir.Rejection{Gate: "api", Reason: weir.ReasonQueueFull, Retryable: true}
@@ -380,9 +380,8 @@ type gateFunc func() (weir.Permit, error)
 
 func (f gateFunc) Admit(context.Context, weir.Work) (weir.Permit, error) { return f() }
 
-// An admitted request lets those that have arrived be counted before its
-// handler takes the processor. The scheduler runs who has yielded before the
-// others once in 61 turns, so a few may be ahead.
+// Requests that have arrived are counted before the handler of an admitted request takes the processor. Once in
+// 61 turns the scheduler runs a goroutine that has yielded before the others, so a few may be ahead.
 func TestAdmittedRequestYields(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	const requests = 20
@@ -405,7 +404,7 @@ func TestAdmittedRequestYields(t *testing.T) {
 	}
 }
 
-// On HTTP/2 a refusal must not take the connection of others with it.
+// On HTTP/2 a refusal must not close the connection that others use.
 func TestRefusalKeepsAnHTTP2Connection(t *testing.T) {
 	g := newFakeGate(0)
 	g.refuse = &weir.Rejection{Gate: "api", Reason: weir.ReasonQueueFull, Retryable: true}
@@ -430,8 +429,8 @@ func TestRefusalKeepsAnHTTP2Connection(t *testing.T) {
 	}
 }
 
-// While retries are common among what is refused, nobody is told to come back. What strangers say makes none common, and
-// counts against themselves.
+// While retries are common among the refusals, nobody is told to come back. The numbers of strangers make no
+// retries common, and count against the strangers.
 func TestAttempts(t *testing.T) {
 	for _, trusted := range []bool{true, false} {
 		g := newFakeGate(0)
@@ -531,13 +530,12 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// fresh says that the test runs in a process of its own, in which nothing was nested
+// fresh says that the test runs in a process of its own, in which no call was nested
 // before.
 const fresh = "WEIRHTTP_FRESH_PROCESS"
 
-// The first nested call of a process rides on its permit as all others do, also when
-// nobody has asked the request's context for anything: with one slot it would wait
-// for itself.
+// The first nested call of a process uses the request's permit, as all others do, also if nobody has asked the
+// request's context for a value. Otherwise, with one slot, it would wait for itself.
 func TestFirstNestedCallOfAProcess(t *testing.T) {
 	if os.Getenv(fresh) == "" {
 		test := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")

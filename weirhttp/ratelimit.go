@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// RateLimitPolicy is a quota in the field RateLimit-Policy: how much there is, whoever asks
-// and however much is left.
+// RateLimitPolicy is a quota in the field RateLimit-Policy. It is the same for every client, however much is
+// left.
 type RateLimitPolicy struct {
 	// Name is the policy's name. The field knows printable ASCII only; other bytes,
 	// and percent signs, are escaped as in URLs. At most 128 bytes are sent.
@@ -18,31 +18,31 @@ type RateLimitPolicy struct {
 	// field has Window in whole seconds, so it is rounded up; 0 is left out.
 	Quota  float64
 	Window time.Duration
-	// Unit is what is counted, one of the field's registry: "requests",
+	// Unit is what is counted, a name from the field's registry: "requests",
 	// "content-bytes" or "concurrent-requests". Empty means requests.
 	Unit string
-	// Key, if any, names the bucket, for a client with several accounts under one policy. It is
-	// sent to the client: it must not contain a secret.
+	// Key, if any, names the bucket, for a client with several accounts under one policy. It is sent to the
+	// client, so it must not contain a secret.
 	Key []byte
 }
 
-// RateLimit is what is left of a quota, in the field RateLimit.
+// RateLimit is the rest of a quota, in the field RateLimit.
 type RateLimit struct {
-	// Name and Key are those of the policy.
+	// Name and Key are the Name and Key of the policy.
 	Name string
 	Key  []byte
 	// Remaining is how much is left until Reset, in whole units, rounded down; 0 for a
 	// debt.
 	Remaining float64
-	// Reset is that time, in whole seconds, rounded up. It is left out if it is 0 or
+	// Reset is sent in whole seconds, rounded up. It is left out if it is 0 or
 	// never.
 	Reset time.Duration
 }
 
-// BucketPolicy describes a token bucket that gets rate tokens a second and has room for burst. The
-// field has no bursts, so the quota is a full bucket, and the window is the time to fill it. For
-// example, 10 a second with a burst of 20 is 20 in 2 s. If the bucket fills in less than a second,
-// the quota is what comes in a second.
+// BucketPolicy describes a token bucket that gets rate tokens a second and has room for burst. The field cannot
+// express a burst. So the quota is a full bucket, and the window is the time to fill it. For example, 10 a
+// second with a burst of 20 is 20 in 2 s. If the bucket fills in less than a second, the quota is the tokens of
+// one second.
 func BucketPolicy(name string, rate, burst float64) RateLimitPolicy {
 	p := RateLimitPolicy{Name: name, Quota: burst}
 	switch {
@@ -57,8 +57,8 @@ func BucketPolicy(name string, rate, burst float64) RateLimitPolicy {
 	return p
 }
 
-// seconds is a duration, rounded to the microsecond, so that the error of a float64 does
-// not add a second.
+// seconds returns a duration. It rounds to the microsecond, so that the error of a float64 does not add a
+// second.
 func seconds(s float64) time.Duration {
 	if s = math.Round(s * 1e6); s < math.MaxInt64/1e3 {
 		return time.Duration(s) * time.Microsecond
@@ -75,11 +75,11 @@ const forever = time.Duration(math.MaxInt64)
 //	RateLimit-Policy: "api/user=*";q=20;w=2
 //	RateLimit: "api/user=*";r=7;t=2
 //
-// q is the quota, w its window in seconds, qu the unit and pk the key. r is what is left, and t for
-// how many seconds.
+// q is the quota, w its window in seconds, qu the unit and pk the key. r is how much is left, for the next t
+// seconds.
 //
-// Without policies, or without limits, the field is removed. Of several quotas, give all policies,
-// and the limit with the least left.
+// Without policies, or without limits, the field is removed. If several quotas apply, give all policies, and
+// the limit with the least left.
 func SetRateLimit(h http.Header, policies []RateLimitPolicy, limits ...RateLimit) {
 	var buf [256]byte
 	b := buf[:0]
@@ -102,9 +102,9 @@ func setField(h http.Header, name string, value []byte) {
 	h[name] = []string{string(value)}
 }
 
-// SetLegacyRateLimit sets X-RateLimit-Limit, -Remaining and -Reset, for clients that know
-// nothing else. Servers never agreed on their meaning. Here the last one is in seconds from
-// now, as Envoy has it, not a time of day, as GitHub has it.
+// SetLegacyRateLimit sets X-RateLimit-Limit, -Remaining and -Reset, for clients that know nothing else. Servers
+// never agreed on their meaning. Here X-RateLimit-Reset is in seconds from now, as Envoy sends it, and not a
+// time of day, as GitHub sends it.
 func SetLegacyRateLimit(h http.Header, p RateLimitPolicy, l RateLimit) {
 	h["X-Ratelimit-Limit"] = []string{strconv.FormatInt(whole(p.Quota), 10)}
 	h["X-Ratelimit-Remaining"] = []string{strconv.FormatInt(whole(l.Remaining), 10)}

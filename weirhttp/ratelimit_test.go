@@ -107,8 +107,7 @@ func TestLegacyFields(t *testing.T) {
 	}
 }
 
-// Whatever the names and numbers are, the fields are what RFC 9651 calls a list of
-// strings with parameters.
+// For all names and numbers, the fields are a list of strings with parameters, as defined by RFC 9651.
 func FuzzRateLimitFields(f *testing.F) {
 	f.Add("api/user=*", 10., 20., 3.5, int64(time.Second), []byte("k"))
 	f.Add("\xff\"\\\r\n", math.Inf(1), -1., math.NaN(), int64(-1), []byte{})
@@ -130,8 +129,8 @@ func FuzzRateLimitFields(f *testing.F) {
 	})
 }
 
-// parseItems reads a list of strings with parameters, more strictly than anybody
-// has to. The error is empty if there is none.
+// parseItems reads a list of strings with parameters, more strictly than the RFC demands. fault is empty if
+// there is no fault.
 func parseItems(s string) (items []map[string]string, fault string) {
 	for {
 		end := stringEnd(s)

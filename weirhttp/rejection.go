@@ -12,8 +12,8 @@ import (
 	"github.com/weir-go/weir"
 )
 
-// StatusClientClosed is the status of a request if its client left while it waited. Only access
-// logs show it; nginx uses it, too.
+// StatusClientClosed is the status of a request whose client left while the request waited. Only access logs
+// show it; nginx uses it, too.
 const StatusClientClosed = 499
 
 // Status returns the HTTP status code for a refusal:
@@ -28,9 +28,9 @@ const StatusClientClosed = 499
 //	canceled                                499, see [StatusClientClosed]
 //	anything else, nil                      503
 //
-// 429 means that this caller asks too much, 503 that the service cannot carry more from anybody. A
-// handler whose own throttle spares what is behind it says the latter: who calls it is not at fault.
-// Both may be retried. 400, 413 and 403 may not: the same request is refused again.
+// 429 means that this caller asks too much, 503 that the service cannot serve more for anybody. If the throttle
+// of a handler refuses a call to another service, the answer is 503, because the caller is not at fault. Both
+// may be retried. 400, 413 and 403 may not: the same request is refused again.
 func Status(rej *weir.Rejection) int {
 	if rej == nil {
 		return http.StatusServiceUnavailable
@@ -69,9 +69,12 @@ func noCost(rej *weir.Rejection) bool { return rej.Reason == weir.ReasonTooLarge
 //	 "gate":"api","reason":"queue_full","value":256,"limit":256,"remaining":0,
 //	 "retryable":true,"retry_after_ms":1250}
 //
-// There may be four more members. "rule" is the rule of the gate. "window" is the number of the limit that refused if several hold together, from 1. "signal" is what binds the limit, such as
-// "cpu_throttling". "relayed" is true in the answer of a handler behind [Middleware], which passes on what a gate further in has said. Its own work had begun. So [Transport] does not take it for work that
-// never started. Numbers that are not finite are null. Without an estimate retry_after_ms is left out, and a retryable refusal gets a Retry-After of one second, plus the random part.
+// There may be four more members. "rule" is the rule of the gate. If a rule has several windows, "window" is
+// the number, from 1, of the window that refused. "signal" is what binds the limit, such as "cpu_throttling".
+// "relayed" is true if a handler behind [Middleware] passes on a refusal of a gate that it has called. The
+// handler's own work had begun, so [Transport] does not assume that the work never started. Numbers that are
+// not finite are null. Without an estimate, retry_after_ms is left out, and a retryable refusal has a
+// Retry-After of one second plus the random part.
 //
 // The body of a refused request is not read. If more than a few kilobytes are still to come on
 // HTTP/1, the connection is closed after the answer.
@@ -79,15 +82,14 @@ func WriteRejection(w http.ResponseWriter, r *http.Request, rej *weir.Rejection)
 	writeRejection(w, r, rej, told{relayed: begun(r)}, rand.Float64)
 }
 
-// WriteRejectionTo is [WriteRejection] for a trusted client. The document has three more
-// members: the class and the tenant of the work, and as key the bucket of the quota that has
-// refused. Do not use it for strangers: the tenant may be another's name, and the class a
-// hint at what to pretend.
+// WriteRejectionTo is [WriteRejection] for a trusted client. The document has three more members: the class and
+// the tenant of the work, and the key of the bucket that refused. Do not use it for strangers. The tenant may
+// be somebody else's name, and the class tells a stranger which class to claim.
 func WriteRejectionTo(w http.ResponseWriter, r *http.Request, rej *weir.Rejection, work *weir.Work) {
 	writeRejection(w, r, rej, told{work, begun(r)}, rand.Float64)
 }
 
-// told is what a document says beside the refusal.
+// told is what a document says in addition to the refusal.
 type told struct {
 	work    *weir.Work // nil for strangers
 	relayed bool       // the handler's own work had begun
@@ -141,15 +143,15 @@ func leaveBody(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainTime))
 }
 
-// smallBody is how much of an unread body the server may read to keep an
-// HTTP/1 connection: what usually came with the headers.
+// smallBody is how much of an unread body the server may read to keep an HTTP/1 connection. So much has usually
+// arrived with the headers.
 const smallBody = 4 << 10
 
-// drainTime bounds the time that reading it may take.
+// drainTime bounds the time for reading such a body.
 const drainTime = time.Second
 
-// maxRetryAfter is the longest Retry-After that the random part of [WriteRejection]
-// leads to. Overload is over, or another matter, by then.
+// maxRetryAfter is the longest Retry-After after the random part of [WriteRejection] is added. By then the
+// overload is over, or needs another remedy.
 const maxRetryAfter = 30 * time.Second
 
 // bodyHeaders may have been set by an outer handler for the body it expected.
@@ -183,7 +185,7 @@ func retryAfter(rej *weir.Rejection, status int, random func() float64) (int64, 
 	return seconds, true
 }
 
-// reasonDocs is where the type of a problem is explained: at the constant.
+// reasonDocs is the address of the constants that explain the types of problems.
 const reasonDocs = "https://pkg.go.dev/github.com/weir-go/weir#"
 
 // maxName bounds the names in a document, in bytes. Gates, rules and signals have
@@ -266,11 +268,11 @@ func roundUp(d, unit time.Duration) int64 {
 	return n
 }
 
-// thousandths rounds what is left down, so that a client that is refused for want of a token
-// does not read that one is left. What is used is rounded up, so that both still add up to
-// the limit. Further digits are only floating-point error.
+// thousandths rounds down what is left, so that a client that is refused because a token is missing never reads
+// that one is left. The used part is rounded up, so that both still add up to the limit. Further digits are
+// only floating-point error.
 func thousandths(f float64) float64 {
-	const most = 1e12 // there a float64 holds thousandths only just
+	const most = 1e12 // up to here a float64 has thousandths
 	if !(math.Abs(f) < most) {
 		return f
 	}
@@ -292,7 +294,7 @@ func appendNumber(b []byte, f float64) []byte {
 // appendName appends s as a JSON string of bounded length.
 func appendName(b []byte, s string) []byte { return appendText(b, s, maxName) }
 
-// longestText bounds the names that only a trusted peer is told.
+// longestText bounds the names that only a trusted peer gets.
 const longestText = 2 << 10
 
 func appendText(b []byte, s string, longest int) []byte {

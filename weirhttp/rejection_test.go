@@ -153,8 +153,8 @@ func TestProblemBodies(t *testing.T) {
 	}
 }
 
-// A refusal is nobody's to keep or to guess at, and a time that an outer handler
-// has set is none of its own.
+// A refusal must not be cached, and browsers must not guess its type. A time that an outer handler has set must
+// not stay in it.
 func TestRefusalHeaders(t *testing.T) {
 	w := httptest.NewRecorder()
 	h := w.Header()

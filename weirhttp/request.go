@@ -27,7 +27,7 @@ type Request struct {
 
 	mu        sync.Mutex
 	permits   []weir.Permit
-	owners    []weir.Gate // of permits[1:]; nil where nobody knows
+	owners    []weir.Gate // of permits[1:]; nil if unknown
 	sampled   bool
 	heldBack  bool // no sample by the status of the answer
 	moved     bool // has a place in streams instead of its permits
@@ -37,15 +37,15 @@ type Request struct {
 	ended     bool
 	returning bool          // asks for its permits again
 	releasing bool          // exchanges its permits for charged, or the other way round
-	charged   Permits       // of a stream: what is left of its permits, the charges of quotas
+	charged   Permits       // of a stream: the rest of its permits, which are the charges of quotas
 	late      []lateCost    // costs told while releasing
-	released  chan struct{} // closed when that is over; nil until somebody waits for it
+	released  chan struct{} // closed when releasing ends; nil until somebody waits for it
 
 	firstPermits [2]weir.Permit // backs permits
 	firstOwner   [1]weir.Gate   // backs owners
 }
 
-// lateCost is a cost that was told while the permits were being released.
+// lateCost is a cost that was set while the permits were being released.
 type lateCost struct {
 	gate  string
 	units int64
@@ -69,10 +69,10 @@ func newRequest(ctx context.Context, g weir.Gate, w *weir.Work, p weir.Permit, s
 	return q
 }
 
-// carrying runs with the first request that has a permit, and telling with the first whose handler
-// has something to pass on. Gates search contexts for permits only once [weir.WithPermit] was
-// called in the process, and for the rest only once [weir.WithReceived] was. A request's context
-// calls them no earlier than it is first asked for a value, and gates would be the first to ask.
+// carrying calls [weir.WithPermit] with the first request that has a permit. telling calls [weir.WithReceived]
+// with the first request whose handler has a priority or a deadline to pass on. A gate searches contexts for
+// these only after the function was called once in the process. The context of a request would call them only
+// when a gate asks it for a value, and then no gate would ask.
 var carrying, telling sync.Once
 
 // handled is called before the handler gets the request's context.
@@ -102,9 +102,9 @@ func (q *Request) Sample(o weir.Outcome) {
 	permits.Sample(o)
 }
 
-// HoldSample says that the status of the answer does not tell what became of the request. So the
-// middleware takes no sample when the answer begins. The handler calls [Request.Sample] later, such as
-// a proxy of gRPC when it reads the trailer. Without that the end of the handler decides.
+// HoldSample says that the status of the answer does not show the outcome of the request. So the middleware
+// takes no sample when the answer begins. The handler calls [Request.Sample] later; for instance, a proxy of
+// gRPC does so when it reads the trailer. If the handler does not, its end decides.
 func (q *Request) HoldSample() {
 	if q == nil {
 		return
@@ -124,10 +124,9 @@ func (q *Request) sampleStatus(o weir.Outcome) {
 	}
 }
 
-// SetCost says what the request has really cost, on every permit of the request; see
-// [weir.Permit.SetCost]. Call it when the cost is known, before the handler returns. A stream
-// has no slot any more whose cost could change; its quotas are charged until it ends.
-// gate names the gate to charge; the empty name means every gate.
+// SetCost says what the request has really cost, on every permit of the request; see [weir.Permit.SetCost].
+// Call it when the cost is known, before the handler returns. A stream has no slot any more, so only the
+// charges of its quotas change. gate names the gate to charge; the empty name means every gate.
 func (q *Request) SetCost(gate string, units int64) {
 	if q == nil {
 		return
@@ -146,7 +145,7 @@ func (q *Request) SetCost(gate string, units int64) {
 	q.mu.Unlock()
 	permits.setCost(gate, units)
 	q.mu.Lock()
-	exchanged := q.moved != moved // meanwhile: the permits may have ended before they heard of it
+	exchanged := q.moved != moved // then the permits may have ended before they got the cost
 	q.mu.Unlock()
 	if exchanged {
 		q.SetCost(gate, units)
@@ -178,10 +177,9 @@ func (q *Request) Attach(g weir.Gate, p weir.Permit) {
 	}
 }
 
-// Detach gives the request's permits to the caller, who must call Done on them; the
-// middleware leaves them alone from then on. A proxy does this when the client has
-// left but the upstream still works. Detach returns nil if the slot has been
-// released or detached already, or on a nil *Request. Done on nil is fine.
+// Detach gives the request's permits to the caller, who must call Done on them; the middleware leaves them
+// alone from then on. A proxy does this when the client has left but the upstream still works. Detach returns
+// nil if the slot has been released or detached already, or on a nil *Request. Done on nil does nothing.
 func (q *Request) Detach() Permits {
 	if q == nil {
 		return nil
@@ -197,12 +195,10 @@ func (q *Request) Detach() Permits {
 	return permits
 }
 
-// ReleaseForStream says that the response is a stream from now on. Its permits are
-// sampled as NoSample, if nothing was reported before, and released; see
-// [weir.Permit.Release]. Until the end it
-// has a place in the [Streams] pool instead. ReleaseForStream reports whether it got
-// one; with the pool full it keeps its slot. The middleware finds most streams by
-// itself. [Request.Reacquire] is the way back.
+// ReleaseForStream says that the response is a stream from now on. Its permits are sampled as NoSample, if
+// there was no sample before, and released; see [weir.Permit.Release]. Until its end the response has a place
+// in the [Streams] pool instead. ReleaseForStream reports whether it got a place; if the pool is full, the
+// response keeps its slot. The middleware finds most streams by itself. [Request.Reacquire] is the way back.
 func (q *Request) ReleaseForStream() bool {
 	if q == nil {
 		return false
@@ -214,19 +210,18 @@ func (q *Request) ReleaseForStream() bool {
 // then the gates given to [Request.Attach], and the place among the streams is free again. It waits
 // as long as those gates let w wait, or until ctx ends.
 //
-// A proxy releases the slot if the body of a request comes too slowly. It reacquires before it
-// passes the end of the body on. Until then the client takes its time; from then on the backend
-// works.
+// A proxy releases the slot if the body of a request arrives too slowly. It reacquires a slot before it passes
+// the end of the body on. Until then the client needs the time; from then on the backend works.
 //
-// The error carries a [*weir.Rejection]. The request is still a stream then, and the backend must
-// not get the rest of the work. Reacquire returns nil at once if there is nothing to acquire. The
-// request then has its slot, was sampled (the backend has answered), has ended or was detached.
+// The error carries a [*weir.Rejection]. The request is still a stream then, and the backend must not get the
+// rest of the work. Reacquire returns nil at once if there is nothing to acquire: the request still has its
+// slot, was sampled (the backend has answered), has ended or was detached.
 func (q *Request) Reacquire(ctx context.Context, w weir.Work) error {
 	if q == nil {
 		return nil
 	}
 	q.mu.Lock()
-	for q.releasing && !q.returning { // what is being released is to be charged anew, once it is known
+	for q.releasing && !q.returning { // wait for the charges of the release, which are cancelled below
 		if q.released == nil {
 			q.released = make(chan struct{})
 		}
@@ -258,8 +253,8 @@ func (q *Request) Reacquire(ctx context.Context, w weir.Work) error {
 		q.exchanged(permits, false)
 		return nil
 	}
-	// Without an error the backend has answered meanwhile, or the request is over. It is charged all
-	// the same.
+	// Without an error, the backend has answered meanwhile, or the request has ended. The request is charged
+	// all the same.
 	q.exchanged(permits.release(weir.NoSample), true)
 	return err
 }
@@ -309,8 +304,8 @@ func (q *Request) move() bool {
 	return true
 }
 
-// exchanged ends an exchange of permits, for now. It tells now the costs that came meanwhile. If now
-// is what is left to a stream, it is kept until the stream ends.
+// exchanged ends an exchange of permits for those in now. It sets the costs on now that came during the
+// exchange. If now is the rest of the permits of a stream, q keeps it until the stream ends.
 func (q *Request) exchanged(now Permits, stream bool) {
 	q.mu.Lock()
 	late := q.late
@@ -332,12 +327,12 @@ func (q *Request) exchanged(now Permits, stream bool) {
 	}
 }
 
-// keepLive keeps the owners with live permits. The others were done before, for instance those of a
-// target that was tried in vain. q.mu is locked.
+// keepLive keeps the owners with live permits. The other permits are done already, for instance that of a
+// target that could not be reached. q.mu is locked.
 func (q *Request) keepLive() {
 	live := q.owners[:0]
 	for i, g := range q.owners {
-		// The zero permit is that of a gate which lets everything through.
+		// The zero permit comes from a gate that admits everything.
 		if p := q.permits[i+1]; g != nil && (p == weir.Permit{} || p.Live()) {
 			live = append(live, g)
 		}
@@ -382,7 +377,7 @@ func (q *Request) outcome() weir.Outcome {
 	if !q.returned {
 		return weir.Failed
 	}
-	return weir.ClassifyHTTP(http.StatusOK) // net/http sends that
+	return weir.ClassifyHTTP(http.StatusOK) // net/http sends this status
 }
 
 // end releases what the request still has.
@@ -408,15 +403,15 @@ func (q *Request) clientLeft() bool { return q.ctx.Err() == context.Canceled }
 
 type requestKey struct{}
 
-// requestContext is the handler's context: it knows the Request, and carries the
-// permit and what came in for nested calls. The context that does is made when a
-// gate first asks; most handlers have none.
+// requestContext is the handler's context. It has the Request. For nested calls it also carries the permit,
+// priority and deadline, in a context that is made when a gate first asks. Most handlers never need that
+// context.
 type requestContext struct {
 	context.Context
 	request *Request
 	gate    weir.Gate
 
-	// What came in, for nested calls and for the calls to others that the handler makes.
+	// Priority and deadline of the request, for nested calls and for the handler's calls to others.
 	priority weir.Priority
 	deadline time.Time
 
@@ -459,7 +454,7 @@ func (ps Permits) Done(o weir.Outcome) {
 	}
 }
 
-// release gives the slots of the permits back, the last one first, and returns what is left.
+// release gives the slots of the permits back, the last one first, and returns the permits that keep a charge.
 func (ps Permits) release(o weir.Outcome) (left Permits) {
 	for i := len(ps) - 1; i >= 0; i-- {
 		if p := ps[i].Release(o); p != (weir.Permit{}) {

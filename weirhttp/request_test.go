@@ -54,7 +54,7 @@ func TestReturnTakesTheSlotsBack(t *testing.T) {
 		}
 		w.WriteHeader(http.StatusInternalServerError)
 	})
-	// What it held before has measured nothing; the last permits have the answer.
+	// The first permits have no sample; the last permits have the answer.
 	want := []weir.Outcome{weir.NoSample, weir.NoSample, weir.Failed}
 	if got := g.outcomes(); !slices.Equal(got, want) {
 		t.Errorf("outcomes %v, want %v", got, want)
@@ -89,7 +89,7 @@ func TestReturnRefused(t *testing.T) {
 	})
 }
 
-// An answer that begins is the backend's last word: there is nothing to admit.
+// Once an answer begins, the backend is done, and there is nothing to admit.
 func TestReturnAfterTheAnswer(t *testing.T) {
 	g, upstream, s := newFakeGate(1), newFakeGate(1), NewStreams(StreamsConfig{})
 	returning(t, s, g, upstream, func(w http.ResponseWriter, q *Request) {
@@ -112,8 +112,7 @@ func TestReturnAfterTheAnswer(t *testing.T) {
 	})
 }
 
-// A handler that ends does not wait for the return, and what that brings is given
-// back.
+// A handler that ends does not wait for the return, and the permits that the return brings are given back.
 func TestReturnAfterTheEnd(t *testing.T) {
 	g, s := newFakeGate(1), NewStreams(StreamsConfig{})
 	back := make(chan error, 1)

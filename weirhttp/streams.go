@@ -14,7 +14,7 @@ const (
 )
 
 const (
-	// quietBytes are held back by net/http: writing them cannot block.
+	// quietBytes are buffered by net/http: writing them cannot block.
 	quietBytes = 2 << 10
 	// writeChunk is the most that is written under one deadline.
 	writeChunk = 128 << 10
@@ -22,7 +22,7 @@ const (
 	never = 1<<63 - 1
 )
 
-// StreamsConfig configures [NewStreams]. The zero value means the defaults; a
+// StreamsConfig configures [NewStreams]. The zero value of a field means its default; a
 // negative value turns a rule off.
 type StreamsConfig struct {
 	// Max is the number of places. Default 4096; negative means
@@ -30,12 +30,11 @@ type StreamsConfig struct {
 	Max int
 	// Bytes is the length beyond which a response is a stream. Default 64 KiB.
 	Bytes int64
-	// Grace is how long a response that has been flushed may stay open before it is a
-	// stream. Default 1 s. Meanwhile a handler, or a proxied upstream, that flushes as
-	// it goes keeps its slot.
+	// Grace is how long a response that has been flushed may stay open before it is a stream. Default 1 s.
+	// Until then, a handler or an upstream that flushes while it works keeps its slot.
 	Grace time.Duration
-	// Stall is how long one write may block before the response is a stream:
-	// its client reads more slowly than the handler writes. Default 100 ms.
+	// Stall is how long one write may block before the response is a stream. Such a write blocks because the
+	// client reads more slowly than the handler writes. Default 100 ms.
 	Stall time.Duration
 }
 
@@ -48,13 +47,12 @@ type StreamsConfig struct {
 //
 //   - its connection is hijacked;
 //   - it is flushed with content type text/event-stream;
-//   - it has been flushed and is not over after Grace;
+//   - it has been flushed and has not ended after Grace;
 //   - it is longer than Bytes;
 //   - a write has blocked for Stall;
 //   - the handler says so with [Request.ReleaseForStream].
 //
-// A handler that said so while a body came slowly gets its slot back with
-// [Request.Reacquire].
+// A handler that calls it while a body arrives slowly gets its slot back with [Request.Reacquire].
 //
 // When the pool is full the request keeps its slot, is counted as overflowed, and tries
 // again with each later write. It is never cut for that reason.
@@ -72,8 +70,8 @@ type Streams struct {
 
 // StreamsSnapshot is a pool at one moment. Moved, Overflowed and Cut only grow.
 type StreamsSnapshot struct {
-	// Max is the number of places, Open how many are held (it may exceed Max
-	// after SetMax), High the most ever held at once.
+	// Max is the number of places. Open is how many are held (it may exceed Max
+	// after SetMax). High is the most that were ever held at once.
 	Max  int64 `json:"max"`
 	Open int64 `json:"open"`
 	High int64 `json:"high"`
@@ -124,8 +122,8 @@ func (s *Streams) Snapshot() StreamsSnapshot {
 	}
 }
 
-// Enter takes a place if one is free, and reports whether it did. Adapters of other protocols
-// share the pool with it. Who got a place calls [Streams.Leave] once.
+// Enter takes a place if one is free, and reports whether it did. Adapters of other protocols share the pool
+// with it. A caller that got a place must call [Streams.Leave] once.
 func (s *Streams) Enter() bool {
 	for {
 		n := s.open.Load()

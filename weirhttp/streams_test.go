@@ -48,8 +48,7 @@ func TestPoolIsBounded(t *testing.T) {
 	}
 }
 
-// Each handler begins an answer and then works for a minute. The question is when
-// its slot comes free.
+// Each handler begins an answer and then works for a minute. The test checks when its slot becomes free.
 func TestWhenAResponseBecomesAStream(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -107,8 +106,8 @@ func TestWhenAResponseBecomesAStream(t *testing.T) {
 	}
 }
 
-// A client that does not read is no slow backend: a response far shorter than a
-// stream gives its slot back once a write has blocked for a while.
+// A client that does not read does not mean a slow backend. A response far shorter than a stream gives its slot
+// back once a write has blocked for a while.
 func TestSlowReaderGivesItsSlotBack(t *testing.T) {
 	g := newFakeGate(1)
 	s := NewStreams(StreamsConfig{})
@@ -255,8 +254,8 @@ func TestClientThatStopsReadingIsCut(t *testing.T) {
 	}
 }
 
-// A slow client that keeps reading is not cut, whatever the whole takes; nor is
-// one whose handler has set a deadline of its own.
+// A slow client that keeps reading is not cut, however long the response takes. Nor is a client whose handler
+// has set a deadline of its own.
 func TestProgressIsNotCut(t *testing.T) {
 	for _, own := range []bool{false, true} {
 		g := newFakeGate(1)
@@ -292,8 +291,7 @@ func TestProgressIsNotCut(t *testing.T) {
 	}
 }
 
-// Silence is no stall: a stream that says nothing for longer than the write
-// time-out goes on.
+// Silence is not a stall: a stream that sends nothing for longer than the write time-out goes on.
 func TestSilentStreamIsNotCut(t *testing.T) {
 	for _, protocol := range protocols {
 		t.Run(protocol, func(t *testing.T) {

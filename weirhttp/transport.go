@@ -20,56 +20,56 @@ import (
 	"github.com/weir-go/weir/throttle"
 )
 
-// The headers that a [Transport] tells servers about a call in. Policies read the first by
-// themselves, and the second with identity: {priority: header:X-Priority}.
+// A [Transport] tells servers about a call in these headers. Policies read TimeoutHeader by themselves, and
+// PriorityHeader with identity: {priority: header:X-Priority}.
 const (
 	// TimeoutHeader has the seconds until the caller's deadline, as 0.25.
 	TimeoutHeader = "X-Request-Timeout"
 	// PriorityHeader has the name of the priority.
 	PriorityHeader = "X-Priority"
-	// AttemptHeader has the number of the attempt. The first has the number 0, and no header.
+	// AttemptHeader has the number of the attempt. The first attempt is 0, and has no header.
 	AttemptHeader = "X-Weir-Attempt"
 )
 
-// Transport is a [http.RoundTripper] for clients that do not make an overload worse. The zero value
-// is ready to use. Set the fields before the first request, and share one Transport, or at least one
-// Caller, between all clients of a process:
+// Transport is an [http.RoundTripper]. With it, a client does not make an overload worse. The zero value is
+// ready to use. Set the fields before the first request, and share one Transport, or at least one Caller,
+// between all clients of a process:
 //
 //	client := &http.Client{Transport: &weirhttp.Transport{}, Timeout: 2 * time.Second}
 //
-// Each request is a call of a [throttle.Caller], whose target is the host. What this process refuses
-// is an error with a [*weir.Rejection] in it. A request is tried again where that is safe, can help
-// and is within the budget; the last answer is returned as it came. Requests with a body are tried
-// again only if they have GetBody, as those of [http.NewRequest] with a buffer have.
+// Each request is a call of a [throttle.Caller], whose target is the host. If this process refuses a request,
+// the error wraps a [*weir.Rejection]. A request is tried again if that is safe, can help and is within the
+// budget. The last answer is returned as it came. A request with a body is tried again only if it has GetBody;
+// [http.NewRequest] sets GetBody for a buffer.
 //
 // A slot of the client's own limit is held until the response's body has been read to its end or is
 // closed. It is not held during a back-off.
 //
-// A request that never ends teaches nothing: set Client.Timeout, or a deadline for each request. It is
+// The Caller learns nothing from a request that never ends. Set Client.Timeout, or a deadline for each request:
 // the time for all attempts together.
 type Transport struct {
 	// Base sends the requests. nil means [http.DefaultTransport].
 	Base http.RoundTripper
-	// Caller decides about them. nil means one with the default settings.
+	// Caller decides about the requests. nil means a Caller with the default settings.
 	Caller *throttle.Caller
 
 	// Target returns the name of the service that a request is for. nil means the host in its URL.
 	Target func(*http.Request) string
-	// Work fills in what is known of a request, such as its priority. nil means nothing. Op is the
-	// method. Priority, exemption and deadline are those of the context's scope (see
-	// [weir.WithPriority]). In the handler of a request that is the request's own. The priority can be
-	// lowered here, and not raised above that of the request. An earlier deadline ends the request, and
-	// its body, as that of the context does. A connection that was switched to another protocol goes on.
+	// Work describes a request as work, for instance by its priority. nil changes nothing. Op is the method.
+	// Priority, exemption and deadline come from the context's scope (see [weir.WithPriority]). In a handler,
+	// the scope is that of the request that the handler serves. Work can lower the priority, but not raise it
+	// above the priority of that request. An earlier deadline ends the request and its body, as the deadline of
+	// the context does. A connection that was switched to another protocol goes on.
 	Work func(r *http.Request, w *weir.Work)
-	// Safe reports whether a request may be done twice. nil means by its method (GET, HEAD, OPTIONS,
-	// TRACE, PUT and DELETE), or because it has an Idempotency-Key.
+	// Safe reports whether a request may be done twice. With nil, that is so if the method is GET, HEAD,
+	// OPTIONS, TRACE, PUT or DELETE, or if there is an Idempotency-Key.
 	Safe func(*http.Request) bool
 
-	// Quiet sends none of the headers that tell a server of the deadline, the priority and the attempt.
-	// Use it for servers of others.
+	// Quiet leaves out the headers with the deadline, the priority and the attempt. Use it for servers of
+	// others.
 	Quiet bool
-	// Refused, if not nil, hears which address has refused a request before it started, for instance to
-	// choose another one next time. The address is empty if no connection was made.
+	// Refused, if not nil, is called when a request is refused before it started. It gets the address that
+	// refused, for instance to choose another one next time. The address is empty if no connection was made.
 	Refused func(r *http.Request, address string)
 
 	once     sync.Once
@@ -106,7 +106,7 @@ func (t *Transport) call(ctx context.Context, r *http.Request, work weir.Work, d
 		p, err := call.Gate().Admit(ctx, work)
 		if err != nil {
 			if work.Attempt == 0 && r.Body != nil {
-				_ = r.Body.Close() // nobody else does
+				_ = r.Body.Close() // nobody else closes it
 			}
 			return nil, err
 		}
@@ -125,7 +125,7 @@ func (t *Transport) call(ctx context.Context, r *http.Request, work weir.Work, d
 	}
 }
 
-// CloseIdleConnections closes those of Base.
+// CloseIdleConnections closes the idle connections of Base.
 func (t *Transport) CloseIdleConnections() {
 	if c, ok := t.base().(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
@@ -143,7 +143,7 @@ func (t *Transport) caller() *throttle.Caller {
 	if t.Caller != nil {
 		return t.Caller
 	}
-	t.once.Do(func() { t.fallback, _ = throttle.NewCaller(throttle.CallerConfig{}) }) // the defaults have no fault
+	t.once.Do(func() { t.fallback, _ = throttle.NewCaller(throttle.CallerConfig{}) }) // the defaults are valid
 	return t.fallback
 }
 
@@ -157,7 +157,7 @@ func (t *Transport) target(r *http.Request) string {
 	return r.URL.Host
 }
 
-// workOf returns the work that a request is, and the deadline of the call.
+// workOf returns a request as work, and the deadline of the call.
 func (t *Transport) workOf(r *http.Request) (weir.Work, time.Time) {
 	ctx := r.Context()
 	w := weir.Work{Op: r.Method}
@@ -169,7 +169,7 @@ func (t *Transport) workOf(r *http.Request) (weir.Work, time.Time) {
 	latest := w.Deadline
 	w = t.described(r, w)
 	if !latest.IsZero() && (w.Deadline.IsZero() || w.Deadline.After(latest)) {
-		w.Deadline = latest // whatever is said, nobody waits for longer
+		w.Deadline = latest // nobody waits for longer, whatever Work says
 	}
 	if most, _, ok := weir.Received(ctx); ok {
 		w.Priority = min(w.Priority, most)
@@ -199,13 +199,13 @@ func replayable(r *http.Request) bool {
 	return r.Body == nil || r.Body == http.NoBody || r.GetBody != nil
 }
 
-// attempt sends a request once. It gives the permit back at the end of the response's body, and at
-// once if there is none.
+// attempt sends a request once. It gives the permit back at the end of the response's body, or at once if there
+// is no body.
 func (t *Transport) attempt(ctx context.Context, r *http.Request, call *throttle.Call, work *weir.Work, deadline time.Time, p weir.Permit) (*http.Response, throttle.Answer, error) {
 	kept := false
 	defer func() {
 		if !kept {
-			p.Done(weir.NoSample) // after a panic; otherwise it is done already
+			p.Done(weir.NoSample) // counts only after a panic; otherwise the permit is done already
 		}
 	}()
 	out, err := t.outgoing(r, work, deadline)
@@ -219,7 +219,7 @@ func (t *Transport) attempt(ctx context.Context, r *http.Request, call *throttle
 		out = out.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 			GotConn: func(c httptrace.GotConnInfo) { address = c.Conn.RemoteAddr().String() },
 		}))
-	case ctx.Done() != r.Context().Done(): // contexts themselves may be of a type that cannot be compared
+	case ctx.Done() != r.Context().Done(): // the type of a context may not be comparable
 		out = out.WithContext(ctx)
 	}
 	call.Sent()
@@ -238,7 +238,7 @@ func (t *Transport) attempt(ctx context.Context, r *http.Request, call *throttle
 	return resp, answer, nil
 }
 
-// complete makes up for RoundTrippers that return less than they must.
+// complete fills in what a faulty RoundTripper has not returned.
 func complete(resp *http.Response, err error) (*http.Response, error) {
 	switch {
 	case err != nil:
@@ -253,8 +253,8 @@ func complete(resp *http.Response, err error) (*http.Response, error) {
 
 var errNoResponse = errors.New("weirhttp: the base of a Transport returned neither a response nor an error")
 
-// outgoing returns the request as it is sent: with headers of its own, and from the second attempt on
-// with a new body.
+// outgoing returns the request to send: with headers of its own, and from the second attempt on with a new
+// body.
 func (t *Transport) outgoing(r *http.Request, w *weir.Work, deadline time.Time) (*http.Request, error) {
 	again := w.Attempt > 0 && r.GetBody != nil
 	if t.Quiet && !again {
@@ -274,7 +274,7 @@ func (t *Transport) outgoing(r *http.Request, w *weir.Work, deadline time.Time) 
 	return &out, nil
 }
 
-// outgoingHeader returns the headers of a request with what a server should know.
+// outgoingHeader returns the headers of a request, with those for the server added.
 func outgoingHeader(r *http.Request, w *weir.Work, deadline time.Time) http.Header {
 	h := r.Header.Clone()
 	if h == nil {
@@ -294,7 +294,7 @@ func outgoingHeader(r *http.Request, w *weir.Work, deadline time.Time) http.Head
 	return h
 }
 
-// saysLess reports whether a time-out that the caller has written itself, or passed on, ends before the call.
+// saysLess reports whether a time-out header that the request has already ends before the call does.
 func saysLess(timeout string, left time.Duration) bool {
 	if _, err := strconv.ParseFloat(timeout, 64); err == nil {
 		timeout += "s"
@@ -303,7 +303,7 @@ func saysLess(timeout string, left time.Duration) bool {
 	return err == nil && said > 0 && said < left
 }
 
-// answerTo returns what came of an attempt.
+// answerTo returns the Answer to an attempt.
 func answerTo(ctx context.Context, resp *http.Response, err error) throttle.Answer {
 	if err != nil {
 		if unsendable(err) {
@@ -316,7 +316,7 @@ func answerTo(ctx context.Context, resp *http.Response, err error) throttle.Answ
 		case context.DeadlineExceeded:
 			a.Outcome = weir.Overload
 		default:
-			a.Transient = !untrusted(err) // a connection that broke
+			a.Transient = !untrusted(err) // a broken connection
 		}
 		return a
 	}
@@ -337,12 +337,12 @@ func answerTo(ctx context.Context, resp *http.Response, err error) throttle.Answ
 	return a
 }
 
-// untrusted reports whether TLS has failed for a reason that the next connection meets again. The server's certificate is not
-// one to trust, or it does not speak TLS there.
+// untrusted reports whether TLS has failed for a reason that the next connection would meet, too. The server's
+// certificate is not trusted, or the server does not speak TLS.
 func untrusted(err error) bool {
 	var (
 		certificate *tls.CertificateVerificationError
-		authority   x509.UnknownAuthorityError // these as a VerifyConnection of the user's returns them
+		authority   x509.UnknownAuthorityError // a VerifyConnection of the user may return these
 		hostname    x509.HostnameError
 		invalid     x509.CertificateInvalidError
 		record      tls.RecordHeaderError
@@ -351,8 +351,8 @@ func untrusted(err error) bool {
 		errors.As(err, &record) || errors.Is(err, http.ErrSchemeMismatch)
 }
 
-// unsendable reports whether net/http has refused to send a request, because of what is in it. That says nothing
-// of the server, and the next attempt would be refused as well. There is no type of error for it.
+// unsendable reports whether net/http has refused to send a request because of its content. That says nothing
+// about the server, and net/http would refuse the next attempt as well. Such errors have no type of their own.
 func unsendable(err error) bool {
 	if err == nil {
 		return false
@@ -370,8 +370,8 @@ func unsendable(err error) bool {
 	return false
 }
 
-// unsent is how errors of net/http begin that come before anything of a request is sent. A proxy's reason for refusing CONNECT could
-// begin so, too; then there is one attempt.
+// unsent are the beginnings of net/http's errors before a byte of a request is sent. A proxy that refuses
+// CONNECT could give a reason that begins so; then there is one attempt.
 var unsent = []string{
 	"unsupported protocol scheme", "http: no Host in request URL", "http: nil Request.", "net/http: invalid method ",
 	"net/http: invalid header ", "net/http: invalid trailer ", "net/http: can't write control character in ",
@@ -379,15 +379,14 @@ var unsent = []string{
 }
 
 const (
-	// longestProblem bounds the problem documents that are read, which is twice what [WriteRejection]
-	// writes.
+	// longestProblem bounds the problem documents that are read: twice the most that [WriteRejection] writes.
 	longestProblem = 4 << 10
-	// patience bounds the wait for the body of an answer that is not the caller's yet. It mostly
-	// comes with the header. A server that holds it back must not hold the call and its slot.
+	// patience bounds the wait for the body of an answer before the caller gets the answer. The body mostly
+	// arrives with the header. A server that holds the body back must not hold the call and its slot.
 	patience = 250 * time.Millisecond
 )
 
-// asRefused returns what a problem document of weir says, or else a. The body can be read all the same
+// asRefused returns the Answer of a problem document of weir, or a if there is none. The body can still be read
 // afterwards.
 func asRefused(resp *http.Response, a throttle.Answer) throttle.Answer {
 	kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
@@ -424,10 +423,10 @@ func asRefused(resp *http.Response, a throttle.Answer) throttle.Answer {
 	return a
 }
 
-// aheadBody is a body whose beginning is read before anybody asks for it. Close ends that, too.
+// aheadBody is a body whose beginning is read ahead. Close also ends the reading ahead.
 type aheadBody struct {
 	io.ReadCloser
-	read chan struct{} // closed when head and err are there
+	read chan struct{} // closed when head and err are set
 	head []byte
 	err  error
 }
@@ -460,7 +459,7 @@ func (b *aheadBody) Read(to []byte) (int, error) {
 func holdUntilRead(resp *http.Response, p weir.Permit) {
 	held := &heldBody{ReadCloser: resp.Body, permit: p}
 	switch body := resp.Body.(type) {
-	case io.ReadWriteCloser: // the connection is something else from now on
+	case io.ReadWriteCloser: // the connection was switched to another protocol
 		resp.Body = &heldConn{held, body}
 	default:
 		if body == http.NoBody {
@@ -478,7 +477,7 @@ func afterBody(resp *http.Response, cancel context.CancelFunc) {
 		body.cancel = cancel
 	case *heldConn:
 		body.cancel = cancel
-	default: // there is none
+	default: // there is no body
 		cancel()
 	}
 }
@@ -487,7 +486,7 @@ func afterBody(resp *http.Response, cancel context.CancelFunc) {
 type heldBody struct {
 	io.ReadCloser
 	permit weir.Permit
-	cancel context.CancelFunc // ends the context of the call; nil without one of its own
+	cancel context.CancelFunc // ends the context of the call; nil if the call has none of its own
 }
 
 func (b *heldBody) finish() {
@@ -518,7 +517,7 @@ type heldConn struct {
 	io.Writer
 }
 
-// CloseWrite ends what is written, for a proxy that passes on half a close.
+// CloseWrite closes the writing side, for a proxy that passes a half-close on.
 func (c *heldConn) CloseWrite() error {
 	if half, ok := c.Writer.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -526,8 +525,8 @@ func (c *heldConn) CloseWrite() error {
 	return http.ErrNotSupported
 }
 
-// discard ends a response that nobody will read. What is left of a short body is read, so that the
-// connection can be used again, unless it is long in coming.
+// discard ends a response that nobody will read. It reads the rest of a short body, so that the connection can
+// be used again, unless the body is late.
 func discard(resp *http.Response) {
 	if resp == nil {
 		return

@@ -25,7 +25,7 @@ import (
 	"github.com/weir-go/weir/throttle"
 )
 
-// sender is a RoundTripper that answers by a function, and remembers what it was sent.
+// sender is a RoundTripper that answers by a function, and remembers the requests that it gets.
 type sender struct {
 	answer func(attempt int, r *http.Request) (*http.Response, error)
 	sent   []*http.Request
@@ -97,8 +97,8 @@ func request(t testing.TB, method, body string) *http.Request {
 	return r
 }
 
-// How often each answer is tried, what the throttle makes of it, and how long the waits are: the
-// jitter is 0.9 of 100 and of 200 ms.
+// Each answer gives a number of attempts, counts of the throttle, and waits. The jitter is 0.9 of 100 and of
+// 200 ms.
 func TestTransportRetries(t *testing.T) {
 	const jitter = 270 * time.Millisecond
 	queueFull := weir.Rejection{Gate: "shop", Reason: weir.ReasonQueueFull, Retryable: true, RetryAfter: 2 * time.Second}
@@ -187,7 +187,7 @@ func TestTransportRetries(t *testing.T) {
 	}
 }
 
-// What says that a POST may be done twice, and that a GET may not.
+// A POST may be declared safe to do twice, and a GET unsafe.
 func TestTransportSafe(t *testing.T) {
 	for _, tt := range []struct {
 		name, method, header string
@@ -215,7 +215,7 @@ func TestTransportSafe(t *testing.T) {
 	}
 }
 
-// A body that cannot be had again is sent once. One that nobody was sent is closed.
+// A body that cannot be read again is sent once. A body that is not sent is closed.
 func TestTransportBodies(t *testing.T) {
 	s := &sender{answer: say(503, "")}
 	tr := transportOf(t, s, throttle.CallerConfig{})
@@ -311,7 +311,7 @@ func TestTransportHoldsTheSlot(t *testing.T) {
 	})
 }
 
-// socket is what the body of a connection is that was switched to another protocol.
+// socket is the body of a response whose connection was switched to another protocol.
 type socket struct {
 	io.Reader
 	bytes.Buffer
@@ -330,7 +330,7 @@ func (s *socket) CloseWrite() error {
 	return nil
 }
 
-// A connection that was switched to another protocol can be written to, and has its slot until it is closed.
+// A connection that was switched to another protocol can be written to, and keeps its slot until it is closed.
 func TestTransportSwitchesProtocols(t *testing.T) {
 	own, conn := newFakeGate(1), &socket{Reader: strings.NewReader("hello")}
 	tr := transportOf(t, &sender{answer: func(int, *http.Request) (*http.Response, error) {
@@ -363,8 +363,9 @@ func TestTransportSwitchesProtocols(t *testing.T) {
 	}
 }
 
-// What a context that has ended makes of an attempt: who has left says nothing of the server, who has run out of
-// time says that it was slow. An answer that has come is the caller's all the same.
+// The end of a context decides about an attempt without an answer. A caller that has left says nothing about
+// the server; a deadline that has passed says that the server was slow. An answer that has arrived is returned
+// all the same.
 func TestTransportWhenTheContextEnds(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -400,7 +401,7 @@ func TestTransportWhenTheContextEnds(t *testing.T) {
 	}
 }
 
-// A base that breaks the rules of RoundTrippers breaks nothing else.
+// A base that breaks the rules of RoundTrippers causes no further harm.
 func TestTransportOverAPoorBase(t *testing.T) {
 	for name, answer := range map[string]func(int, *http.Request) (*http.Response, error){
 		"nothing": func(int, *http.Request) (*http.Response, error) { return nil, nil },
@@ -435,13 +436,13 @@ func (s *stalled) Close() error {
 	return nil
 }
 
-// A refusal whose body does not come is tried again all the same, and its slot is given back. One
-// that comes late can be read.
+// A refusal whose body does not arrive is tried again all the same, and its slot is given back. A body that
+// arrives late can be read.
 func TestTransportStalledBodies(t *testing.T) {
 	const jitter = 270 * time.Millisecond // of two waits
 	for kind, want := range map[string]time.Duration{
 		"text/plain":   jitter + 2*patience, // two of the three answers are thrown away
-		problemType[0]: jitter + 5*patience, // and all three looked into
+		problemType[0]: jitter + 5*patience, // and all three are read ahead
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			own := newFakeGate(1)
@@ -483,7 +484,7 @@ func TestTransportStalledBodies(t *testing.T) {
 	})
 }
 
-// Ten thousand hosts: those called lately are known.
+// Of ten thousand hosts, those called last are kept.
 func TestTransportTargetsAreBounded(t *testing.T) {
 	tr := transportOf(t, &sender{answer: say(200, "")}, throttle.CallerConfig{})
 	tr.Base = roundTripperFunc(say(200, ""))
@@ -505,7 +506,7 @@ type roundTripperFunc func(int, *http.Request) (*http.Response, error)
 
 func (f roundTripperFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(0, r) }
 
-// A panic below goes on and takes no slot along.
+// A panic of the base goes on, and the slot is given back.
 func TestTransportPanics(t *testing.T) {
 	own := newFakeGate(1)
 	tr := transportOf(t, &sender{answer: func(int, *http.Request) (*http.Response, error) { panic("base") }}, throttle.CallerConfig{Limit: own})
@@ -522,7 +523,7 @@ func TestTransportPanics(t *testing.T) {
 	}
 }
 
-// What the server is told.
+// The server gets the right headers.
 func TestTransportTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &sender{answer: say(503, "")}
@@ -570,7 +571,7 @@ func TestTransportTells(t *testing.T) {
 	})
 }
 
-// Nobody is told of more time than there is, whatever the request or the hook says.
+// The server is never told of more time than there is, whatever the request or the hook says.
 func TestTransportTellsNoMoreTime(t *testing.T) {
 	for _, tt := range []struct{ said, want string }{
 		{"", "2"}, {"1.5", "1.5"}, {"500ms", "500ms"}, {"30", "2"}, {"1m", "2"}, {"0", "2"}, {"-1", "2"}, {"NaN", "2"}, {"soon", "2"},
@@ -597,7 +598,7 @@ func TestTransportTellsNoMoreTime(t *testing.T) {
 	}
 }
 
-// A hook that forgets the deadline takes it from nobody: a wait beyond it ends the call at once.
+// A hook cannot remove the deadline: a wait beyond it ends the call at once.
 func TestTransportKeepsTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &sender{answer: say(503, "", "Retry-After", "10")}
@@ -613,7 +614,7 @@ func TestTransportKeepsTheDeadline(t *testing.T) {
 	})
 }
 
-// An earlier deadline of the work ends the request on its way, and its body too. The context is over with the body.
+// An earlier deadline of the work ends the request in flight, and its body too. The context ends with the body.
 func TestTransportEndsAtItsDeadline(t *testing.T) {
 	bodies := map[string]func(*http.Request) io.ReadCloser{
 		"empty": func(*http.Request) io.ReadCloser { return http.NoBody },
@@ -641,7 +642,7 @@ func TestTransportEndsAtItsDeadline(t *testing.T) {
 				tr := transportOf(t, s, throttle.CallerConfig{})
 				tr.Work = func(_ *http.Request, w *weir.Work) { w.Deadline = time.Now().Add(time.Second) }
 				began := time.Now()
-				resp, err := tr.RoundTrip(request(t, "POST", "")) // which is not tried again
+				resp, err := tr.RoundTrip(request(t, "POST", "")) // a POST is not tried again
 				switch {
 				case end == "no answer":
 					if !errors.Is(err, context.DeadlineExceeded) {
@@ -672,7 +673,7 @@ func TestTransportEndsAtItsDeadline(t *testing.T) {
 	}
 }
 
-// A context may be of a type that cannot be compared.
+// The type of a context may not be comparable.
 func TestTransportComparesNoContexts(t *testing.T) {
 	type labelled struct {
 		context.Context
@@ -693,7 +694,7 @@ type endless struct{ ctx context.Context }
 func (e *endless) Read([]byte) (int, error) { <-e.ctx.Done(); return 0, e.ctx.Err() }
 func (e *endless) Close() error             { return nil }
 
-// In a handler, calls have the priority that came in, never a higher one, and its deadline.
+// In a handler, calls have the deadline and at most the priority of the request that the handler serves.
 func TestTransportInAHandler(t *testing.T) {
 	for _, tt := range []struct {
 		came, wanted weir.Priority
@@ -725,8 +726,9 @@ func TestTransportInAHandler(t *testing.T) {
 	}
 }
 
-// What came in rides in the handler's context, with what the handler sets for a scope: to gates of this
-// process, to a client's own gates and to the server. A stranger's work goes nowhere above what it came as.
+// The handler's context carries the priority of the request and the scope of the handler: to gates of this
+// process, to a client's own gates and to the server. A stranger's work never has a higher priority than it
+// came with.
 func TestHandlersPassOn(t *testing.T) {
 	same := func(ctx context.Context) context.Context { return ctx }
 	at := func(p weir.Priority) func(context.Context) context.Context {
@@ -771,7 +773,7 @@ func TestHandlersPassOn(t *testing.T) {
 	}
 }
 
-// A scope outside of any request is told as it is.
+// A scope outside of any request is sent as it is.
 func TestTransportInAScope(t *testing.T) {
 	s := &sender{answer: say(200, "")}
 	tr := transportOf(t, s, throttle.CallerConfig{})
@@ -788,7 +790,7 @@ func TestTransportInAScope(t *testing.T) {
 	}
 }
 
-// The hook hears which address has refused.
+// The hook is told which address has refused.
 func TestTransportNamesTheRefuser(t *testing.T) {
 	var heard []string
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -805,8 +807,8 @@ func TestTransportNamesTheRefuser(t *testing.T) {
 	}
 }
 
-// Before a real server with a gate, over real connections: what is refused at first is served in the
-// end, the attempts are counted, and the zero Transport does it.
+// The zero Transport calls a real server with a gate. Requests that are refused at first are served in the end,
+// and the attempts are counted.
 func TestTransportBeforeMiddleware(t *testing.T) {
 	for _, protocol := range protocols {
 		gate := newFakeGate(1)
@@ -842,8 +844,8 @@ func TestTransportBeforeMiddleware(t *testing.T) {
 	client.CloseIdleConnections()
 }
 
-// What a handler refuses by a gate further in has begun: a POST is not done twice. What a gate before the
-// handler refuses has not.
+// If a handler passes on the refusal of a gate that it called, its work has begun, and a POST is not done
+// twice. If a gate before the handler refuses, the work has not begun.
 func TestTransportKnowsWhatHasBegun(t *testing.T) {
 	full := newFakeGate(0)
 	full.refuse = &weir.Rejection{Gate: "db", Reason: weir.ReasonQueueFull, Retryable: true, RetryAfter: time.Millisecond}
@@ -906,10 +908,10 @@ func TestTransportWithoutAServer(t *testing.T) {
 	}
 }
 
-// A certificate that is not trusted, and a server without TLS, are the same on the next connection. One that breaks
-// in the handshake need not be.
+// An untrusted certificate, and a server without TLS, stay so on the next connection. A connection that breaks
+// in the handshake may succeed next time.
 func TestTransportTrustsNobodyLater(t *testing.T) {
-	quiet := log.New(io.Discard, "", 0) // the servers write of each handshake that failed
+	quiet := log.New(io.Discard, "", 0) // the servers log each failed handshake
 	secure, plain := httptest.NewUnstartedServer(http.NotFoundHandler()), httptest.NewServer(http.NotFoundHandler())
 	defer plain.Close()
 	secure.Config.ErrorLog = quiet
@@ -917,7 +919,7 @@ func TestTransportTrustsNobodyLater(t *testing.T) {
 	defer secure.Close()
 	roots := x509.NewCertPool()
 	roots.AddCert(secure.Certificate())
-	says := func(greeting string) string { // the address of a server that says this to whoever comes
+	says := func(greeting string) string { // the address of a server that sends this to each client
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -970,7 +972,8 @@ func TestTransportTrustsNobodyLater(t *testing.T) {
 	}
 }
 
-// A request that net/http does not send for what is in it is sent no second time, and says nothing of the server.
+// If net/http does not send a request because of its content, there is no second attempt, and the server is not
+// blamed.
 func TestTransportOfWhatCannotBeSent(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer server.Close()
@@ -1013,7 +1016,7 @@ func TestTransportOfWhatCannotBeSent(t *testing.T) {
 	}
 }
 
-// What becomes of a breaker by what its only probe ends with.
+// The end of its only probe decides about a breaker.
 func TestTransportProbes(t *testing.T) {
 	const open, halfOpen, closed = 0, 1, -1
 	fails := func(err error) func(context.CancelFunc) (*http.Response, error) {
@@ -1064,8 +1067,8 @@ func TestTransportProbes(t *testing.T) {
 	}
 }
 
-// Calls at once through a server that refuses, stalls and hangs up, of which many are given up: no slot is lost,
-// and nothing stays charged that was not sent.
+// Many calls at once reach a server that refuses, stalls and hangs up, and many callers give up. No slot is
+// lost, and no retry stays charged that was not sent.
 func TestTransportStorm(t *testing.T) {
 	for _, protocol := range protocols {
 		var n atomic.Int32

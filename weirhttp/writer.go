@@ -32,7 +32,7 @@ type writer struct {
 	flushed     bool
 	ownDeadline bool // the handler sets write deadlines itself
 	hijacked    bool
-	failed      bool // a write was cut
+	failed      bool // a write has failed at its deadline
 	wrote       int64
 	stall       *time.Timer // runs while a write may block
 	grace       *time.Timer // runs from the first flush
@@ -92,8 +92,8 @@ func (w *writer) WriteString(s string) (int, error) {
 	return w.chunked(len(s), func(from, to int) (int, error) { return io.WriteString(w.inner, s[from:to]) })
 }
 
-// quiet reports whether n more bytes stay within what the server holds back, so
-// that writing them cannot block on the client.
+// quiet reports whether n more bytes fit into the server's buffer, so that writing them cannot block on the
+// client.
 func (w *writer) quiet(n int) bool {
 	return !w.flushed && w.wrote+int64(n) <= quietBytes
 }
@@ -115,8 +115,8 @@ func (w *writer) chunked(n int, write func(from, to int) (int, error)) (int, err
 	}
 }
 
-// grow moves the request to the streams before a write that makes it long, or
-// tries again for one that found no place before.
+// grow moves the request to the streams before a write that makes the response long. It tries again for a
+// response that found no place before.
 func (w *writer) grow(n int64) {
 	if s := w.request.streams; s != nil && (w.wrote+n > s.bytes || w.request.lacksPlace()) {
 		w.request.move()
@@ -158,7 +158,7 @@ func (w *writer) renewDeadline() time.Time {
 		return time.Time{}
 	}
 	deadline := time.Now().Add(time.Duration(w.timeout))
-	// A writer that has no deadlines is no reason to refuse to write.
+	// If the writer has no deadlines, the write goes on without one.
 	_ = http.NewResponseController(w.inner).SetWriteDeadline(deadline)
 	return deadline
 }
@@ -180,14 +180,13 @@ func (w *writer) clearDeadline(deadline time.Time, err error) {
 	}
 }
 
-// SetWriteDeadline is what [http.ResponseController] calls: the handler takes
-// the deadline into its own hands.
+// SetWriteDeadline is called by [http.ResponseController]. From then on, the handler sets the deadlines.
 func (w *writer) SetWriteDeadline(t time.Time) error {
 	w.ownDeadline = true
 	return http.NewResponseController(w.inner).SetWriteDeadline(t)
 }
 
-// FlushError is what [http.ResponseController] calls to flush.
+// FlushError is called by [http.ResponseController] to flush.
 func (w *writer) FlushError() error {
 	w.answer(http.StatusOK)
 	if !w.flushed {
@@ -202,8 +201,8 @@ func (w *writer) FlushError() error {
 	return err
 }
 
-// firstFlush decides whether a response that is sent piece by piece is a stream: events
-// are at once, anything else if it lasts.
+// firstFlush decides whether a response that is sent in pieces is a stream. An event stream is one at once, any
+// other response after Grace.
 func (w *writer) firstFlush() {
 	s := w.request.streams
 	if s == nil {
@@ -268,8 +267,8 @@ func (w *writer) readFrom(src io.Reader) (int64, error) {
 	}
 }
 
-// pieceLen is how much of a file may be sent under one deadline. A piece ends exactly
-// where the response becomes a stream, so a file that ends there is none.
+// pieceLen is how much of a file may be sent under one deadline. A piece ends exactly where the response
+// becomes a stream, so a file that ends there is not a stream.
 func (w *writer) pieceLen() int64 {
 	if s := w.request.streams; s != nil && w.wrote < s.bytes {
 		return min(s.bytes-w.wrote, writeChunk)
@@ -299,13 +298,11 @@ type onlyReader struct{ io.Reader }
 
 var copyBuffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
 
-// kind returns the writer as a type with exactly the optional interfaces of the server's writer. A
-// handler finds out what the writer can do by asking for them. Each type is one pointer, so none of
-// them costs an allocation.
+// kind returns the writer as a type with exactly the optional interfaces of the server's writer, because
+// handlers test for them. Each type is one pointer, so the conversion allocates nothing.
 //
-// http.Pusher exists on HTTP/2 only, where nothing can be hijacked or sent by
-// the kernel. http.CloseNotifier, deprecated for the request's context, is left
-// out.
+// http.Pusher exists on HTTP/2 only, where there is no Hijack and no sendfile. http.CloseNotifier is left out:
+// it is deprecated in favour of the request's context.
 func (w *writer) kind() http.ResponseWriter {
 	flush := supports[http.Flusher](w.inner) || supports[flushErrorer](w.inner)
 	hijack := supports[http.Hijacker](w.inner)
@@ -332,8 +329,8 @@ func (w *writer) kind() http.ResponseWriter {
 	return w
 }
 
-// supports reports whether w, or a writer it wraps, implements T: where
-// [http.ResponseController] would find it.
+// supports reports whether w, or a writer that it wraps, implements T. It searches as [http.ResponseController]
+// does.
 func supports[T any](w http.ResponseWriter) bool {
 	for {
 		if _, ok := w.(T); ok {
@@ -386,8 +383,8 @@ func (w flushPush) Push(target string, opts *http.PushOptions) error {
 	return w.inner.(http.Pusher).Push(target, opts)
 }
 
-// hijack wraps the connection that it returns. So the request keeps its place among the streams
-// until the connection is closed. If there was no place, it keeps its slot.
+// hijack wraps the connection that it returns, so that the request keeps its place among the streams until the
+// connection is closed. If there was no place, the request keeps its slot.
 func (w *writer) hijack() (net.Conn, *bufio.ReadWriter, error) {
 	c, rw, err := http.NewResponseController(w.inner).Hijack()
 	if err != nil {
@@ -411,9 +408,9 @@ type lease struct {
 
 func (l *lease) end() { l.once.Do(func() { l.request.end(weir.NoSample) }) }
 
-// wrapConn keeps the methods of the connection types that net/http serves:
-// half-closing, splicing, the state of the TLS session. The garbage collector closes a
-// connection that is dropped without Close; its lease ends with it.
+// wrapConn keeps the methods of the connection types that net/http serves: half-closing, splicing, the state of
+// the TLS session. The garbage collector closes a connection that is dropped without Close. Its lease ends
+// then, too.
 func wrapConn(c net.Conn, q *Request) net.Conn {
 	l := &lease{request: q}
 	switch c := c.(type) {

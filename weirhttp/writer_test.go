@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/weir"
 )
 
-// bare is a writer that can do nothing but write.
+// bare is a writer without optional interfaces.
 type bare struct{ h http.Header }
 
 func (b *bare) Header() http.Header         { return b.h }
@@ -142,7 +142,7 @@ func TestOptionalInterfaces(t *testing.T) {
 	}
 }
 
-// What real servers offer must reach the handler.
+// The handler gets the optional interfaces of a real server's writer.
 func TestRealWritersKeepTheirInterfaces(t *testing.T) {
 	want := map[string]string{"HTTP/1.1": "weirhttp.flushHijackFrom", "HTTP/2.0": "weirhttp.flushPush"}
 	for _, protocol := range protocols {
@@ -174,7 +174,7 @@ func newPermit(t *testing.T) weir.Permit {
 	return p
 }
 
-// recordsFrom notes what the server would be asked to send.
+// recordsFrom records the sources that the server would send.
 type recordsFrom struct {
 	*bare
 	files, bytes int64
@@ -191,9 +191,8 @@ func (w *recordsFrom) ReadFrom(r io.Reader) (int64, error) {
 	return n, err
 }
 
-// A file must reach the server as a part of a file, which is what the kernel
-// can send, and everything else must not: waiting for a source would look like
-// waiting for the client.
+// A file must reach the server as a part of a file, which the kernel can send. Any other source must not,
+// because waiting for the source would look like waiting for the client.
 func TestFilesReachTheServerAsFiles(t *testing.T) {
 	f, err := os.CreateTemp(t.TempDir(), "")
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/weir/limit"
 )
 
-// Handlers are timed under pressure only, and their mean follows.
+// Handlers are timed only within a second of a refusal, and the mean follows their times.
 func TestTimed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gate := weir.Must(limit.New(limit.Config{Name: "gate", Limit: 1, Queue: limit.Queue{Len: -1}}))
