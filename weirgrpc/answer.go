@@ -14,20 +14,20 @@ import (
 	"github.com/weir-go/weir/throttle"
 )
 
-// What the metadata of an ErrorInfo say beside gate and rule.
+// Keys in the metadata of an ErrorInfo, beside gate and rule.
 const (
-	// retryable is "false" where coming back cannot help. The trailer says the same, but a tap has none.
+	// retryable is "false" if coming back cannot help. The trailer says the same, but a tap cannot send a trailer.
 	retryable = "retryable"
-	// relayed is told by whoever passes on a refusal that another server has sent to it. Its own work
-	// had begun then, so the call as a whole must not be taken for one that has not.
+	// relayed is set by a server that passes on the refusal of another server. Its own work had begun by then,
+	// so clients must not assume that the call never started.
 	relayed = "relayed"
 )
 
-// answerTo returns what came of an attempt that did not succeed. It judges by err, by the trailer, and
-// by whether a stream to a server was ever opened.
+// answerTo returns the Answer to an attempt that did not succeed. It judges by err, by the trailer, and by
+// whether a stream to a server was opened.
 //
-// The time to come back is that of [PushbackHeader], else that of a RetryInfo. A refusal by a gate of
-// weir is one with an ErrorInfo of [Domain] whose reason is a [weir.Reason].
+// The time to come back is in [PushbackHeader], or else in a RetryInfo. A refusal by a gate of weir has an
+// ErrorInfo of [Domain], whose reason is a [weir.Reason].
 func answerTo(err error, trailer metadata.MD, opened bool) throttle.Answer {
 	a := throttle.Answer{Outcome: Classify(err)}
 	after, final, told := throttle.ParsePushback(trailer[PushbackHeader])
@@ -50,7 +50,7 @@ func answerTo(err error, trailer metadata.MD, opened bool) throttle.Answer {
 	return a
 }
 
-// detailsOf returns what a status has for clients, nil for what it has not.
+// detailsOf returns two details of a status, each nil if the status does not have it.
 func detailsOf(err error) (info *errdetails.ErrorInfo, delay *errdetails.RetryInfo) {
 	st, ok := status.FromError(err)
 	if !ok || st.Code() == codes.OK {
@@ -67,7 +67,7 @@ func detailsOf(err error) (info *errdetails.ErrorInfo, delay *errdetails.RetryIn
 	return info, delay
 }
 
-// refusalIn returns the refusal that an ErrorInfo tells of, as far as it does.
+// refusalIn returns the refusal in an ErrorInfo, and false if there is none.
 func refusalIn(info *errdetails.ErrorInfo) (*weir.Rejection, bool) {
 	if info.GetDomain() != Domain {
 		return nil, false
@@ -77,8 +77,8 @@ func refusalIn(info *errdetails.ErrorInfo) (*weir.Rejection, bool) {
 	return rej, err == nil
 }
 
-// passedOn returns an error as it may be returned to others: a refusal in it is marked as relayed.
-// All other errors stay as they are.
+// passedOn returns an error that may be returned to others: if it has a refusal, the refusal is marked as
+// relayed. Other errors stay as they are.
 func passedOn(err error) error {
 	info, _ := detailsOf(err)
 	if _, refused := refusalIn(info); !refused || info.Metadata[relayed] != "" {
@@ -101,7 +101,7 @@ func passedOn(err error) error {
 	return &passed{status.FromProto(p), err}
 }
 
-// passed is an error with another status than it came with.
+// passed is an error with a new status.
 type passed struct {
 	status *status.Status
 	err    error
@@ -110,14 +110,13 @@ type passed struct {
 // Error implements error.
 func (p *passed) Error() string { return p.err.Error() }
 
-// Unwrap returns the error as it came.
+// Unwrap returns the original error.
 func (p *passed) Unwrap() error { return p.err }
 
 // GRPCStatus returns the status for others.
 func (p *passed) GRPCStatus() *status.Status { return p.status }
 
-// ownRefusal makes an error of gRPC of what a gate of this process has answered. The gate's own error can
-// be found in it.
+// ownRefusal makes an error of gRPC from the error of a gate of this process. It wraps the gate's error.
 func ownRefusal(err error) error {
 	return passedOn(&passed{Status(rejectionOf(err)), err})
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/weir-go/weir/throttle"
 )
 
-// server stands in for everything below the interceptor: it answers every attempt the same.
+// server replaces everything below the interceptor. It gives the same answer to every attempt.
 type server struct {
 	err     error
 	trailer metadata.MD
@@ -61,8 +61,8 @@ func after(seconds int64, nanos int32) *errdetails.RetryInfo {
 	return &errdetails.RetryInfo{RetryDelay: &durationpb.Duration{Seconds: seconds, Nanos: nanos}}
 }
 
-// How often each answer is tried, what the throttle makes of it, and how long the waits are: the jitter
-// is 0.9 of 100 and of 200 ms.
+// Each answer gives a number of attempts, counts of the throttle, and waits. The jitter is 0.9 of 100 and of
+// 200 ms.
 func TestAnswers(t *testing.T) {
 	const jitter = 270 * time.Millisecond
 	const safe, unsafe = true, false
@@ -148,9 +148,9 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// The rules of gRFC A6 for a retry policy, by what each attempt is answered. The jitter is all of the back-off. Where a row says
-// "unlike", the rule there is another one. What commits a stream has tests of its own (TestClientRepeatsNoStream), and so has
-// what grpc-go does by itself (TestClientMakesThreeAttemptsAtMost). Nothing is hedged.
+// The rules of gRFC A6 for a retry policy, by the answers to the attempts. The random part of the jitter is
+// always the whole back-off. A row with "unlike" differs from A6. TestClientRepeatsNoStream tests what commits
+// a stream. TestClientMakesThreeAttemptsAtMost tests what grpc-go does by itself. Nothing is hedged.
 func TestRulesOfA6(t *testing.T) {
 	const ms = time.Millisecond
 	unavailable := status.Error(codes.Unavailable, "no")
@@ -220,7 +220,7 @@ func TestRulesOfA6(t *testing.T) {
 	}
 }
 
-// What a call costs that succeeds, without gRPC below.
+// BenchmarkClient measures a call that succeeds, without gRPC below.
 func BenchmarkClient(b *testing.B) {
 	caller, err := throttle.NewCaller(throttle.CallerConfig{})
 	if err != nil {
@@ -236,7 +236,7 @@ func BenchmarkClient(b *testing.B) {
 	}
 }
 
-// A panic below goes on and takes no slot along.
+// A panic below goes on, and the slot is given back.
 func TestClientPanics(t *testing.T) {
 	caller, err := throttle.NewCaller(throttle.CallerConfig{})
 	if err != nil {
@@ -266,7 +266,7 @@ func TestClientPanics(t *testing.T) {
 	}
 }
 
-// A retry that is charged and never sent is given back: here the client's own limit refuses it.
+// A retry that is charged and never sent is refunded. Here the client's own limit refuses it.
 func TestClientGivesUnsentRetriesBack(t *testing.T) {
 	own := weir.Must(limit.New(limit.Config{Name: "own", Limit: 1, Queue: limit.Queue{Len: -1}}))
 	defer own.Close()
@@ -303,12 +303,12 @@ func TestClientGivesUnsentRetriesBack(t *testing.T) {
 	}
 }
 
-// answering is a stream whose first answer has come.
+// answering is a stream that has given its first answer.
 type answering struct{ grpc.ClientStream }
 
 func (answering) RecvMsg(any) error { return nil }
 
-// What becomes of a breaker by what its only probe ends with.
+// The end of its only probe decides about a breaker.
 func TestClientProbes(t *testing.T) {
 	const open, halfOpen, closed = 0, 1, -1
 	desc := &grpc.StreamDesc{ServerStreams: true}
@@ -318,7 +318,7 @@ func TestClientProbes(t *testing.T) {
 			_ = c.unary(ctx, "/shop.Cart/Get", nil, nil, nil, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return end(leave) })
 		}
 	}
-	// The second function has the stream that was opened, and what tells of its end.
+	// use gets the stream that was opened, and a function that ends it.
 	stream := func(end func(leave context.CancelFunc) error, use func(s grpc.ClientStream, finish func(error))) func(*Client, context.Context, context.CancelFunc) {
 		return func(c *Client, ctx context.Context, leave context.CancelFunc) {
 			var finish func(error)

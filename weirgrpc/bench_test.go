@@ -66,14 +66,14 @@ func bare(_ context.Context, req any) (any, error) { return req, nil }
 
 type anyKey struct{}
 
-// asking is a handler that looks for something in its context, as tracing does.
+// asking is a handler that asks its context for a value, as tracing does.
 func asking(ctx context.Context, req any) (any, error) {
 	_ = ctx.Value(anyKey{})
 	return req, nil
 }
 
-// The cost of an interceptor, in allocations: one for a call, and none for the keys that are read. A version of grpc-go
-// whose metadata are kept otherwise would fail here.
+// An interceptor makes one allocation for a call, and none for the keys that it reads. If a version of grpc-go
+// keeps metadata in another way, this test fails.
 func TestCost(t *testing.T) {
 	for _, tt := range cases(t) {
 		unary, info, req := tt.guard.Unary(), &grpc.UnaryServerInfo{FullMethod: unaryCall}, any(new(testgrpc.SimpleRequest))
@@ -88,8 +88,9 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// BenchmarkUnary measures an interceptor around a handler that does next to nothing. The heap is tiny here, so the
-// garbage collector runs hundreds of times a second. Its part in these figures is larger than in any server.
+// BenchmarkUnary measures an interceptor around a handler that does almost nothing. The heap is tiny here, so
+// the garbage collector runs hundreds of times a second. Its share of these figures is larger than in any
+// server.
 func BenchmarkUnary(b *testing.B) {
 	info, req := &grpc.UnaryServerInfo{FullMethod: unaryCall}, any(new(testgrpc.SimpleRequest))
 	run := func(b *testing.B, ctx context.Context, unary grpc.UnaryServerInterceptor, handler grpc.UnaryHandler) {
@@ -181,7 +182,7 @@ func BenchmarkRefusal(b *testing.B) {
 	}
 }
 
-// The cost of tap and interceptor together.
+// Tap and interceptor together make few allocations.
 func TestTapCost(t *testing.T) {
 	guard := weirgrpc.New(newLimit(t, 1<<19, 0), weirgrpc.WithYield(false))
 	in, unary := guard.Tap(nil), guard.Unary()

@@ -17,8 +17,8 @@ import (
 	"github.com/weir-go/weir/policy"
 )
 
-// Call is an admitted call while its handler runs. Most handlers never need it. It reports what
-// only the handler knows: an outcome, or a cost.
+// Call is an admitted call while its handler runs. Most handlers never need it. A handler uses it to report an
+// outcome or a cost that only the handler knows.
 //
 // All methods are safe for concurrent use and do nothing on a nil *Call, so the result of
 // [FromContext] needs no check.
@@ -26,15 +26,15 @@ type Call struct {
 	incoming context.Context // as the transport has made it
 	guard    *Guard
 	method   string
-	md       metadata.MD    // a tap is given them; otherwise read when a policy first asks
-	policy   *policy.Policy // that has matched the call, nil if none has
+	md       metadata.MD    // from the tap; otherwise read when a policy first asks
+	policy   *policy.Policy // the one that has matched the call, or nil
 	route    *policy.Route
 	tap      *tap // nil if no tap has decided about the call
 
 	handler  context.Context // of the handler
 	gate     weir.Gate       // nil before the call is admitted
 	permit   weir.Permit
-	work     *weir.Work // for messages; nil if nobody will ask
+	work     *weir.Work // for messages; nil if there is no gate for messages
 	deadline time.Time  // of the work
 	priority weir.Priority
 
@@ -42,8 +42,8 @@ type Call struct {
 	carrier context.Context // see callContext
 
 	mu      sync.Mutex // guards what follows
-	moved   bool       // it has a place among the streams instead of its permit
-	crowded bool       // it found no place there
+	moved   bool       // the call has a place among the streams instead of its permit
+	crowded bool       // the call found no place there
 	ended   bool
 }
 
@@ -69,9 +69,9 @@ func (c *Call) SetCost(gate string, units int64) {
 	}
 }
 
-// ReleaseForStream gives the call's slot back, and sampled as NoSample if nothing was reported
-// before. Until its end the call has a place in the pool of streams instead. It reports whether the
-// call got one; with the pool full it keeps its slot. Streams that last are found without it.
+// ReleaseForStream gives the call's slot back, as NoSample if there was no sample before. Until its end the
+// call has a place in the pool of streams instead. ReleaseForStream reports whether the call got a place; if
+// the pool is full, the call keeps its slot. Long streams are found without it.
 func (c *Call) ReleaseForStream() bool { return c != nil && c.move() }
 
 // start is called with the permit of an admitted call, before its handler runs.
@@ -88,18 +88,18 @@ func (c *Call) start(gate weir.Gate, w *weir.Work, p weir.Permit) {
 	}
 }
 
-// received is what came in, for nested calls and for the calls to others that the handler makes.
+// received is the priority and deadline of the call, for nested calls and for the handler's calls to others.
 func (c *Call) received() weir.Work {
 	return weir.Work{Priority: c.priority, Deadline: c.deadline}
 }
 
-// carrying runs with the first call that has a permit, and telling with the first that has something
-// to pass on. Gates search contexts for permits only once [weir.WithPermit] was called in the process,
-// and for the rest only once [weir.WithReceived] was. A call's context calls them no earlier than it is
-// first asked for a value, and gates would be the first to ask.
+// carrying calls [weir.WithPermit] with the first call that has a permit. telling calls [weir.WithReceived]
+// with the first call that has a priority or a deadline to pass on. A gate searches contexts for these only
+// after the function was called once in the process. The context of a call would call them only when a gate
+// asks it for a value, and then no gate would ask.
 var carrying, telling sync.Once
 
-// outcome is the outcome of a call whose handler has ended: returned with err, or by a panic.
+// outcome is the outcome of a call whose handler has ended. The handler has returned err, or it has panicked.
 func (c *Call) outcome(returned bool, err error) weir.Outcome {
 	switch c.incoming.Err() {
 	case context.Canceled:
@@ -166,8 +166,8 @@ func (c *Call) lacksPlace() bool {
 
 type callKey struct{}
 
-// callContext is a call as the context of its handler: it knows the Call, and carries the permit and
-// what came in. The context that does is made when a gate first asks; most handlers have none.
+// callContext is a call as the context of its handler. It has the Call. It also carries the permit, priority
+// and deadline, in a context that is made when a gate first asks. Most handlers never need that context.
 type callContext Call
 
 // Deadline implements [context.Context].
@@ -199,7 +199,7 @@ type header Call
 // Values implements [policy.Header].
 func (h *header) Values(name policy.HeaderName) []string {
 	if name == timeoutHeader {
-		return nil // gRPC keeps it to itself: it is the deadline of the context
+		return nil // gRPC does not pass it on: it is the deadline of the context
 	}
 	if h.md == nil {
 		if h.md = received(h.incoming); h.md == nil {
@@ -209,16 +209,16 @@ func (h *header) Values(name policy.HeaderName) []string {
 	return h.md[name.Lower]
 }
 
-// attempt returns which attempt the call's metadata say that it is.
+// attempt returns the number of the attempt by the call's metadata.
 func (c *Call) attempt() int {
 	return attempt.Of(func(h attempt.Header) []string {
 		return (*header)(c).Values(policy.HeaderName{Canonical: h.Name, Lower: h.Lower})
 	})
 }
 
-// received returns the metadata in ctx as they are, which nobody may change; nil if there are none. What
-// grpc-go exports copies them, and walks through all of them for a key that is not there. A policy
-// asks for half a dozen that most calls do not have. Transports write keys in lower case.
+// received returns the metadata in ctx without a copy, or nil. Nobody may change them. The functions that
+// grpc-go exports make a copy, and search through all keys for a key that is missing. A policy asks for half a
+// dozen keys that most calls do not have. Transports write keys in lower case.
 func received(ctx context.Context) metadata.MD {
 	if receivedKey == nil {
 		return nil
@@ -227,7 +227,7 @@ func received(ctx context.Context) metadata.MD {
 	return md
 }
 
-// receivedKey is what grpc-go asks a context for metadata with; nil if they cannot be had with it.
+// receivedKey is the context key of grpc-go's metadata, or nil if it does not work.
 var receivedKey = func() any {
 	asked := &asked{Context: context.Background()}
 	metadata.FromIncomingContext(asked)
@@ -237,7 +237,7 @@ var receivedKey = func() any {
 	return asked.key
 }()
 
-// asked is a context that notes the last key that it was asked for.
+// asked is a context that notes the last key it was asked for.
 type asked struct {
 	context.Context
 	key any

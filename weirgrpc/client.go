@@ -19,67 +19,66 @@ import (
 	"github.com/weir-go/weir/weirhttp"
 )
 
-// The metadata that a [Client] tells servers about a call in. The deadline is gRPC's own.
+// A [Client] tells servers about a call in these metadata. The deadline is gRPC's own.
 var (
 	priorityKey = strings.ToLower(weirhttp.PriorityHeader)
 	attemptKey  = strings.ToLower(weirhttp.AttemptHeader)
 )
 
-// Client makes the calls of a gRPC client so that they do not make an overload worse. It is to gRPC
-// what [weirhttp.Transport] is to HTTP, and its fields have the same names. The zero value is ready to
-// use. Set the fields before the first call, and share one Client, or at least one Caller, between all
-// connections of a process:
+// Client makes the calls of a gRPC client. With it, the calls do not make an overload worse. It is to gRPC what
+// [weirhttp.Transport] is to HTTP, and its fields have the same names. The zero value is ready to use. Set the
+// fields before the first call, and share one Client, or at least one Caller, between all connections of a
+// process:
 //
 //	client := new(weirgrpc.Client)
 //	conn, err := grpc.NewClient(target, append(client.DialOptions(), credentials)...)
 //
-// Each call is one of a [throttle.Caller]. What this process refuses is an error with a
-// [*weir.Rejection] in it, and with the status of [Status]. A call is tried again where that is safe,
-// can help and is within the budget. The last attempt's error is returned. If a gate of weir has sent
-// it, whoever passes it on is known to have begun work of its own.
+// Each call is a call of a [throttle.Caller]. If this process refuses a call, the error wraps a
+// [*weir.Rejection], and has the status of [Status]. A call is tried again if that is safe, can help and is
+// within the budget. The error of the last attempt is returned. If it is the refusal of a weir gate, it is
+// marked: whoever gets it next knows that this process had begun its own work.
 //
-// A slot of the client's own limit is held until the call or its stream has ended. It is not held during
-// a back-off. The sample of a stream is taken with its first answer. So a limit that learns is wrong for
+// A slot of the client's own limit is held until the call or its stream has ended. It is not held during a
+// back-off. The sample of a stream is taken with its first answer. So do not use a limit that learns for
 // streams that the client keeps open.
 //
 // # What is tried again
 //
-// A unary call, and one that streams answers as long as none has come: nothing that the application
-// has seen is taken back. Of a call that streams requests, nothing is kept to be sent again. It is tried
-// again only if it could not be opened.
+// A unary call may be tried again. So may a call that streams answers, until the application has seen the first
+// answer. A call that streams requests keeps no request, so it is tried again only if it could not be opened.
 //
-// A call that never ends teaches nothing: give each a deadline. It is that of all attempts together.
+// The Caller learns nothing from a call that never ends. Give each call a deadline: the time for all attempts
+// together.
 type Client struct {
-	// Caller decides about the calls. nil means one with the default settings.
+	// Caller decides about the calls. nil means a Caller with the default settings.
 	Caller *throttle.Caller
 
 	// Target returns the name of the service that a call is for. nil means the target of its connection.
 	Target func(method string, conn *grpc.ClientConn) string
-	// Work fills in what is known of a call, such as its priority. nil means nothing. Op is the method.
-	// Priority, exemption and deadline are those of the context's scope (see [weir.WithPriority]). In
-	// the handler of a request that is the request's own. The priority can be lowered here, and not
-	// raised above that of the request.
+	// Work describes a call as work, for instance by its priority. nil changes nothing. Op is the method.
+	// Priority, exemption and deadline come from the context's scope (see [weir.WithPriority]). In a handler,
+	// the scope is that of the request that the handler serves. Work can lower the priority, but not raise it
+	// above the priority of that request.
 	Work func(ctx context.Context, method string, w *weir.Work)
-	// Safe reports whether a call may be done twice. nil means if the method's idempotency_level in its
-	// .proto file says so.
+	// Safe reports whether a call may be done twice. With nil, the method's idempotency_level in its .proto
+	// file decides.
 	Safe func(ctx context.Context, method string) bool
 
-	// Quiet sends none of the metadata that tell a server of the priority and the attempt. Use it for
-	// servers of others. The deadline is sent all the same.
+	// Quiet leaves out the metadata with the priority and the attempt. Use it for servers of others. The
+	// deadline is sent all the same.
 	Quiet bool
-	// Refused, if not nil, hears which address has refused a call before it started, for instance to
-	// choose another one next time. The address is empty if no connection was made.
+	// Refused, if not nil, is called when a call is refused before it started. It gets the address that
+	// refused, for instance to choose another one next time. The address is empty if no connection was made.
 	Refused func(ctx context.Context, method, address string)
 
 	once     sync.Once
 	fallback *throttle.Caller
 }
 
-// DialOptions returns the options of a connection whose calls are the client's. They are an interceptor
-// for unary calls and one for streams, chained after those of options given before. They also turn the
-// retries off that a service config asks grpc-go for. Those happen below all interceptors, where no
-// budget counts them: with both, three attempts would be nine. What grpc-go sends again because no
-// server has seen it stays.
+// DialOptions returns the options for a connection whose calls go through the client. They are an interceptor
+// for unary calls and one for streams, chained after those of earlier options. They also turn off the retries
+// that a service config asks grpc-go for. Such retries happen below all interceptors, where no budget counts
+// them: with both, three attempts would be nine. grpc-go still resends a call that no server has seen.
 func (c *Client) DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(c.unary), grpc.WithChainStreamInterceptor(c.stream), grpc.WithDisableRetry(),
@@ -114,7 +113,7 @@ type outgoing struct {
 	method string
 	ctx    context.Context
 	work   weir.Work
-	came   bool // in the handler of a request
+	came   bool // the call is made in the handler of a request
 	call   throttle.Call
 }
 
@@ -129,7 +128,7 @@ func (c *Client) begin(ctx context.Context, method string, conn *grpc.ClientConn
 	if latest := w.Deadline; c.Work != nil {
 		c.Work(ctx, method, w)
 		if !latest.IsZero() && (w.Deadline.IsZero() || w.Deadline.After(latest)) {
-			w.Deadline = latest // whatever is said, nobody waits for longer
+			w.Deadline = latest // nobody waits for longer, whatever Work says
 		}
 		if came {
 			w.Priority = min(w.Priority, most)
@@ -151,7 +150,7 @@ func (c *Client) caller() *throttle.Caller {
 	if c.Caller != nil {
 		return c.Caller
 	}
-	c.once.Do(func() { c.fallback, _ = throttle.NewCaller(throttle.CallerConfig{}) }) // the defaults have no fault
+	c.once.Do(func() { c.fallback, _ = throttle.NewCaller(throttle.CallerConfig{}) }) // the defaults are valid
 	return c.fallback
 }
 
@@ -188,7 +187,7 @@ func (o *outgoing) admit() (weir.Permit, error) {
 
 // attempt makes a unary attempt, and gives the permit back.
 func (o *outgoing) attempt(p weir.Permit, invoke func(context.Context, ...grpc.CallOption) error) (throttle.Answer, error) {
-	defer p.Done(weir.NoSample) // after a panic; otherwise it is done already
+	defer p.Done(weir.NoSample) // counts only after a panic; otherwise the permit is done already
 	var trailer metadata.MD
 	var server peer.Peer
 	o.call.Sent()
@@ -202,7 +201,7 @@ func (o *outgoing) attempt(p weir.Permit, invoke func(context.Context, ...grpc.C
 	return answer, err
 }
 
-// answer returns what came of an attempt, and tells Refused.
+// answer returns the Answer to an attempt, and calls Refused.
 func (o *outgoing) answer(err error, trailer metadata.MD, server *peer.Peer) throttle.Answer {
 	a := answerTo(err, trailer, server.Addr != nil)
 	switch o.ctx.Err() {
@@ -221,7 +220,7 @@ func (o *outgoing) answer(err error, trailer metadata.MD, server *peer.Peer) thr
 	return a
 }
 
-// again waits for the next attempt. It returns the error that the call ends with if there is none.
+// again waits for the next attempt. If there is none, it returns the final error of the call.
 func (o *outgoing) again(a throttle.Answer, err error) (bool, error) {
 	if o.ctx.Err() != nil {
 		return false, passedOn(err)
@@ -236,7 +235,7 @@ func (o *outgoing) again(a throttle.Answer, err error) (bool, error) {
 	return true, nil
 }
 
-// attemptContext returns the context of the present attempt, with what the server should know.
+// attemptContext returns the context of the present attempt, with the metadata for the server.
 func (o *outgoing) attemptContext() context.Context {
 	if o.client.Quiet {
 		return o.ctx

@@ -34,7 +34,7 @@ import (
 	"github.com/weir-go/weir/weirhttp"
 )
 
-// clientOf returns a client that waits for no longer than a test can.
+// clientOf returns a client whose waits are short enough for a test.
 func clientOf(t testing.TB, cfg throttle.CallerConfig) *weirgrpc.Client {
 	t.Helper()
 	cfg.Retry.Backoff = time.Millisecond
@@ -44,7 +44,7 @@ func clientOf(t testing.TB, cfg throttle.CallerConfig) *weirgrpc.Client {
 	return &weirgrpc.Client{Caller: weir.Must(throttle.NewCaller(cfg)), Safe: func(context.Context, string) bool { return true }}
 }
 
-// through returns a client of the test service whose calls are c's.
+// through returns a client of the test service whose calls go through c.
 func through(t testing.TB, c *weirgrpc.Client, address string, opts ...grpc.DialOption) testgrpc.TestServiceClient {
 	t.Helper()
 	return testgrpc.NewTestServiceClient(dial(t, address, append(c.DialOptions(), opts...)...))
@@ -62,7 +62,7 @@ func receive(s testgrpc.TestService_StreamingOutputCallClient) (n int, err error
 	}
 }
 
-// grpc-go would make five attempts of each of ours. It makes one.
+// By itself, grpc-go would make five attempts of each of ours. With our options it makes one.
 func TestClientMakesThreeAttemptsAtMost(t *testing.T) {
 	var calls atomic.Int32
 	no := func() error {
@@ -90,15 +90,15 @@ func TestClientMakesThreeAttemptsAtMost(t *testing.T) {
 	if wantCode(t, err, codes.Unavailable); calls.Swap(0) != 3 {
 		t.Error("a call that streams answers was not tried three times")
 	}
-	// The same config does what it says where the client's options are missing.
+	// Without the client's options the same config makes five attempts.
 	plain := testgrpc.NewTestServiceClient(dial(t, address, grpc.WithDefaultServiceConfig(config)))
 	if _, _ = plain.UnaryCall(within(t), new(testgrpc.SimpleRequest)); calls.Swap(0) != 5 {
 		t.Error("the config of this test asks for no retries")
 	}
 }
 
-// Before a server with a gate: what is refused at first is served in the end, also where it may not be
-// done twice, and the request is sent again.
+// Before a server with a gate, a call that is refused at first is served in the end, also if it must not be
+// done twice. Its request is sent again.
 func TestClientBeforeGuard(t *testing.T) {
 	gate := newLimit(t, 1, -1)
 	full := true
@@ -154,7 +154,7 @@ func (refusing) Admit(context.Context, weir.Work) (weir.Permit, error) {
 	return weir.Permit{}, &weir.Rejection{Gate: "shop", Reason: weir.ReasonQueueFull, Retryable: true}
 }
 
-// What streams requests has kept nothing to send again, and what has been seen is not taken back.
+// A call that streams requests is not repeated, and neither is a call whose answer has been seen.
 func TestClientRepeatsNoStream(t *testing.T) {
 	var calls atomic.Int32
 	no := status.Error(codes.Unavailable, "no")
@@ -193,7 +193,7 @@ func TestClientRepeatsNoStream(t *testing.T) {
 	}
 }
 
-// The slot of the client's own limit is held until the call has ended, however it does.
+// The slot of the client's own limit is held until the call has ended, however it ends.
 func TestClientHoldsTheSlot(t *testing.T) {
 	own := newLimit(t, 1, -1)
 	stay := make(chan struct{})
@@ -292,7 +292,7 @@ func TestClientHoldsTheSlot(t *testing.T) {
 	}
 }
 
-// The first answer of a stream is its sample: the target has answered, whatever the stream ends with.
+// A stream is sampled with its first answer, however the stream ends.
 func TestClientSamplesTheFirstAnswer(t *testing.T) {
 	outcomes := make(chan weir.Outcome, 1)
 	own := weir.Must(limit.New(limit.Config{Name: "own", Limit: 1, Hooks: weir.Hooks{
@@ -324,7 +324,7 @@ func TestClientSamplesTheFirstAnswer(t *testing.T) {
 	}
 }
 
-// What unary calls end with is what the gates go by.
+// The gates get the outcome of a unary call by its error.
 func TestClientSamplesUnaryCalls(t *testing.T) {
 	code := codes.OK
 	address := start(t, &service{unary: func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
@@ -349,7 +349,7 @@ func TestClientSamplesUnaryCalls(t *testing.T) {
 	}
 }
 
-// What this process refuses is an error with the Rejection, and with a status. It is not tried again.
+// If this process refuses a call, the error has the Rejection and a status, and the call is not tried again.
 func TestClientRefusesLocally(t *testing.T) {
 	own := newLimit(t, 1, -1)
 	p, err := own.TryAdmit(weir.Work{})
@@ -371,8 +371,8 @@ func TestClientRefusesLocally(t *testing.T) {
 	}
 }
 
-// What a guard refuses says one thing to whoever it is passed on to. A breaker knows when it lets calls through again.
-// A throttle spares the server retries, so it says no.
+// The refusal of a guard, when it is passed on, says the same in all its parts. A breaker names the time when
+// it admits calls again. A throttle spares the server retries, so its refusal is final.
 func TestClientTellsOfItsGuard(t *testing.T) {
 	for _, tt := range []struct {
 		cfg   throttle.CallerConfig
@@ -435,7 +435,7 @@ func TestClientWithoutAServer(t *testing.T) {
 	}
 }
 
-// What the server is told, outside of any request.
+// The server gets the right metadata, outside of any request.
 func TestClientTells(t *testing.T) {
 	var heard []string
 	var left []time.Duration
@@ -468,8 +468,8 @@ func TestClientTells(t *testing.T) {
 	}
 }
 
-// In a handler, calls have the priority that came in, never a higher one, and its deadline: from a call of
-// gRPC and from a request of HTTP.
+// In a handler, calls have the deadline and at most the priority of the request that the handler serves, over
+// gRPC and over HTTP.
 func TestClientInAHandler(t *testing.T) {
 	var heard string
 	var until time.Time
@@ -514,8 +514,8 @@ func TestClientInAHandler(t *testing.T) {
 	}
 }
 
-// A refusal that a server passes on says nothing of its own work, which had begun: with our client or
-// without, by a guard or without.
+// If a server passes a refusal on, its own work had begun, and its client knows so: with our client or without,
+// with a guard or without.
 func TestClientKnowsWhoRefused(t *testing.T) {
 	last := start(t, new(service), weirgrpc.New(refusing{}).ServerOptions()...)
 	for _, tt := range []struct {
@@ -559,7 +559,7 @@ func TestClientKnowsWhoRefused(t *testing.T) {
 	}
 }
 
-// A hook that forgets the deadline takes it from nobody: a wait beyond it ends the call at once.
+// A hook cannot remove the deadline: a wait beyond it ends the call at once.
 func TestClientKeepsTheDeadline(t *testing.T) {
 	address := start(t, &service{unary: func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
 		return nil, weirgrpc.Status(&weir.Rejection{Reason: weir.ReasonQueueFull, Retryable: true, RetryAfter: 2 * patience}).Err()
@@ -577,7 +577,7 @@ func TestClientKeepsTheDeadline(t *testing.T) {
 	}
 }
 
-// A stream that has ended stays so, also if whoever receives asks again when the budget allows a retry.
+// A stream that has ended stays so, also if the receiver asks again when the budget allows a retry.
 func TestClientStreamEndsOnce(t *testing.T) {
 	var calls atomic.Int32
 	address := start(t, &service{
@@ -606,7 +606,7 @@ func TestClientStreamEndsOnce(t *testing.T) {
 	}
 }
 
-// The deadline that a hook sets is waited for by nobody once the stream has ended.
+// Once a stream has ended, nothing waits for the deadline that a hook has set.
 func TestClientStreamEndsItsContext(t *testing.T) {
 	address := start(t, &service{output: func(*testgrpc.StreamingOutputCallRequest, testgrpc.TestService_StreamingOutputCallServer) error {
 		return nil
@@ -627,7 +627,7 @@ func TestClientStreamEndsItsContext(t *testing.T) {
 	}
 }
 
-// An interceptor further in that forgets the options of a call takes no slot along.
+// If an inner interceptor drops the options of a call, the slot is given back all the same.
 func TestClientBeforeAForgetfulInterceptor(t *testing.T) {
 	own := newLimit(t, 2, -1)
 	address := start(t, &service{
@@ -694,7 +694,7 @@ func TestClientGoesByTheDeclaration(t *testing.T) {
 	}
 }
 
-// Calls at once, of which many are given up, lose no slot and leave no retry charged.
+// Many calls at once, many of them given up, lose no slot and leave no unsent retry charged.
 func TestClientStorm(t *testing.T) {
 	own := weir.Must(limit.New(limit.Config{Name: "own", Limit: 8, Queue: limit.Queue{Len: 64}}))
 	defer own.Close()
@@ -730,7 +730,7 @@ func TestClientStorm(t *testing.T) {
 	await(t, "all slots are free", idle(own))
 }
 
-// Somebody who asks for the headers while a stream backs off does not empty its request.
+// A call of Header during a back-off does not remove the request of a stream.
 func TestClientKeepsTheRequest(t *testing.T) {
 	var empty, attempts atomic.Int32
 	address := start(t, &service{output: func(in *testgrpc.StreamingOutputCallRequest, s testgrpc.TestService_StreamingOutputCallServer) error {

@@ -25,8 +25,7 @@ func (c *Client) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.C
 	return s, nil
 }
 
-// clientStream is a call that streams, as the application sees it. Each of its attempts is a stream of
-// grpc-go.
+// clientStream is a streaming call for the application. Each of its attempts is a stream of grpc-go.
 type clientStream struct {
 	*outgoing // for the goroutine that receives
 	desc      *grpc.StreamDesc
@@ -36,16 +35,16 @@ type clientStream struct {
 	mu      sync.Mutex // guards what follows
 	current grpc.ClientStream
 	permit  weir.Permit // of the present attempt
-	request any         // the only one of a call that streams answers, until the first answer
-	sent    bool        // there is a request
-	shown   bool        // the application has seen something of the answer
+	request any         // of a call that streams only answers; kept until the first answer
+	sent    bool        // request is set
+	shown   bool        // the application has seen a part of the answer
 }
 
-// begin makes attempts until one has been opened. One that could not be opened has sent nothing.
+// begin makes attempts until one is open. An attempt that could not be opened has sent nothing.
 func (s *clientStream) begin() error {
 	opened := false
 	defer func() {
-		if !opened { // given up, or something panicked
+		if !opened { // the call is given up, or something panicked
 			s.end()
 		}
 	}()
@@ -60,7 +59,7 @@ func (s *clientStream) begin() error {
 				return nil
 			}
 			answer, again := s.answer(err, nil, &peer.Peer{}), false
-			p.Done(answer.Outcome) // mostly done already
+			p.Done(answer.Outcome) // mostly the permit is done already
 			if again, err = s.again(answer, err); again {
 				continue
 			}
@@ -81,7 +80,7 @@ func (s *clientStream) attempt(p weir.Permit) error {
 	request, sent := s.request, s.sent
 	s.mu.Unlock()
 	if sent {
-		_ = stream.SendMsg(request) // what is wrong with the stream is told to who receives
+		_ = stream.SendMsg(request) // the receiving side gets the error of the stream
 		_ = stream.CloseSend()
 	}
 	return nil
@@ -93,9 +92,9 @@ func (s *clientStream) end() {
 	s.cancel()
 	s.mu.Lock()
 	p := s.permit
-	s.request, s.shown = nil, true // nothing begins it again
+	s.request, s.shown = nil, true // so there is no further attempt
 	s.mu.Unlock()
-	p.Done(weir.NoSample) // done already, if the stream was one of grpc-go
+	p.Done(weir.NoSample) // the permit is done already, if the stream is one of grpc-go
 }
 
 // present returns the stream of the present attempt and its permit.
@@ -110,12 +109,11 @@ func (s *clientStream) stream() grpc.ClientStream {
 	return stream
 }
 
-// show says that the application sees something of the answer now, and returns the stream and its
-// permit.
+// show notes that the application sees a part of the answer now. It returns the stream and its permit.
 func (s *clientStream) show() (grpc.ClientStream, weir.Permit) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.shown = true // the request stays: an attempt that is decided already sends it
+	s.shown = true // the request stays, for an attempt that is decided already
 	return s.current, s.permit
 }
 
@@ -159,7 +157,7 @@ func (s *clientStream) RecvMsg(m any) error {
 			server = &peer.Peer{}
 		}
 		answer, again := s.answer(err, stream.Trailer(), server), false
-		p.Done(answer.Outcome) // done already, if the stream was one of grpc-go
+		p.Done(answer.Outcome) // the permit is done already, if the stream is one of grpc-go
 		if s.repeatable() {
 			again, err = s.again(answer, err)
 		}
@@ -173,7 +171,7 @@ func (s *clientStream) RecvMsg(m any) error {
 	}
 }
 
-// repeatable reports whether all that the call has sent can be sent again.
+// repeatable reports whether everything that the call has sent can be sent again.
 func (s *clientStream) repeatable() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

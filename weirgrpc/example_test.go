@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/weir/weirgrpc"
 )
 
-// A server refuses what it cannot carry, and tells why.
+// A server refuses calls beyond its limit, and says why.
 func Example() {
 	api := weir.Must(limit.New(limit.Config{Name: "api", Limit: 50}))
 	guard := weirgrpc.New(api)
@@ -38,7 +38,7 @@ func Example() {
 	}
 	defer conn.Close()
 
-	guard.Drain(nil) // as when the process is told to end
+	guard.Drain(nil) // as at the end of the process
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	_, err = testgrpc.NewTestServiceClient(conn).UnaryCall(ctx, new(testgrpc.SimpleRequest))
@@ -60,7 +60,7 @@ func ExampleClassify() {
 	// ok
 }
 
-// A client that spares a server which refuses, and retries where that is safe.
+// This client spares a server that refuses calls, and retries where that is safe.
 func ExampleClient() {
 	client := &weirgrpc.Client{
 		Work: func(_ context.Context, method string, w *weir.Work) {

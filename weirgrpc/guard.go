@@ -19,8 +19,8 @@ import (
 	"github.com/weir-go/weir/weirhttp"
 )
 
-// Guard admits the calls of a gRPC server. Its interceptors and its tap work together, so give a
-// server those of one Guard. It is safe for concurrent use.
+// Guard admits the calls of a gRPC server. Its interceptors and its tap work together, so give a server the
+// interceptors and the tap of the same Guard. It is safe for concurrent use.
 type Guard struct {
 	gate       weir.Gate
 	policy     func() *policy.Policy
@@ -59,7 +59,7 @@ func New(g weir.Gate, opts ...Option) *Guard {
 	return guard
 }
 
-// ServerOptions returns the interceptors as options of a server, chained after those given before.
+// ServerOptions returns the interceptors as options of a server, chained after earlier ones.
 // The tap is not among them; see [Guard.Tap].
 func (g *Guard) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(g.Unary()), grpc.ChainStreamInterceptor(g.Stream())}
@@ -90,8 +90,8 @@ func (g *Guard) Unary() grpc.UnaryServerInterceptor {
 	}
 }
 
-// admit asks the gate for a call's permit. It returns nil for a call that has no gate, and the
-// answer for one that is refused.
+// admit asks the gate for a call's permit. It returns nil for a call without a gate. If the gate refuses, it
+// returns the error for the client.
 func (g *Guard) admit(ctx context.Context, method string) (*Call, error) {
 	if g.tapping.Load() {
 		if c := FromContext(ctx); c != nil && c.guard == g && c.tap.claim() {
@@ -117,7 +117,7 @@ func (g *Guard) admit(ctx context.Context, method string) (*Call, error) {
 	return c, nil
 }
 
-// choose returns the gate for a call, and sets w to the work that the call is.
+// choose returns the gate for a call, and sets w to the call as work.
 func (g *Guard) choose(c *Call, w *weir.Work) (gate weir.Gate) {
 	ctx := c.incoming
 	switch {
@@ -154,8 +154,8 @@ func (g *Guard) described(ctx context.Context, method string, w weir.Work) weir.
 	return w
 }
 
-// answerRefusal answers a call that a gate has refused. While retries are common, what the guard or the policy's route
-// counts says so.
+// answerRefusal answers a call that a gate has refused. The Attempts of the guard or of the policy's route may
+// make the refusal final.
 func (c *Call) answerRefusal(ctx context.Context, w *weir.Work, err error) error {
 	rej := rejectionOf(err)
 	switch g := c.guard; {
@@ -168,12 +168,12 @@ func (c *Call) answerRefusal(ctx context.Context, w *weir.Work, err error) error
 	return c.guard.writeRejection(ctx, c.method, rej)
 }
 
-// writeRejection returns the answer to a call that is refused, and sets its trailer.
+// writeRejection returns the error for a call that is refused, and sets its trailer.
 func (g *Guard) writeRejection(ctx context.Context, method string, rej *weir.Rejection) error {
 	g.yielder.Refused()
 	if ms, ok := Pushback(rej); ok {
-		// A trailer commits nothing. A header would, and then clients do not retry. In the tap
-		// there is no stream yet to send a trailer on, and this is an error.
+		// A trailer commits nothing. A header would, and then clients do not retry. In the tap there is no
+		// stream for a trailer yet, so SetTrailer fails.
 		_ = grpc.SetTrailer(ctx, metadata.MD{PushbackHeader: {ms}})
 	}
 	if g.reject != nil {
@@ -182,10 +182,10 @@ func (g *Guard) writeRejection(ctx context.Context, method string, rej *weir.Rej
 	return g.statuses.Of(rej).Err()
 }
 
-// Drain refuses new calls from now on, as draining. It first calls health.Shutdown, if health is not
-// nil, so that whoever watches the server's health hears of it before anybody is refused. Pass the
-// server's *health.Server. Calls in progress go on, and so does housekeeping. grpc.Server's
-// GracefulStop waits for them; call it next.
+// Drain refuses new calls from now on, as draining. If health is not nil, it first calls health.Shutdown. So
+// clients that watch the server's health learn of the drain before any call is refused. Pass the server's
+// *health.Server. Calls in progress go on, and so does housekeeping. Call GracefulStop of grpc.Server next: it
+// waits for the calls in progress.
 func (g *Guard) Drain(health interface{ Shutdown() }) {
 	if health != nil {
 		health.Shutdown()
@@ -193,7 +193,7 @@ func (g *Guard) Drain(health interface{ Shutdown() }) {
 	g.draining.Store(true)
 }
 
-// closed is the refusal of work once the guard is draining, nil before.
+// closed is the refusal of work while the guard drains, and nil before.
 func (g *Guard) closed(w *weir.Work) *weir.Rejection {
 	if !g.draining.Load() || w.Exempt {
 		return nil
@@ -201,8 +201,8 @@ func (g *Guard) closed(w *weir.Work) *weir.Rejection {
 	return &weir.Rejection{Gate: "server", Reason: weir.ReasonDraining, Retryable: true}
 }
 
-// housekeeping are the services that operators and load balancers call. All methods are short, but
-// for healthWatch.
+// housekeeping are the services that operators and load balancers call. All their methods are short, except
+// healthWatch.
 var housekeeping = []string{
 	"/grpc.health.v1.Health/", "/grpc.reflection.v1.ServerReflection/",
 	"/grpc.reflection.v1alpha.ServerReflection/", "/grpc.channelz.v1.Channelz/",
@@ -223,12 +223,12 @@ func isHousekeeping(method string) bool {
 	return false
 }
 
-// mostMethods bounds how many methods a guard knows. A server has fewer, unless its handler for
-// unknown services takes any name.
+// mostMethods bounds how many methods a guard knows. A server has fewer, unless its handler for unknown
+// services accepts any name.
 const mostMethods = 1024
 
-// knownMethods are the methods that interceptors have seen, so handlers for them exist. Nobody
-// writes to the map; a new method makes a new one.
+// knownMethods are the methods that interceptors have seen, so handlers for them exist. The map is never
+// changed; a new method makes a new map.
 type knownMethods struct {
 	mu   sync.Mutex
 	seen atomic.Pointer[map[string]bool]
@@ -259,75 +259,72 @@ func (k *knownMethods) has(method string) bool {
 // Option adjusts a [Guard].
 type Option func(*Guard)
 
-// WithPolicy takes gate and work of each call from a compiled policy, in place of the gate given to
-// [New]. Routes match the method as a path, as in "POST /shop.Cart/Get", and the call's authority
-// as a host. The function is asked for each call, so a policy can be replaced while the server
-// runs.
+// WithPolicy takes the gate and the work of each call from a compiled policy, in place of the gate given to
+// [New]. Routes match the method as a path, as in "POST /shop.Cart/Get", and the call's authority as a host.
+// current is called for each call, so a policy can be replaced while the server runs.
 func WithPolicy(current func() *policy.Policy) Option {
 	return func(g *Guard) { g.policy = current }
 }
 
-// WithWork fills in who asks for what: tenant, user, priority, cost. Op is already set: the method,
-// or the route of a policy. So is the deadline of the call. fn runs on each call before anything is
-// known about it. So it must be quick, and must not believe metadata that any client can send. In a
-// tap it must not block.
+// WithWork lets fn describe the work: tenant, user, priority, cost. Op is already set to the method, or to the
+// route of a policy. The deadline is set, too. fn runs for each call, before the gate decides. So it must be
+// quick, and must not trust metadata that any client can send. With a tap it must not block.
 func WithWork(fn func(ctx context.Context, method string, w *weir.Work)) Option {
 	return func(g *Guard) { g.work = fn }
 }
 
-// WithSelect chooses the gate and the work call by call, in place of the gate given to [New]. A nil
-// gate lets the call through untouched. [WithWork], if given too, runs afterwards. [WithPolicy]
-// goes before.
+// WithSelect chooses the gate and the work call by call, in place of the gate given to [New]. With a nil gate
+// the call is served as it is. [WithWork], if given too, runs afterwards. [WithPolicy], if given too, has
+// precedence.
 func WithSelect(fn func(ctx context.Context, method string) (weir.Gate, weir.Work)) Option {
 	return func(g *Guard) { g.selectGate = fn }
 }
 
-// WithStreams shares a pool of streams between guards, and with the middleware of HTTP. By default
-// each Guard has a pool of its own with the default settings. With nil no call ever becomes a
-// stream: each keeps its permit until its handler returns.
+// WithStreams shares a pool of streams between guards, and with the middleware of HTTP. By default each Guard
+// has a pool of its own with the default settings. With nil, no call becomes a stream: each keeps its permit
+// until its handler returns.
 func WithStreams(s *weirhttp.Streams) Option {
 	return func(g *Guard) { g.streams, g.streamsSet = s, true }
 }
 
-// WithMessages makes each message that a client streams a piece of work. messages is asked when one
-// has been received, with the work of the call. The permit lasts until the handler asks for the
-// next message, or returns. If messages refuses, the stream ends with that refusal, whatever the
-// handler returns. Calls with one message of the client are admitted as a whole only.
+// WithMessages makes each message that a client streams a piece of work. When a message has arrived, the gate
+// messages is asked, with the work of the call. The permit lasts until the handler asks for the next message,
+// or returns. If messages refuses, the stream ends with that refusal, whatever the handler returns. A call with
+// only one message from the client is admitted only as a whole.
 func WithMessages(messages weir.Gate) Option {
 	return func(g *Guard) { g.messages = messages }
 }
 
-// WithRejection replaces the status of [Status] for refused calls, for instance to log or count
-// them. fn returns the error that the client gets; that is usually Status(rej).Err(). The trailer
-// is set already. Refusals of the tap come here too.
+// WithRejection sets the function that answers refused calls. For instance, fn can log or count them. It
+// returns the error for the client, usually Status(rej).Err(). The trailer is set already. fn is called for
+// refusals of the tap, too.
 func WithRejection(fn func(ctx context.Context, method string, rej *weir.Rejection) error) Option {
 	return func(g *Guard) { g.reject = fn }
 }
 
-// WithAttempts tells clients not to come back while retries are common among what is refused for
-// overload: see [throttle.Attempts]. Which attempt a call is comes from its metadata, and is the Attempt
-// of its work; [weirhttp.WithAttempts] has the names. trusted says whether the peer's word for it is believed. With a tap
-// it must not block. What a stranger says counts only against itself. So with a nil trusted no retries are ever common,
-// and only a client's own third attempt is told so.
+// WithAttempts tells clients not to come back while retries are common among the refusals for overload: see
+// [throttle.Attempts]. The number of the attempt comes from the metadata, under the names of
+// [weirhttp.WithAttempts], and becomes Attempt of the work. trusted says whether the peer's number is trusted.
+// With a tap it must not block. The number of a stranger counts only against the stranger. So with a nil
+// trusted, retries are never common. Only the third attempt of a client is told not to come back.
 //
-// Share a between guards. nil stands for one of this option's own. With [WithPolicy] each route counts
-// for itself, and this has no effect.
+// Share a between guards. With nil, the option makes its own. With [WithPolicy] each route counts for itself,
+// and WithAttempts has no effect.
 func WithAttempts(a *throttle.Attempts, trusted func(ctx context.Context) bool) Option {
 	if a == nil {
-		a, _ = throttle.NewAttempts(throttle.AttemptsConfig{}, nil) // the defaults have no fault
+		a, _ = throttle.NewAttempts(throttle.AttemptsConfig{}, nil) // the defaults are valid
 	}
 	return func(g *Guard) { g.attempts, g.trusted = a, trusted }
 }
 
-// WithOverloadCode sets [Statuses].Overload: the code of refusals because the service cannot carry
-// more. The default is Unavailable.
+// WithOverloadCode sets [Statuses].Overload: the code of refusals for overload. The default is Unavailable.
 func WithOverloadCode(code codes.Code) Option {
 	return func(g *Guard) { g.statuses.Overload = code }
 }
 
-// WithYield says whether an admitted unary call lets others go first before its handler starts.
-// Default true. If handlers compute rather than wait, calls otherwise queue in the scheduler, where
-// nobody sees them. [weirhttp.WithYield] says what it costs.
+// WithYield says whether an admitted unary call lets others go first before its handler starts. Default true.
+// Without it, if handlers compute rather than wait, calls queue in the scheduler, where no gate sees them.
+// [weirhttp.WithYield] says what it costs.
 func WithYield(on bool) Option {
 	return func(g *Guard) { g.yield = on }
 }

@@ -30,7 +30,7 @@ import (
 	"github.com/weir-go/weir/weirgrpc"
 )
 
-// held is a handler that says when it runs, and returns when it is told.
+// held is a handler that says when it runs, and returns when the test says so.
 type held struct{ running, finish chan struct{} }
 
 func newHeld() held { return held{make(chan struct{}, 64), make(chan struct{})} }
@@ -135,7 +135,7 @@ func TestOutcomes(t *testing.T) {
 			} else {
 				go func() { <-entered; leave() }()
 			}
-			_, _ = client.UnaryCall(ctx, new(testgrpc.SimpleRequest)) // the gate says what became of it
+			_, _ = client.UnaryCall(ctx, new(testgrpc.SimpleRequest)) // the gate has the outcome
 			if got := outcomes.take(t); got != tt.want {
 				t.Errorf("outcome %v, want %v", got, tt.want)
 			}
@@ -273,7 +273,7 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// A policy believes the names of a client's certificate that the server has verified, and no other.
+// A policy trusts the names of a client certificate that the server has verified, and no other.
 func TestPolicyAndCertificates(t *testing.T) {
 	p, err := policy.Compile(policy.Spec{
 		Identity: policy.IdentitySpec{Tenant: "cert:dns"},
@@ -378,7 +378,7 @@ func TestOptions(t *testing.T) {
 	})
 }
 
-// failing is a gate that returns an error of no kind.
+// failing is a gate that returns an unknown error.
 type failing struct{ err error }
 
 func (f failing) Admit(context.Context, weir.Work) (weir.Permit, error) { return weir.Permit{}, f.err }
@@ -455,7 +455,7 @@ func TestHousekeeping(t *testing.T) {
 	}
 }
 
-// Whoever watches the server's health hears of a drain before anybody is refused.
+// A client that watches the server's health learns of a drain before any call is refused.
 func TestDrainTellsFirst(t *testing.T) {
 	guard := weirgrpc.New(newLimit(t, 1, -1))
 	call := func() error {
@@ -493,7 +493,7 @@ func TestHousekeepingIsCapped(t *testing.T) {
 	}
 }
 
-// Clients whose service config says so come back when they are told, and not where it cannot help.
+// Clients with a retry policy in their service config come back when they are told, and not if that cannot help.
 func TestRetries(t *testing.T) {
 	const retrying = `{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 3,
 		"initialBackoff": "3600s", "maxBackoff": "3600s", "backoffMultiplier": 1, "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"]}}]}`
@@ -528,7 +528,7 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// While retries are common among what a route refuses, a refusal says that there is no use in coming
+// While retries are common among the refusals of a route, a refusal says that it is useless to come
 // back.
 func TestRetriesThatAreCommon(t *testing.T) {
 	p, err := policy.Compile(policy.Spec{
@@ -574,7 +574,7 @@ type gateFunc func() error
 
 func (f gateFunc) Admit(context.Context, weir.Work) (weir.Permit, error) { return weir.Permit{}, f() }
 
-// Which attempt a call is, as its client says it, by numbers that nobody counts to.
+// A client may send absurd numbers of attempts.
 func TestAttemptNumbers(t *testing.T) {
 	var attempt atomic.Int64
 	p, err := policy.Compile(policy.Spec{

@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/weir/limit"
 )
 
-// service is a service whose handlers the test gives.
+// service is a service whose handlers the test sets.
 type service struct {
 	testgrpc.UnimplementedTestServiceServer
 	unary  func(ctx context.Context, in *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error)
@@ -87,7 +87,7 @@ func dial(t testing.TB, address string, opts ...grpc.DialOption) *grpc.ClientCon
 	return c
 }
 
-// patience is how long a test waits for what has to come true. Only a fault takes so long.
+// patience is how long a test waits for a condition. Only a fault takes so long.
 const patience = time.Minute
 
 // await waits until ok returns true.
@@ -115,7 +115,7 @@ func newLimit(t testing.TB, n int64, waiting int) *limit.Limiter {
 	return l
 }
 
-// recorder is a gate that keeps what it is asked for and told.
+// recorder is a gate that records the work and the outcomes.
 type recorder struct {
 	weir.Gate
 	mu    sync.Mutex
@@ -139,7 +139,7 @@ func (r *recorder) last(t testing.TB) weir.Work {
 	return r.works[len(r.works)-1]
 }
 
-// outcomes counts what became of the work of a limiter.
+// outcomes counts the outcomes of a limiter's work.
 type outcomes struct {
 	mu sync.Mutex
 	of map[weir.Outcome]int

@@ -23,11 +23,10 @@ const Domain = "github.com/weir-go/weir"
 // never. Clients with a retry policy in their service config obey it.
 const PushbackHeader = "grpc-retry-pushback-ms"
 
-// Statuses says how refusals become statuses. The zero value is what [Status] does.
+// Statuses says how refusals become statuses. [Status] uses the zero value.
 type Statuses struct {
-	// Overload is the code of refusals because the service cannot carry more. The default, OK,
-	// means Unavailable. ResourceExhausted is for clients, and proxies, that take Unavailable for a
-	// server that is gone.
+	// Overload is the code of refusals for overload. The default, OK, means Unavailable. ResourceExhausted is
+	// for clients and proxies to which Unavailable means that the server is gone.
 	Overload codes.Code
 }
 
@@ -44,10 +43,10 @@ type Statuses struct {
 //	canceled                               CANCELLED
 //	anything else, nil                     UNAVAILABLE
 //
-// Its details are an ErrorInfo with the gate, its rule, and the reason in upper case, such as
-// QUEUE_FULL. Its metadata has retryable: false where coming back cannot help. A RetryInfo has the exact time, where there is one. A QuotaFailure says that this
-// caller has used up what is its own. Nothing of a tenant's name, of the request or of the
-// refusal's Cause is among them.
+// The details of the status are an ErrorInfo with the gate, its rule, and the reason in upper case, such as
+// QUEUE_FULL. If coming back cannot help, the metadata of the ErrorInfo has retryable: false. A RetryInfo has
+// the exact time, if it is known. A QuotaFailure says that the caller has used up its quota. The details
+// contain nothing of the tenant's name, of the request, or of the refusal's Cause.
 func Status(rej *weir.Rejection) *status.Status { return Statuses{}.Of(rej) }
 
 // Of is [Status] with these settings.
@@ -75,7 +74,7 @@ func (s Statuses) Of(rej *weir.Rejection) *status.Status {
 		}}})
 	}
 	full, err := st.WithDetails(details...)
-	if err != nil { // cannot be: the messages are whole, and their strings are UTF-8
+	if err != nil { // impossible: the messages are complete, and their strings are UTF-8
 		return st
 	}
 	return full
@@ -90,7 +89,7 @@ func (s Statuses) Code(rej *weir.Rejection) codes.Code {
 	case weir.ReasonQuota:
 		return codes.ResourceExhausted
 	case weir.ReasonDeadline:
-		if rej.Limit == 0 { // it has passed; otherwise the limit is the time that was left
+		if rej.Limit == 0 { // the deadline has passed; otherwise Limit is the time that was left
 			return codes.DeadlineExceeded
 		}
 		return s.overload()
@@ -114,9 +113,9 @@ func (s Statuses) overload() codes.Code {
 	return s.Overload
 }
 
-// Pushback returns the value of [PushbackHeader] for a refusal: whole milliseconds, rounded up, or
-// -1 where coming back cannot help. It reports false if the client may come back and nobody can
-// tell when. Its own backoff holds then.
+// Pushback returns the value of [PushbackHeader] for a refusal: whole milliseconds, rounded up, or -1 if coming
+// back cannot help. It returns false if the client may come back, but the time is unknown. Then the client's
+// own back-off applies.
 func Pushback(rej *weir.Rejection) (ms string, ok bool) {
 	if rej == nil {
 		return "", false
@@ -134,8 +133,8 @@ func Pushback(rej *weir.Rejection) (ms string, ok bool) {
 	return "", false
 }
 
-// comingBack reports whether coming back can help, and returns when it has a fair chance; 0 if nobody can tell. A
-// refusal that is not Retryable names no time to come back, whatever a gate has written into it.
+// comingBack reports whether coming back can help, and returns the time to come back, or 0 if it is unknown. A
+// refusal that is not Retryable has no time to come back, whatever the gate has set.
 func comingBack(rej *weir.Rejection) (after time.Duration, helps bool) {
 	if !rej.Retryable || rej.Reason == weir.ReasonTooLarge {
 		return 0, false
@@ -154,8 +153,7 @@ func bounded(name string) string {
 	return strings.ToValidUTF8(name, "")
 }
 
-// rejectionOf makes a Rejection of what a gate returned. The user's own gates may return other
-// errors.
+// rejectionOf makes a Rejection from the error of a gate. The user's own gates may return other errors.
 func rejectionOf(err error) *weir.Rejection {
 	if rej := weir.AsRejection(err); rej != nil {
 		return rej
@@ -169,11 +167,10 @@ func rejectionOf(err error) *weir.Rejection {
 	return &weir.Rejection{Reason: weir.ReasonStore, Retryable: true, Cause: err}
 }
 
-// Classify maps the error of a call to an outcome. [weir.Classify] knows nothing of gRPC, and takes
-// a status for an unknown error. The codes are those of [weir.ClassifyGRPC], with one difference:
-// RESOURCE_EXHAUSTED with a QuotaFailure among its details is a plain "no", which is OK. The server
-// has worked as it should, and this caller has asked too much. Errors without a status count as
-// [weir.Classify] says.
+// Classify maps the error of a call to an outcome. [weir.Classify] does not know gRPC: to it, a status is an
+// unknown error. Classify maps codes as [weir.ClassifyGRPC] does, with one difference: RESOURCE_EXHAUSTED with
+// a QuotaFailure among its details is a plain "no", which is OK. The server has worked as it should, and the
+// caller has asked too much. [weir.Classify] decides about errors without a status.
 func Classify(err error) weir.Outcome {
 	if err == nil || weir.AsRejection(err) != nil {
 		return weir.Classify(err)

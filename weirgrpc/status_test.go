@@ -89,7 +89,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// Every reason has a code, and whatever is in a refusal makes a status that can be sent.
+// Every reason has a code, and any refusal makes a status that can be sent.
 func FuzzStatus(f *testing.F) {
 	f.Add(uint8(1), "api", "user=*", int64(1), 1.0, true)
 	f.Add(uint8(9), "\xff", strings.Repeat("ü", 80), int64(math.MaxInt64), -1.0, false)

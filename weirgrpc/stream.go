@@ -35,12 +35,12 @@ func (g *Guard) Stream() grpc.StreamServerInterceptor {
 	}
 }
 
-// stream is a call that streams, as its handler sees it.
+// stream is a streaming call for its handler.
 type stream struct {
 	grpc.ServerStream
 	call     *Call
 	answers  bool      // only the server streams
-	messages weir.Gate // asked for each message of the client; nil: none is
+	messages weir.Gate // asked for each message of the client; nil if there is no such gate
 
 	mu       sync.Mutex // guards what follows
 	grace    *time.Timer
@@ -52,7 +52,7 @@ type stream struct {
 // Context implements [grpc.ServerStream].
 func (s *stream) Context() context.Context { return s.call.handler }
 
-// begin starts the grace time of calls whose client takes its time.
+// begin starts the grace time of calls that stream requests.
 func (s *stream) begin() {
 	switch {
 	case s.call.method == healthWatch:
@@ -104,7 +104,7 @@ func (s *stream) markAnswered() bool {
 	return first
 }
 
-// RecvMsg implements [grpc.ServerStream]. A message is worked on until the handler asks for the
+// RecvMsg implements [grpc.ServerStream]. A handler works on a message until it asks for the
 // next one.
 func (s *stream) RecvMsg(m any) error {
 	if s.messages == nil {
@@ -126,7 +126,7 @@ func (s *stream) RecvMsg(m any) error {
 	return err
 }
 
-// done ends the work on a message, and returns why one was refused.
+// done ends the work on a message. It returns the refusal of a message, if there was one.
 func (s *stream) done(o weir.Outcome) error {
 	s.mu.Lock()
 	p, refused := s.message, s.refused
@@ -136,7 +136,7 @@ func (s *stream) done(o weir.Outcome) error {
 	return refused
 }
 
-// refusal returns why a message was refused, else the handler's own error.
+// refusal returns the refusal of a message, or else the handler's own error.
 func (s *stream) refusal(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,7 +155,7 @@ func (s *stream) end(returned bool, err error) {
 	answered := s.answered
 	s.mu.Unlock()
 	o := s.call.outcome(returned, err)
-	_ = s.done(o) // the handler's error is that refusal already
+	_ = s.done(o) // err has the refusal already
 	if !s.answers || o == weir.OK && !answered {
 		o = weir.NoSample
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/weir-go/weir/weirhttp"
 )
 
-// A call that streams its answers gives its sample with the first one, whatever comes later. One
-// that streams its requests gives none.
+// A call that streams its answers gives its sample with the first one, whatever comes later. A call that
+// streams its requests gives none.
 func TestStreamSamples(t *testing.T) {
 	broken := status.Error(codes.Internal, "broken")
 	output := func(n int, err error) *service {
@@ -78,7 +78,7 @@ type receiver interface {
 	Recv() (*testgrpc.StreamingOutputCallResponse, error)
 }
 
-// Streams that last give their slots back and have places in the pool, as far as it goes.
+// Long streams give their slots back and get places in the pool, as long as there are places.
 func TestStreamsLast(t *testing.T) {
 	finish := make(chan struct{})
 	lasting := &service{
@@ -118,8 +118,8 @@ func TestStreamsLast(t *testing.T) {
 	}
 }
 
-// Before its first answer the backend works on a stream, so it keeps its slot, however long. Without
-// a pool no call is a stream.
+// Before the first answer the backend works on a stream, so the stream keeps its slot, however long that takes.
+// Without a pool no call is a stream.
 func TestStreamsThatKeepTheirSlot(t *testing.T) {
 	begin, finish := make(chan struct{}), make(chan struct{})
 	s := &service{
@@ -224,8 +224,8 @@ func TestReleaseForStream(t *testing.T) {
 	}
 }
 
-// With a gate for messages each of them is a piece of work. One that is refused ends the stream,
-// even if the handler would go on.
+// With a gate for messages, each message is a piece of work. The refusal of a message ends the stream, even if
+// the handler would go on.
 func TestMessages(t *testing.T) {
 	var admitted atomic.Int64
 	messages := permits(func() (weir.Permit, error) {
@@ -290,7 +290,7 @@ func TestOneMessageIsNoPiece(t *testing.T) {
 	}
 }
 
-// A message's slot is held while the handler works on it, and until it returns at most.
+// A message's slot is held while the handler works on the message, and at most until the handler returns.
 func TestMessageHoldsItsSlot(t *testing.T) {
 	messages := newLimit(t, 1, -1)
 	got, next := make(chan struct{}), make(chan struct{})

@@ -15,37 +15,37 @@ import (
 // defaultLongestTap is the default of [WithLongestTap].
 const defaultLongestTap = time.Minute
 
-// WithLongestTap bounds the time-outs of the calls that a tap decides. Default 60 s. grpc-go keeps
-// what it knows of a call that a tap has refused, 250 to 440 bytes, until the call's deadline. So calls
-// with a longer time-out, or with none, pass the tap. The interceptor decides about them.
+// WithLongestTap bounds the time-outs of the calls about which a tap decides. Default 60 s. grpc-go keeps 250
+// to 440 bytes of each call that a tap has refused, until the call's deadline. So a tap passes calls with a
+// longer time-out, or with none. The interceptor decides about them.
 func WithLongestTap(d time.Duration) Option {
 	return func(g *Guard) { g.longestTap = d }
 }
 
-// Tap returns a handle for grpc.InTapHandle, which decides about calls before their messages are
-// read. It needs the interceptors beside it:
+// Tap returns a handle for grpc.InTapHandle, which decides about calls before their messages are read. It needs
+// the interceptors, too:
 //
 //	grpc.NewServer(append(guard.ServerOptions(), grpc.InTapHandle(guard.Tap(nil)))...)
 //
-// A server has one tap. So next, if it is not nil, is yours. It is asked first, and what it refuses
-// asks for no slot.
+// A server has only one tap. If you have a tap of your own, pass it as next. It is called first, and a call
+// that it refuses asks for no slot.
 //
-// The tap runs under a lock of the connection, so it never waits. A call for which there is no slot
-// yet gets its place in the wait room, and the interceptor waits. The interceptor decides by itself
-// about calls that the tap lets pass. They are:
+// The tap runs under a lock of the connection, so it never waits. If there is no slot yet, the call gets its
+// place in the wait room, and the interceptor waits. The tap passes these calls, and the interceptor decides
+// about them:
 //
-//   - those whose time-out is longer than [WithLongestTap] allows, and those without one
-//   - the first call of each method: until then nobody knows whether the server has it
-//   - those at a gate that is [weir.Distant], or that cannot answer without waiting
+//   - calls with a time-out longer than [WithLongestTap] allows, or without one
+//   - the first call of each method: until then it is unknown whether the server has the method
+//   - calls at a gate that is [weir.Distant], or that cannot answer without waiting
 //   - housekeeping
 //
-// gRPC does not ask taps where its server runs under net/http. A tap's refusals have code and
-// details, but no trailers, hence no [PushbackHeader]. No stats.Handler hears of them. The counters
-// of the gate do, and [Guard.TapSnapshot].
+// A gRPC server that runs under net/http does not call taps. A refusal by a tap has a code and details, but no
+// trailers, so no [PushbackHeader]. No stats.Handler is told of it. The counters of the gate and
+// [Guard.TapSnapshot] count it.
 //
-// A permit of the tap is held while the message comes, and that time is part of what the gate's
-// controller measures. No handler ever runs if the client leaves or its message is at fault.
-// Then the permit is given back when the call's context ends, or within a millisecond of that.
+// A permit of the tap is held while the message arrives, and the gate's controller measures that time, too. If
+// the client leaves, or its message is invalid, no handler runs. Then the permit is given back when the call's
+// context ends, or within a millisecond of that.
 func (g *Guard) Tap(next grpctap.ServerInHandle) grpctap.ServerInHandle {
 	g.tapping.Store(true)
 	return func(ctx context.Context, info *grpctap.Info) (context.Context, error) {
@@ -92,18 +92,18 @@ func (g *Guard) tapIn(ctx context.Context, info *grpctap.Info) (context.Context,
 	return (*callContext)(c), nil
 }
 
-// tap is a call about which a tap has decided, until the interceptor claims it.
+// tap is a call about which a tap has decided. The interceptor claims it.
 type tap struct {
 	call   Call
 	state  atomic.Uint32
 	next   *tap        // among those without a handler
 	waiter weir.Waiter // nil for a call that was admitted at once
-	work   weir.Work   // that waits
+	work   weir.Work   // the work that waits
 
 	mu    sync.Mutex    // guards what follows
-	gone  bool          // nobody wants the answer any more
-	came  bool          // the answer, which is got or err
-	ready chan struct{} // closed then; nil until somebody waits for it
+	gone  bool          // nobody needs the answer any more
+	came  bool          // the answer has come: got or err is set
+	ready chan struct{} // closed when the answer comes; nil until somebody waits for it
 	got   weir.Permit
 	err   error
 }
@@ -112,15 +112,15 @@ type tap struct {
 const (
 	untapped  uint32 = iota
 	unclaimed        // no handler runs yet
-	claimed          // one does, or is about to
-	dropped          // none ever will
+	claimed          // a handler runs, or is about to run
+	dropped          // no handler will run
 )
 
-// open reports whether the call has no handler yet. It is false on nil: for a call without a tap.
+// open reports whether the call has no handler yet. On nil, for a call without a tap, it returns false.
 func (t *tap) open() bool { return t != nil && t.state.Load() == unclaimed }
 
-// claim reports whether the interceptor goes on with the tap's decision. It is false without one,
-// and for a call that has ended meanwhile.
+// claim reports whether the interceptor goes on with the tap's decision. It returns false without such a
+// decision, and if the call has ended meanwhile.
 func (t *tap) claim() bool {
 	return t.open() && t.state.CompareAndSwap(unclaimed, claimed)
 }
@@ -162,7 +162,7 @@ func (t *tap) answered(p weir.Permit, err error) {
 	}
 }
 
-// answer returns a channel that is closed once the call that waits is answered.
+// answer returns a channel that is closed once the waiting call is admitted or refused.
 func (t *tap) answer() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -175,7 +175,7 @@ func (t *tap) answer() <-chan struct{} {
 	return t.ready
 }
 
-// drop gives everything back for a call that has ended before its handler ran.
+// drop gives back the permit or the place of a call that has ended before its handler ran.
 func (t *tap) drop() {
 	if !t.state.CompareAndSwap(unclaimed, dropped) {
 		return
@@ -197,13 +197,13 @@ func (t *tap) leave() {
 	t.gone = true
 	p := t.got
 	t.mu.Unlock()
-	p.Cancel() // the zero permit, if the answer is still to come
+	p.Cancel() // p is the zero permit if the answer has not come
 }
 
 // claimed goes on with what the tap has decided, now that there is a handler.
 func (g *Guard) claimed(ctx context.Context, c *Call) (*Call, error) {
 	t := c.tap
-	c.handler = ctx // which is made of the call's own
+	c.handler = ctx // ctx is derived from the call's own context
 	if t.waiter == nil {
 		return c, nil
 	}
@@ -220,13 +220,14 @@ func (g *Guard) claimed(ctx context.Context, c *Call) (*Call, error) {
 	return c, nil
 }
 
-// untended are the calls that a tap has let in and that may not have a handler yet. A handler comes
-// within microseconds, unless its message is on its way. So nobody watches the contexts of the calls
-// until they are looked through, a moment later. That costs a fraction of watching each from its start.
+// untended are calls that a tap has admitted and that may not have a handler yet. Usually the handler runs
+// within microseconds, unless the message is still on its way. So the contexts of the calls are not watched at
+// first. A moment later, tend watches those that still have no handler. That costs a fraction of watching each
+// call from its start.
 type untended struct{ first atomic.Pointer[tap] }
 
-// tending is how long the first of them stays among them. A call that ends without a handler meanwhile
-// keeps its slot so long.
+// tending is the time from the first untended call to tend. A call that ends without a handler in that time
+// keeps its slot until tend.
 const tending = time.Millisecond
 
 func (u *untended) add(t *tap) {
@@ -239,11 +240,11 @@ func (u *untended) add(t *tap) {
 	}
 }
 
-// tend has the calls watched that still have no handler.
+// tend watches the contexts of the calls that still have no handler.
 func (u *untended) tend() {
 	for t := u.first.Swap(nil); t != nil; {
 		next := t.next
-		t.next = nil // or a call that lasts would keep another alive
+		t.next = nil // so that a long call does not keep another in memory
 		if t.open() {
 			context.AfterFunc(t.call.incoming, t.drop)
 		}
@@ -256,8 +257,8 @@ type tapCounters struct{ admitted, refused, passed, dropped atomic.Uint64 }
 
 // TapSnapshot counts what the tap of a guard has decided. The counters only grow.
 type TapSnapshot struct {
-	// Admitted calls got a permit or a place in the wait room, Refused neither. Passed calls were
-	// left to the interceptor. Dropped counts those of the admitted calls for which no handler ran.
+	// Admitted calls got a permit or a place in the wait room, and Refused calls neither. Passed calls were
+	// left to the interceptor. Dropped calls are those of the admitted calls for which no handler ran.
 	Admitted, Refused, Passed, Dropped uint64
 }
 

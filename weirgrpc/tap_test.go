@@ -114,7 +114,7 @@ func TestTap(t *testing.T) {
 	}
 }
 
-// What the tap does not decide, the interceptor does.
+// The interceptor decides about calls that the tap passes.
 func TestTapPasses(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -178,7 +178,7 @@ func (g tries) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) { re
 func (g tries) TryAdmit(w weir.Work) (weir.Permit, error)                   { return g.l.TryAdmit(w) }
 func (g tries) Snapshot() weir.Snapshot                                     { return g.l.Snapshot() }
 
-// A call for which there is no slot yet waits, as without a tap.
+// A call that gets no slot at once waits, as without a tap.
 func TestTapWaits(t *testing.T) {
 	gate := newLimit(t, 1, 4)
 	guard := weirgrpc.New(gate)
@@ -198,7 +198,7 @@ func TestTapWaits(t *testing.T) {
 	}
 	await(t, "the slot is free", idle(gate))
 
-	// Who waits and leaves is out of the room at once.
+	// A call that leaves while it waits is out of the room at once.
 	if taken, err = gate.TryAdmit(weir.Work{}); err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +212,7 @@ func TestTapWaits(t *testing.T) {
 	taken.Done(weir.OK)
 	await(t, "the slot is free", idle(gate))
 
-	// Who waits and is refused after all gets that refusal.
+	// A call that is refused while it waits gets that refusal.
 	if taken, err = gate.TryAdmit(weir.Work{}); err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +225,7 @@ func TestTapWaits(t *testing.T) {
 	taken.Done(weir.OK)
 }
 
-// gRPC asks no tap where its server is a handler of net/http. The interceptor admits by itself there.
+// A gRPC server that is a handler of net/http calls no tap. There the interceptor admits by itself.
 func TestTapUnderServeHTTP(t *testing.T) {
 	gate := newLimit(t, 1, -1)
 	guard := weirgrpc.New(gate)
@@ -316,7 +316,7 @@ func (s *statsHandler) HandleRPC(_ context.Context, r stats.RPCStats) {
 func (s *statsHandler) begun() int { s.mu.Lock(); defer s.mu.Unlock(); return s.begin }
 func (s *statsHandler) ended() int { s.mu.Lock(); defer s.mu.Unlock(); return s.end }
 
-// A user's own tap is asked first, and what it refuses takes nothing.
+// A user's own tap is called first, and a call that it refuses takes no slot.
 func TestTapComposes(t *testing.T) {
 	gate := &recorder{Gate: newLimit(t, 4, 0)}
 	refuse := make(chan bool, 8)
@@ -359,7 +359,7 @@ func TestTapDrains(t *testing.T) {
 	}
 }
 
-// raw is a client that speaks HTTP/2 by hand, to send what gRPC's own never would.
+// raw is a client that writes HTTP/2 frames itself, to send what gRPC's own client never sends.
 type raw struct {
 	t      testing.TB
 	framer *http2.Framer
@@ -474,7 +474,7 @@ func (r *raw) flood(timeout string, n int) {
 		id := r.begin(unaryCall, "grpc-timeout", timeout)
 		r.send(id, emptyMessage)
 		if i%50 == 49 || i == n-1 {
-			r.ended(id) // or the flood outruns the server's bound on streams
+			r.ended(id) // otherwise the flood would exceed the server's bound on streams
 		}
 	}
 	r.mu.Lock()
@@ -498,7 +498,7 @@ func (r *raw) ended(id uint32) string {
 
 var (
 	emptyMessage = []byte{0, 0, 0, 0, 0}
-	hugeMessage  = []byte{0, 0x7f, 0, 0, 0}                  // which is announced only
+	hugeMessage  = []byte{0, 0x7f, 0, 0, 0}                  // only its length is sent
 	badMessage   = []byte{1, 0, 0, 0, 4, 'n', 'o', 'p', 'e'} // compressed, it says
 )
 
@@ -547,8 +547,8 @@ func TestTapWithoutHandler(t *testing.T) {
 	}
 }
 
-// A call that ends before its handler runs gives its slot back: at once, or within a millisecond of the
-// tap's decision if it ends sooner.
+// A call that ends before its handler runs gives its slot back at once, but no sooner than a millisecond after
+// the tap's decision.
 func TestTapAndTime(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
@@ -597,7 +597,7 @@ func TestTapAndTime(t *testing.T) {
 	}
 }
 
-// awaited is a gate at which all work waits, until the test answers. Nobody leaves it in time.
+// awaited is a gate at which all work waits until the test answers. No waiter can leave it before its answer.
 type awaited struct {
 	weir.Gate
 	wake func(weir.Permit, error)
@@ -646,8 +646,8 @@ func newAwaitedCall(t *testing.T) *awaitedCall {
 // answer lets the call have the slot.
 func (c *awaitedCall) answer() { c.wake(c.slots.TryAdmit(weir.Work{})) }
 
-// A call that waits and ends gives back the slot that it gets all the same, whether the slot comes
-// before the end or after it, and whether a handler was about to run or none ever did.
+// A call that ends while it waits gives back a slot that it gets all the same. That holds if the slot comes
+// before or after the end, and with or without a handler.
 func TestTapWaitsInVain(t *testing.T) {
 	for _, tt := range []struct{ claimed, before bool }{{false, true}, {false, false}, {true, false}} {
 		t.Run(fmt.Sprintf("claimed %t, before the end %t", tt.claimed, tt.before), func(t *testing.T) {
@@ -681,7 +681,7 @@ func TestTapWaitsInVain(t *testing.T) {
 	}
 }
 
-// A slot that comes before the handler does is there for it.
+// A slot that is granted before the handler runs is kept for the handler.
 func TestTapSlotComesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newAwaitedCall(t)
@@ -695,7 +695,7 @@ func TestTapSlotComesFirst(t *testing.T) {
 	})
 }
 
-// A method that the server does not have takes no slot, and its name is kept nowhere.
+// A call of a method that the server does not have takes no slot, and its name is not kept.
 func TestTapUnknownMethods(t *testing.T) {
 	gate := &recorder{Gate: newLimit(t, 1, -1)}
 	guard := weirgrpc.New(gate)
@@ -713,8 +713,8 @@ func TestTapUnknownMethods(t *testing.T) {
 	}
 }
 
-// A server that takes any name does not make the guard remember all of them: the tap passes the calls
-// of those beyond.
+// If a server accepts any method name, the guard keeps a bounded number of them. The tap passes calls of the
+// other methods.
 func TestTapManyMethods(t *testing.T) {
 	guard := weirgrpc.New(newLimit(t, 2, -1))
 	decide := guard.Tap(nil)
@@ -737,7 +737,7 @@ func TestTapManyMethods(t *testing.T) {
 	}
 }
 
-// Resets right after the headers, in floods, leave no slot behind.
+// Floods of resets right after the headers leave no slot behind.
 func TestTapResetFlood(t *testing.T) {
 	gate := newLimit(t, 4, -1)
 	guard := weirgrpc.New(gate)
@@ -764,8 +764,7 @@ func TestTapResetFlood(t *testing.T) {
 	known(t, testgrpc.NewTestServiceClient(dial(t, address)))
 }
 
-// Time-outs that make no sense are refused by gRPC, very long ones are not decided by the tap, and
-// large metadata do no harm.
+// gRPC refuses invalid time-outs, the tap passes calls with very long ones, and large metadata do no harm.
 func TestTapHostileMetadata(t *testing.T) {
 	gate := newLimit(t, 4, -1)
 	guard := weirgrpc.New(gate)
@@ -800,8 +799,8 @@ func TestTapHostileMetadata(t *testing.T) {
 	await(t, "every slot is free", idle(gate))
 }
 
-// gRPC keeps what it knows of a call that a tap has refused until the call's deadline. Calls with a
-// longer one than the bound leave nothing behind: the interceptor refuses them.
+// gRPC keeps some memory for a call that a tap has refused, until the call's deadline. Calls with a deadline
+// beyond the bound leave nothing behind, because the interceptor refuses them.
 func TestTapKeepsNothingForLong(t *testing.T) {
 	gate := newLimit(t, 1, -1)
 	guard := weirgrpc.New(gate)
@@ -835,7 +834,7 @@ func TestTapKeepsNothingForLong(t *testing.T) {
 	}
 }
 
-// What a refused call leaves behind is gone after its deadline, though its connection stays.
+// The memory for a refused call is freed after its deadline, even if its connection stays.
 func TestTapForgetsAtTheDeadline(t *testing.T) {
 	gate := newLimit(t, 1, -1)
 	guard := weirgrpc.New(gate)

@@ -15,16 +15,15 @@ import (
 	"github.com/weir-go/weir"
 )
 
-// The headers or trailers that a status is sent in.
+// The headers or trailers of a status.
 const (
 	statusHeader  = "Grpc-Status"
 	messageHeader = "Grpc-Message"
 	detailsHeader = "Grpc-Status-Details-Bin"
 )
 
-// SetStatus writes a status into the header of an answer that has nothing else: what gRPC calls
-// trailers-only. The answer's HTTP status is 200. It is for servers that answer calls without
-// grpc-go, such as proxies.
+// SetStatus writes a status into the header of an answer without a body, which gRPC calls trailers-only. The
+// answer's HTTP status is 200. It is for servers that answer calls without grpc-go, such as proxies.
 func SetStatus(h http.Header, st *status.Status) {
 	h["Content-Type"] = []string{"application/grpc"}
 	h[statusHeader] = []string{strconv.Itoa(int(st.Code()))}
@@ -34,7 +33,7 @@ func SetStatus(h http.Header, st *status.Status) {
 		h[messageHeader] = []string{escaped(m)}
 	}
 	if p := st.Proto(); len(p.GetDetails()) > 0 {
-		if b, err := proto.Marshal(p); err == nil { // an error is text that is not UTF-8
+		if b, err := proto.Marshal(p); err == nil { // an error means a text that is not UTF-8
 			h[detailsHeader] = []string{base64.RawStdEncoding.EncodeToString(b)}
 		}
 	}
@@ -51,9 +50,9 @@ func (s Statuses) SetRefusal(h http.Header, rej *weir.Rejection) {
 // longestDetails bounds the details that are decoded, in bytes of base64.
 const longestDetails = 16 << 10
 
-// StatusOf returns the status in the header or trailer of an answer, with its details if they are
-// whole. It reports false if there is none. A status that is no number is codes.Unknown, as gRPC's
-// own clients have it.
+// StatusOf returns the status in the header or trailer of an answer, with its details if they are complete. It
+// returns false if there is none. A status that is not a number becomes codes.Unknown, as in gRPC's own
+// clients.
 func StatusOf(h http.Header) (st *status.Status, ok bool) {
 	values := h[statusHeader]
 	if len(values) == 0 {
@@ -74,8 +73,8 @@ func StatusOf(h http.Header) (st *status.Status, ok bool) {
 	return status.FromProto(p), true
 }
 
-// escaped writes a message as gRPC sends it: printable ASCII but for the percent sign, and the rest
-// of the bytes as %XX.
+// escaped writes a message as gRPC sends it: printable ASCII as it is, and percent signs and all other bytes as
+// %XX.
 func escaped(message string) string {
 	const digits = "0123456789ABCDEF"
 	var b strings.Builder

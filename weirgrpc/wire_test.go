@@ -73,7 +73,7 @@ func TestStatusOfNonsense(t *testing.T) {
 	}
 }
 
-// What is written can be read, and is fit for a header.
+// A written status can be read again, and is valid in a header.
 func FuzzStatusInHeaders(f *testing.F) {
 	f.Add(uint8(1), "api", "user=*", int64(1))
 	f.Fuzz(func(t *testing.T, reason uint8, gate, rule string, after int64) {
