@@ -13,32 +13,33 @@ import (
 )
 
 const (
-	// adminTimeout is how long a call and its repeats may take where the context has no deadline, as
+	// adminTimeout is how long a call and its repeats may take if the context has no deadline. It is
 	// default.api.timeout.ms of Kafka's own clients.
 	adminTimeout = time.Minute
 	// quotaPause is the least time between two attempts. A broker that refuses says how long it holds the
-	// connection, and the client waits for that. The pause is for answers that say nothing, or for another
-	// connection.
+	// connection, and the client waits so long. The pause is for an answer that names no time, or for a repeat
+	// over another connection.
 	quotaPause = 100 * time.Millisecond
 )
 
 // RetryQuota makes a call about topics, and repeats it for the topics that a quota of the cluster refused:
-// error 89, THROTTLING_QUOTA_EXCEEDED. Each repeat is for these topics alone. It is what Kafka's Java client
-// does by itself, and franz-go's kadm does not. Brokers answer so since Kafka 2.7 if a principal has a
-// controller_mutation_rate (KIP-599). It is about topics that are made and deleted, and partitions that are
-// added.
+// error 89, THROTTLING_QUOTA_EXCEEDED. Each repeat is for these topics alone. Kafka's Java client does so by
+// itself, and franz-go's kadm does not. Brokers refuse so since Kafka 2.7, if a principal has a
+// controller_mutation_rate (KIP-599). That quota counts topics that are created and deleted, and partitions
+// that are added.
 //
 //	made, err := weirkafka.RetryQuota(ctx, func(ctx context.Context, topics ...string) (kadm.CreateTopicResponses, error) {
 //		return admin.CreateTopics(ctx, 12, 3, nil, topics...)
 //	}, func(r kadm.CreateTopicResponse) error { return r.Err }, "orders", "payments")
 //
-// refused returns the error of one topic. A client of franz-go keeps the throttle times of brokers: it sends
-// nothing more over that connection until they are over. So a repeat goes out when it can be accepted.
+// refused returns the error of one topic. A client of franz-go obeys the throttle times of brokers: until then
+// it sends nothing over that connection. So a repeat is sent when the broker can accept it.
 //
-// All attempts share the deadline of the context, or a minute where it has none. When that is over during a
-// repeat, the answers so far are returned with a nil error. Those refused have the quota's error, not a
-// time-out's. An error of the first attempt is returned as it is, and so is one of a repeat, with the answers so
-// far. A context that was cancelled ends it with that error. Leave RetryQuota out to be told at once.
+// All attempts share the deadline of the context, or a minute if it has none. If this time ends during a
+// repeat, RetryQuota returns the answers so far and a nil error. Topics that were refused then have the error
+// of the quota, not of a time-out. An error of the first attempt is returned as it is. An error of a repeat is
+// returned with the answers so far, and so is the error of a cancelled context. To be told of a refusal at
+// once, do not use RetryQuota.
 func RetryQuota[M ~map[string]V, V any](ctx context.Context, call func(ctx context.Context, topics ...string) (M, error), refused func(V) error, topics ...string) (M, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -61,7 +62,7 @@ func RetryQuota[M ~map[string]V, V any](ctx context.Context, call func(ctx conte
 		}
 	}
 	if len(all) > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return all, nil // the quota is why
+		return all, nil // the error of the quota is the reason
 	}
 	return all, err
 }
@@ -78,7 +79,7 @@ func exceeding[M ~map[string]V, V any](answers M, refused func(V) error) []strin
 	return topics
 }
 
-// pause waits for d. It reports false, and does not wait to the end, if the context is over before.
+// pause waits for d. If the context ends before, it returns false at once.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -90,12 +91,12 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Throttles counts how often and for how long brokers hold the connections of a client, because of a quota. It is a hook:
+// Throttles is a hook that counts how often and how long brokers hold a client's connections because of a quota:
 //
 //	var throttles weirkafka.Throttles
 //	client, err := kgo.NewClient(kgo.SeedBrokers("kafka.internal:9092"), kgo.WithHooks(&throttles))
 //
-// The zero value is ready. It is safe for concurrent use, by several clients too.
+// The zero value is ready to use. It is safe for concurrent use, by several clients too.
 type Throttles struct {
 	count, total atomic.Int64
 }
@@ -111,6 +112,6 @@ func (t *Throttles) OnBrokerThrottle(_ kgo.BrokerMetadata, d time.Duration, _ bo
 // Count is how many answers said that the client is throttled.
 func (t *Throttles) Count() int64 { return t.count.Load() }
 
-// Total is the sum of the times in these answers. Several connections may be held at once, so it can be longer than
-// the time that has passed.
+// Total is the sum of the times in these answers. Several connections may be held at once, so Total can be
+// longer than the time that has passed.
 func (t *Throttles) Total() time.Duration { return time.Duration(t.total.Load()) }

@@ -13,7 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// Kafka refuses what is above the mutation quota of a client, and makes it later.
+// Kafka refuses topics above the mutation quota of a client, and a repeat creates them.
 func TestRetryQuotaIsKafkas(t *testing.T) {
 	t.Parallel() // it mostly waits
 	s, c := real(t)
@@ -33,12 +33,12 @@ func TestRetryQuotaIsKafkas(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	// A broker tells the wait that is left when it answers: none, if it took longer than that to make the topics. Each
-	// further partition adds an eighth of a second to the wait, and far less to the making.
+	// An answer has the rest of the wait, which is 0 if the broker needed longer to create the topics. Each further
+	// partition adds an eighth of a second to the wait, and far less to the creation.
 	partitions := 20
 	for round := 0; throttles.Count() == 0; round++ {
 		if round == 20 || partitions > 1000 {
-			t.Fatalf("after %d rounds, with up to %d partitions a topic, no broker has told a wait", round, partitions/2)
+			t.Fatalf("after %d rounds, with up to %d partitions a topic, no answer of a broker has a wait", round, partitions/2)
 		}
 		var topics []string
 		for i := range burst/partitions + 2 { // the last one is above the burst
@@ -71,7 +71,7 @@ func TestRetryQuotaIsKafkas(t *testing.T) {
 	if throttles.Total() <= 0 {
 		t.Errorf("%d throttles, %v", throttles.Count(), throttles.Total())
 	}
-	// Without time for a repeat the answer is the quota's, not a time-out.
+	// If there is no time for a repeat, the answer is that of the quota, not a time-out.
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	var topics []string

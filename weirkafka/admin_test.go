@@ -19,8 +19,8 @@ type answers map[string]error
 
 func itself(err error) error { return err }
 
-// scripted answers calls one after the other, and keeps which topics each was about. The last answer stays. Topics that an
-// answer does not name are done.
+// scripted answers calls one after the other, and records the topics of each. The last answer is repeated.
+// Topics that an answer does not name succeed.
 type scripted struct {
 	answers []answers
 	asked   [][]string
@@ -40,7 +40,7 @@ func (s *scripted) call(ctx context.Context, topics ...string) (answers, error) 
 	return all, nil
 }
 
-// What a quota refused is asked again, alone, until the time is over.
+// Topics that a quota refused are asked for again, alone, until the time is over.
 func TestRetryQuota(t *testing.T) {
 	quota, taken := kerr.ThrottlingQuotaExceeded, kerr.TopicAlreadyExists
 	for _, tt := range []struct {
@@ -99,7 +99,7 @@ func TestRetryQuota(t *testing.T) {
 	}
 }
 
-// An error of a call itself is returned with what was answered before.
+// An error of a call itself is returned with the answers so far.
 func TestRetryQuotaBroken(t *testing.T) {
 	broken := errors.New("broken")
 	calls := 0
@@ -114,7 +114,7 @@ func TestRetryQuotaBroken(t *testing.T) {
 	}
 }
 
-// createTopics makes topics with so many partitions each.
+// createTopics returns a call that creates topics, each with that number of partitions.
 func createTopics(client *kgo.Client, partitions int32) func(context.Context, ...string) (answers, error) {
 	return func(ctx context.Context, topics ...string) (answers, error) {
 		req := kmsg.NewPtrCreateTopicsRequest()
@@ -136,7 +136,7 @@ func createTopics(client *kgo.Client, partitions int32) func(context.Context, ..
 	}
 }
 
-// A client waits for the time that the broker says, and the hook counts it.
+// A client waits for the throttle time of the broker, and the hook counts it.
 func TestThrottles(t *testing.T) {
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
 	if err != nil {

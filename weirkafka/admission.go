@@ -18,43 +18,44 @@ import (
 	"github.com/weir-go/weir/signal"
 )
 
-// AdmissionConfig configures [NewAdmission]. Only Lag is required. The zero value of any other field means
-// its default; the defaults are EvidentDB's. [HighThroughput] and [CostOptimized] are its other presets.
+// AdmissionConfig configures [NewAdmission]. Only Lag is required. The zero value of any other field means its
+// default. The defaults are those of EvidentDB, and [HighThroughput] and [CostOptimized] are its other presets.
 type AdmissionConfig struct {
-	// Lag is what the capacity follows: a [*Lag], or any signal in messages. It stays the caller's.
+	// Lag is what the capacity follows: a [*Lag], or any signal in messages. Close does not close it.
 	Lag signal.Signal
-	// Disabled switches admission control off: all work is admitted and counted nowhere. Lag is not read.
+	// Disabled switches admission control off: all work is admitted and not counted. Lag is not read.
 	Disabled bool
 
-	// MaxCapacity is the permits of each database up to TargetLag, MinCapacity those from CriticalLag on.
-	// Between them the capacity is on a straight line, rounded down. Defaults 1,000 and 10.
+	// MaxCapacity is the number of permits of each database up to TargetLag, and MinCapacity from CriticalLag
+	// on. Between them the capacity falls on a straight line, rounded down. Defaults 1,000 and 10.
 	MaxCapacity int64 `default:"1000" min:"1" max:"1073741824"`
 	MinCapacity int64 `default:"10" min:"1" max:"1073741824"`
 	// TargetLag and CriticalLag are in messages. Defaults 10,000 and 100,000.
 	TargetLag   float64 `default:"10000" min:"0.000001"`
 	CriticalLag float64 `default:"100000" min:"0.000001"`
-	// AdjustmentInterval is how often the capacity is adjusted. The lag is read as often, and at least
-	// every second, so that a decision goes by a fresh reading. Default 5 s.
+	// AdjustmentInterval is how often the capacity is adjusted. The lag is read as often, and at least every
+	// second, so that a decision has a fresh reading. Default 5 s.
 	AdjustmentInterval time.Duration `default:"5s" min:"10ms" max:"24h"`
-	// Controller replaces the line: a control.Drain, or a control.LagMap with damping. It must go by
-	// readings; that of the lag has the name of Lag. It has bounds and thresholds of its own, so leave out
-	// MaxCapacity, MinCapacity, TargetLag and CriticalLag. Give it AdjustmentInterval as its interval.
+	// Controller replaces the line: a control.Drain, or a control.LagMap with damping. It must decide by
+	// readings of signals; the reading of the lag has the name of Lag. It has bounds and thresholds of its own,
+	// so leave out MaxCapacity, MinCapacity, TargetLag and CriticalLag. Its interval must be
+	// AdjustmentInterval.
 	Controller control.Controller
-	// AllAlike makes all databases shrink alike. By default those that hold most shrink first, and the others
-	// only when that is not enough: see keyed.Config.LargestFirst. That assumes that a permit is held until
-	// its work is applied, and never allows less than EvidentDB's formula. With a Controller that goes by no
-	// lag all shrink alike.
+	// AllAlike makes all databases shrink alike. By default the databases that hold most shrink first, and the
+	// others only if that is not enough: see keyed.Config.LargestFirst. The default assumes that a permit is
+	// held until its work is applied. It never allows less than EvidentDB's formula. With a Controller that
+	// does not follow a lag, all databases shrink alike.
 	AllAlike bool
-	// Pressures are further signals, where 1 is the most that is wanted: the processor, or a store's own
-	// throttling. Above 1, the highest pressure caps the capacity below what the lag allows, down to
-	// MinCapacity (1 with a Controller). Default none.
+	// Pressures are further signals, such as the processor or a store's own throttling. 1 is the highest wanted
+	// value. Above 1, the highest pressure caps the capacity below what the lag allows, down to MinCapacity (1
+	// with a Controller). Default none.
 	Pressures []signal.Watch
 
 	// Database names the database of a piece of work. Default: its Tenant.
 	Database func(weir.Work) string
 	// Overrides are databases with a capacity of their own. Default none.
 	Overrides map[string]keyed.Override
-	// MaxDatabases bounds those that are known at a time. Default keyed.DefaultMaxKeys.
+	// MaxDatabases bounds the databases that are known at a time. Default keyed.DefaultMaxKeys.
 	MaxDatabases int `min:"1" max:"16777215"`
 	// Queue is where work waits for a permit: by default at most 1,024 pieces of work for at most 2 s. A Len
 	// below 0 refuses at once. Shares guarantee a part to priorities.
@@ -62,7 +63,7 @@ type AdmissionConfig struct {
 
 	// Name is the gate's name in rejections, logs and hooks. Default "admission".
 	Name string `default:"admission"`
-	// Prefix is what the names of the metrics begin with, before an underscore. Default "weir".
+	// Prefix is the beginning of the names of the metrics, before an underscore. Default "weir".
 	Prefix string `default:"weir"`
 	// Logger gets a line for each change of the capacity. Default slog.Default().
 	Logger *slog.Logger
@@ -70,27 +71,27 @@ type AdmissionConfig struct {
 	Hooks weir.Hooks
 }
 
-// HighThroughput is EvidentDB's preset for peak throughput: 2,000 to 50 permits, from a lag of 5,000 to one
-// of 50,000, every 3 s. Lag is left to set.
+// HighThroughput is EvidentDB's preset for peak throughput: 2,000 to 50 permits, for a lag from 5,000 to
+// 50,000, adjusted every 3 s. Lag is not set.
 func HighThroughput() AdmissionConfig {
 	return AdmissionConfig{MaxCapacity: 2000, MinCapacity: 50, TargetLag: 5000, CriticalLag: 50_000, AdjustmentInterval: 3 * time.Second}
 }
 
-// CostOptimized is EvidentDB's preset for small resources: 500 to 5 permits, from a lag of 20,000 to one of
-// 200,000, every 10 s. Lag is left to set.
+// CostOptimized is EvidentDB's preset for small resources: 500 to 5 permits, for a lag from 20,000 to 200,000,
+// adjusted every 10 s. Lag is not set.
 func CostOptimized() AdmissionConfig {
 	return AdmissionConfig{MaxCapacity: 500, MinCapacity: 5, TargetLag: 20_000, CriticalLag: 200_000, AdjustmentInterval: 10 * time.Second}
 }
 
 // Admission is a gate with permits for each database, as many as the lag of a consumer group allows. It is
-// EvidentDB's admission control, put together from [keyed.Pools], control.LagMap and a [signal.Poller]. It is
-// safe for concurrent use.
+// EvidentDB's admission control, composed of [keyed.Pools], control.LagMap and a [signal.Poller]. It is safe
+// for concurrent use.
 //
-// A permit bounds what a database has on its way, so hold it until the work is applied. Call Done when the
-// result is there ([Producer.Publish]).
+// Permits bound the work of a database that is not applied yet, so hold a permit until its work is applied.
+// Call Done when the result arrives ([Producer.Publish]).
 //
-// While the lag is unknown, the last reading counts for two intervals. Then the capacity stays for three, and
-// goes to MinCapacity. A Controller has a rule of its own.
+// While the lag is unknown, the last reading counts for two intervals. Then the capacity stays for three
+// intervals, and goes to MinCapacity. A Controller has a rule of its own.
 type Admission struct {
 	name, prefix string
 	pools        *keyed.Pools // nil: disabled
@@ -181,7 +182,7 @@ func (c *AdmissionConfig) controller() (by control.Controller, err error) {
 	}
 	var names []string
 	for _, w := range c.Pressures {
-		if w.Signal != nil { // the poller says it
+		if w.Signal != nil { // the poller reports a nil signal
 			names = append(names, w.Signal.Name())
 		}
 	}
@@ -195,7 +196,7 @@ func (c *AdmissionConfig) polling(a *Admission) signal.Config {
 		Watches: append([]signal.Watch{lag}, c.Pressures...),
 		Hooks: signal.Hooks{
 			Trouble: func(name string, err error) {
-				a.log.Warn("a signal of admission control cannot be read; its last value, if any, is used for a while. If it is the lag, the capacity then goes to the least", "gate", a.name, "signal", name, "error", err)
+				a.log.Warn("a signal of admission control cannot be read; its last value, if any, is used for some intervals. If it is the lag, the capacity then goes to its minimum", "gate", a.name, "signal", name, "error", err)
 			},
 			Recovered: func(name string) {
 				a.log.Info("a signal of admission control can be read again", "gate", a.name, "signal", name)
@@ -204,7 +205,7 @@ func (c *AdmissionConfig) polling(a *Admission) signal.Config {
 	}
 }
 
-// hooks notes what the gate itself wants to know, and then calls the user's.
+// hooks returns hooks that serve the gate itself, and then call the user's.
 func (a *Admission) hooks(user weir.Hooks) weir.Hooks {
 	h := user
 	h.Admitted = func(gate string, w weir.Work, waited time.Duration) {
@@ -233,11 +234,11 @@ func (a *Admission) changed(from, to int64, reason string) {
 	case lag.Known:
 		attrs = append(attrs, "lag", math.Floor(lag.Value))
 	case lag.Err != nil:
-		attrs = append(attrs, "error", lag.Err) // the line of the signal's trouble may be long ago: see signal.Hooks
+		attrs = append(attrs, "error", lag.Err) // the line about the signal may be old: see signal.Hooks
 	}
 	a.log.Info("adjusted capacity", attrs...)
 	if to < from {
-		a.log.Warn("decreased capacity; permits in use stay valid, and none are granted until enough are back", "gate", a.name, "from", from, "to", to, "permits", to-from)
+		a.log.Warn("decreased capacity; permits in use stay valid, and no new ones are granted until enough are given back", "gate", a.name, "from", from, "to", to, "permits", to-from)
 	}
 }
 
@@ -271,8 +272,8 @@ func (a *Admission) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Per
 	return a.pools.Arrive(w, wake)
 }
 
-// Snapshot implements [weir.Snapshotter], for all databases together. Limit is the capacity of one that has
-// no override.
+// Snapshot implements [weir.Snapshotter], for all databases together. Limit is the capacity of a database
+// without an override.
 func (a *Admission) Snapshot() weir.Snapshot { return a.Usage(0).Snapshot }
 
 // Usage describes the gate, with the databases that use most of it: see [keyed.Pools.Usage].
@@ -300,8 +301,8 @@ func (a *Admission) Lag() signal.Status {
 	return a.poller.Snapshot()[0]
 }
 
-// Close refuses new work, and what waits, and reads the lag no more. Permits in flight stay valid. A disabled
-// gate goes on admitting.
+// Close refuses new work and the work that waits, and stops reading the lag. Permits in use stay valid. A
+// disabled gate goes on admitting.
 func (a *Admission) Close() {
 	if a.pools != nil {
 		a.pools.Close()
@@ -309,8 +310,8 @@ func (a *Admission) Close() {
 	}
 }
 
-// Drain closes the gate and waits until nothing is in flight, or until ctx is done. In that case the error
-// says how much still is.
+// Drain closes the gate and waits until nothing is in flight. If ctx ends before, the error says how much is
+// still in flight.
 func (a *Admission) Drain(ctx context.Context) error {
 	if a.pools == nil {
 		return nil

@@ -43,7 +43,7 @@ func lagging(messages int64) *level {
 	return l
 }
 
-// journal is a log as a test reads it.
+// journal is a log that a test can read.
 type journal struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -84,7 +84,7 @@ func admission(t *testing.T, cfg AdmissionConfig) *Admission {
 	return a
 }
 
-// What is wrong is said all at once: the field, and what to write.
+// One error names all faults: the fields, and what to write.
 func TestAdmissionFaults(t *testing.T) {
 	lag := lagging(0)
 	line, err := control.NewLagMap(control.LagMapConfig{})
@@ -128,7 +128,7 @@ func TestAdmissionFaults(t *testing.T) {
 	}
 }
 
-// The capacity is what the seed's formula says, by the presets too.
+// The capacity follows EvidentDB's formula, with the presets too.
 func TestCapacity(t *testing.T) {
 	tests := []struct {
 		cfg       AdmissionConfig
@@ -164,7 +164,8 @@ func TestCapacity(t *testing.T) {
 	}
 }
 
-// A shrink revokes nothing and grants nothing until enough is back (E12). Each change is one line.
+// A shrink revokes nothing, and nothing is granted until enough permits are back (E12). Each change is one
+// line.
 func TestShrinkAndItsLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lag, log := lagging(0), &journal{}
@@ -188,7 +189,7 @@ func TestShrinkAndItsLines(t *testing.T) {
 		lag.v.Store(55_000)
 		time.Sleep(6 * time.Second)
 		want := `level=INFO msg="adjusted capacity" gate=admission from=1000 to=505 reason="lag 55000" lag=55000
-level=WARN msg="decreased capacity; permits in use stay valid, and none are granted until enough are back" gate=admission from=1000 to=505 permits=-495
+level=WARN msg="decreased capacity; permits in use stay valid, and no new ones are granted until enough are given back" gate=admission from=1000 to=505 permits=-495
 `
 		if got := log.since(); got != want {
 			t.Errorf("%s\nwant\n%s", got, want)
@@ -223,8 +224,8 @@ level=WARN msg="decreased capacity; permits in use stay valid, and none are gran
 	})
 }
 
-// Trouble of a kind is a line once, and not again within a minute of its end. The line of a capacity that
-// falls for it says the cause each time.
+// A fault of a kind writes one line, and no other within a minute of its end. If the capacity falls for it,
+// that line names the cause each time.
 func TestUnknownLagInTheLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lag, log := lagging(0), &journal{}
@@ -244,7 +245,7 @@ func TestUnknownLagInTheLines(t *testing.T) {
 	})
 }
 
-// The databases that hold most shrink first. All alike, one that floods takes from all of them.
+// The databases that hold most shrink first. With AllAlike, a database that floods makes all others shrink.
 func TestWhoShrinksFirst(t *testing.T) {
 	for alike, want := range map[bool]int64{true: 1, false: 50} {
 		synctest.Test(t, func(t *testing.T) {
@@ -279,7 +280,7 @@ func TestWhoShrinksFirst(t *testing.T) {
 	}
 }
 
-// A lag that cannot be told is no lag of 0. The capacity stays, and then goes to the least.
+// An unknown lag is not a lag of 0. The capacity stays, and then goes to MinCapacity.
 func TestUnknownLag(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lag, log := lagging(55_000), &journal{}
@@ -292,7 +293,7 @@ func TestUnknownLag(t *testing.T) {
 		if got := a.Snapshot().Limit; got != 505 {
 			t.Errorf("capacity %d after three intervals", got)
 		}
-		if got := log.since(); !strings.Contains(got, `level=WARN msg="a signal of admission control cannot be read; its last value, if any, is used for a while. If it is the lag, the capacity then goes to the least" gate=admission signal=kafka_lag error="no broker answers"`) || strings.Count(got, "\n") != 1 {
+		if got := log.since(); !strings.Contains(got, `level=WARN msg="a signal of admission control cannot be read; its last value, if any, is used for some intervals. If it is the lag, the capacity then goes to its minimum" gate=admission signal=kafka_lag error="no broker answers"`) || strings.Count(got, "\n") != 1 {
 			t.Errorf("%s", got)
 		}
 		time.Sleep(15 * time.Second)
@@ -315,7 +316,7 @@ func TestUnknownLag(t *testing.T) {
 	})
 }
 
-// A cluster has as long to answer as the capacity stays.
+// A cluster has time to answer for as long as the capacity stays.
 func TestSilentLag(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const late = 4 * time.Second
@@ -335,14 +336,14 @@ func TestSilentLag(t *testing.T) {
 			t.Errorf("a late answer: %+v", lag)
 		}
 		silent.Store(true)
-		time.Sleep(late + 6*time.Second) // one reading more may be under way
+		time.Sleep(late + 6*time.Second) // one more reading may be in progress
 		if lag := a.Lag(); lag.Err == nil {
 			t.Errorf("no answer: %+v", lag)
 		}
 	})
 }
 
-// Beside the lag a pressure binds, if it asks for less.
+// A pressure binds instead of the lag if it asks for less.
 func TestPressureBeside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cpu := &level{name: "cpu"}
@@ -377,7 +378,7 @@ func TestPressureBeside(t *testing.T) {
 	})
 }
 
-// Another controller: the drain's, or a line with damping.
+// Other controllers work: a Drain, or a line with damping.
 func TestOtherControllers(t *testing.T) {
 	drain, err := control.NewDrain(control.DrainConfig{Signal: "kafka_lag", Max: 100, Target: 1000, Interval: time.Second})
 	if err != nil {
@@ -453,7 +454,7 @@ func TestWaiting(t *testing.T) {
 	})
 }
 
-// Work under a permit of the gate rides on it, as at any gate.
+// Work under a permit of the gate takes no second one, as at any gate.
 func TestAdmissionNests(t *testing.T) {
 	a := admission(t, AdmissionConfig{Lag: lagging(0), MaxCapacity: 1, MinCapacity: 1, Queue: limit.Queue{Len: -1}})
 	defer a.Close()
@@ -579,7 +580,7 @@ evidentdb_kafka_consumer_lag 55000
 	})
 }
 
-// A wait is counted in the first bucket that holds it, and series are bounded.
+// A wait is counted in the first bucket that covers it, and series are bounded.
 func TestWaitsAreBounded(t *testing.T) {
 	var w waits
 	var workers sync.WaitGroup
@@ -611,7 +612,7 @@ func TestWaitsAreBounded(t *testing.T) {
 	}
 }
 
-// Databases that have been idle for an hour give their series to others that want one, and keep them if nobody does.
+// Databases that have been idle for an hour lose their series if another database wants one.
 func TestIdleSeriesAreGivenUp(t *testing.T) {
 	var w waits
 	for i := range MaxSeries {

@@ -38,7 +38,7 @@ func (a *asking) OnBrokerWrite(meta kgo.BrokerMetadata, key int16, _ int, _, _ t
 	a.asked[kind][meta.NodeID]++
 }
 
-// again returns what was counted, and begins anew.
+// again returns the counts, and starts from 0.
 func (a *asking) again() map[kmsg.Key]map[int32]int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -47,7 +47,7 @@ func (a *asking) again() map[kmsg.Key]map[int32]int {
 	return was
 }
 
-// Three real brokers with 1,000 partitions are asked as seldom as those of TestRequestsOfAReading.
+// Three real brokers with 1,000 partitions get no more requests than those of TestRequestsOfAReading.
 func TestRequestsOfAReadingOfThreeBrokers(t *testing.T) {
 	t.Parallel()
 	jars, err := kafka.Find()
@@ -112,7 +112,7 @@ func TestRequestsOfAReadingOfThreeBrokers(t *testing.T) {
 	t.Logf("%d partitions on 3 brokers: a reading takes %v, from %v to %v", topics*each, took[len(took)/2], took[0], took[len(took)-1])
 }
 
-// spread makes topics whose partitions are led by all brokers, and returns their names.
+// spread creates topics whose partitions are led by all brokers, and returns their names.
 func (c *cluster) spread(topics, partitions int) (names []string) {
 	c.t.Helper()
 	req := kmsg.NewPtrCreateTopicsRequest()

@@ -18,8 +18,8 @@ import (
 	"github.com/weir-go/weir/weirkafka"
 )
 
-// An API in front of a consumer: the further the group is behind, the fewer requests are let in. The
-// cluster of this example is away, so the lag is unknown, and the limit stays until it is known.
+// An API in front of a consumer: the further the group is behind, the fewer requests are admitted. The cluster
+// of this example does not exist, so the lag is unknown, and the limit stays.
 func Example() {
 	lag, err := weirkafka.NewLag(weirkafka.LagConfig{
 		Brokers: []string{"127.0.0.1:1"}, Group: "indexer", Topics: []string{"documents"},
@@ -57,7 +57,7 @@ func Example() {
 	// Output: 1000
 }
 
-// A record that the cluster never acknowledges: it is given up, and its permit comes back.
+// A record that the cluster never acknowledges is given up, and its permit comes back.
 func ExampleProducer() {
 	gate := weir.Must(limit.New(limit.Config{Name: "documents", Limit: 100}))
 	defer gate.Close()
@@ -70,8 +70,8 @@ func ExampleProducer() {
 	// Output: overload 0
 }
 
-// Three lines give an HTTP handler back-pressure from a lag. The cluster of this example is away, so its lag
-// is unknown, and the capacity stays until it is known.
+// Three lines give an HTTP handler back-pressure from a lag. The cluster of this example does not exist, so the
+// lag is unknown, and the capacity stays.
 func ExampleAdmission() {
 	batches := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusCreated) // once the processor has applied the batch

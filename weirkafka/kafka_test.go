@@ -38,7 +38,7 @@ import (
 
 var ports = freeport.Range{First: 31_000, Size: 700}
 
-// broker is the one that all tests share. TestMain ends it, if a test has started it.
+// broker is the broker that all tests share. TestMain stops it, if a test has started it.
 var broker = sync.OnceValues(func() (*kafka.Server, error) {
 	jars, err := kafka.Find()
 	if err != nil {
@@ -54,7 +54,7 @@ var broker = sync.OnceValues(func() (*kafka.Server, error) {
 
 var started *kafka.Server
 
-// identity is a key with its certificate, and whoever believes in it.
+// identity is a key with its certificate, and the pool of certificates that trusts it.
 type identity struct {
 	pem   []byte
 	roots *x509.CertPool
@@ -181,7 +181,7 @@ func (c *cluster) haveProtocols(groups []string) {
 
 const groupTool = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
-// described is what Kafka's own tool says of each partition: its lag, or that it knows none.
+// described is the output of Kafka's own tool for each partition: its lag, or that it is unknown.
 func described(t *testing.T, s *kafka.Server) map[string]string {
 	t.Helper()
 	out, err := s.Tool(t.Context(), groupTool, "--bootstrap-server", s.Addr, "--describe", "--all-groups", "--timeout", "30000")
@@ -202,9 +202,9 @@ func key(group string, p Partition) string {
 	return fmt.Sprintf("%s/%s/%d", group, p.Topic, p.Partition)
 }
 
-// The lag of every partition is the one that Kafka's own tool prints, to the message: of groups with
-// either protocol, with and without members, after commits by hand, deleted records, and added
-// partitions. Where the tool knows none, counts what is deleted, or is below 0, the rules of the package hold.
+// The lag of every partition is exactly the one that Kafka's own tool prints. The groups are of either
+// protocol, with and without members, after commits by hand, deleted records, and added partitions. If the tool
+// prints no lag, counts deleted messages, or is below 0, the rules of the package hold.
 func TestLagIsKafkas(t *testing.T) {
 	s, c := real(t)
 	const topic = "described"
@@ -254,7 +254,7 @@ func TestLagIsKafkas(t *testing.T) {
 	ask, asked := kmsg.NewPtrMetadataRequest(), kmsg.NewMetadataRequestTopic()
 	asked.Topic = kmsg.StringPtr(topic)
 	ask.Topics = append(ask.Topics, asked)
-	for known := 0; known < 4; { // the broker learns of it after the answer
+	for known := 0; known < 4; { // the broker learns of them after the answer
 		resp, err := ask.RequestWith(t.Context(), c.client)
 		if err != nil {
 			t.Fatal(err)
@@ -309,8 +309,8 @@ func TestLagIsKafkas(t *testing.T) {
 	}
 }
 
-// While a transaction is open, a reader of committed messages is not behind on its records, nor on what stands after
-// them: nothing of that can be read yet. When it has ended, both readings agree with Kafka's tool.
+// While a transaction is open, a reader of committed messages cannot read its records, nor the records after
+// them. So it is not behind on these. When the transaction has ended, both readings agree with Kafka's tool.
 func TestOpenTransaction(t *testing.T) {
 	s, c := real(t)
 	const topic, group, before, open, after = "transactions", "reader", 10, 7, 3
@@ -351,8 +351,8 @@ func TestOpenTransaction(t *testing.T) {
 		if err := client.EndTransaction(t.Context(), end); err != nil {
 			t.Fatal(err)
 		}
-		// The marker at the end of a transaction has an offset like a record, and so have records that were given
-		// up. A lag is a difference of offsets, so all of them count, for every reader.
+		// The marker at the end of a transaction has an offset like a record, and so have aborted records. A
+		// lag is a difference of offsets, so all of them count, for every reader.
 		want := start + open + after + 1
 		c.eventually(committed, func(v float64, err error) bool { return err == nil && v >= want }) // the answer comes before the marker
 		c.reads(committed, want)
@@ -362,13 +362,13 @@ func TestOpenTransaction(t *testing.T) {
 		t.Errorf("the tool says %q, want %s", said, want)
 	}
 
-	// Who commits the offset after the last record, as franz-go does, stays behind by the marker that follows.
+	// A consumer that commits the offset after the last record, as franz-go does, stays behind by the marker.
 	consumer, err := kgo.NewClient(kgo.SeedBrokers(s.Addr), kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic), kgo.DisableAutoCommit(), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer consumer.Close()
-	for seen := 0; seen < before-4+open+2*after; { // not those that were given up
+	for seen := 0; seen < before-4+open+2*after; { // without the aborted records
 		fetches := consumer.PollFetches(t.Context())
 		if err := errors.Join(fetches.Err(), consumer.CommitUncommittedOffsets(t.Context())); err != nil {
 			t.Fatal(err)
@@ -379,7 +379,7 @@ func TestOpenTransaction(t *testing.T) {
 	c.reads(committed, 1)
 }
 
-// A topic that is deleted and made anew is another one: the commits for the first do not count.
+// A topic that is deleted and created again is another topic: commits for the first do not count.
 func TestTopicMadeAnew(t *testing.T) {
 	s, c := real(t)
 	const topic = "anew"
@@ -448,7 +448,7 @@ func TestRights(t *testing.T) {
 	c.fails(wrong, "SASL_AUTHENTICATION_FAILED")
 }
 
-// The lag is read over TLS by a user of SCRAM. A broker that nobody knows, and a wrong password, are said.
+// The lag is read over TLS by a user of SCRAM. An untrusted broker and a wrong password give clear errors.
 func TestTLSAndSCRAM(t *testing.T) {
 	s, c := real(t)
 	c.topic("encrypted", 5)
@@ -478,8 +478,8 @@ func TestTLSAndSCRAM(t *testing.T) {
 	c.fails(reading(id.roots, user.AsSha512Mechanism()), "SASL_AUTHENTICATION_FAILED")
 }
 
-// A record that the broker finds too large has Failed. A broker that ends and comes back keeps no permit, and
-// loses no record. (Too few replicas cannot be had of one broker: it asks for no more than it has.)
+// A record that is too large for the broker is Failed. If a broker stops and comes back, no permit is kept and
+// no record is lost. (Too few replicas cannot happen with one broker, which asks for no more than it has.)
 func TestProducerOnABroker(t *testing.T) {
 	s, c := real(t)
 	c.create("small", "max.message.bytes", "1000")
@@ -559,7 +559,7 @@ func (c *cluster) create(name, setting, value string) {
 	}
 }
 
-// fails reads until the error is this one: the broker takes a moment to hear of a right.
+// fails reads until the error is this one: a change of rights needs a moment to reach the broker.
 func (c *cluster) fails(l *Lag, want string) {
 	c.t.Helper()
 	c.eventually(l, func(_ float64, err error) bool { return err != nil && strings.Contains(err.Error(), want) })

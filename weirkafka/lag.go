@@ -18,33 +18,33 @@ import (
 // LagConfig configures [NewLag]. Group, Topics, and one of Client and Brokers are required; the zero
 // value of any other field means its default.
 type LagConfig struct {
-	// Client is what to ask with. It stays the caller's: Close does not close it.
+	// Client sends the requests. Close does not close it.
 	Client *kgo.Client
 
-	// Brokers are host:port of some brokers of the cluster, for a client of the Lag's own.
+	// Brokers are host:port of some brokers of the cluster. With them the Lag makes a client of its own.
 	Brokers []string
 	// TLS turns TLS on for that client. nil means none.
 	TLS *tls.Config
-	// SASL is how that client logs in: the first mechanism that a broker knows. Those of franz-go
-	// that take a function ask it for each connection, so a password may change.
+	// SASL is how that client logs in: by the first mechanism that a broker supports. If a mechanism of
+	// franz-go has a function, the function is called for each connection, so a password may change.
 	SASL []sasl.Mechanism
 
-	// Name is the signal's. Default "kafka_lag".
+	// Name is the name of the signal. Default "kafka_lag".
 	Name string `default:"kafka_lag"`
-	// Group is the consumer group. A group that nobody knows has committed nothing.
+	// Group is the consumer group. A group that the brokers do not know has committed nothing.
 	Group string
-	// Topics are those that count, at most 1,000. Several groups may read a topic, and a group several
+	// Topics are the topics that count, at most 1,000. Several groups may read a topic, and a group several
 	// topics.
 	Topics []string
-	// Take says what the reading is of many partitions. Default Sum.
+	// Take says how many partitions make one reading. Default Sum.
 	Take Take `default:"sum" enum:"sum,max"`
-	// Isolation is that of the consumers, and says where a partition ends. Default ReadUncommitted.
+	// Isolation is the isolation.level of the consumers. It decides where a partition ends. Default ReadUncommitted.
 	Isolation Isolation `default:"read_uncommitted" enum:"read_uncommitted,read_committed"`
 	// From is where the consumers begin on a partition without a commit. Default Earliest.
 	From From `default:"earliest" enum:"earliest,latest"`
 }
 
-// Take says what one number stands for many partitions.
+// Take says how the lags of many partitions become one number.
 type Take string
 
 // The values of Take.
@@ -68,18 +68,18 @@ type From string
 // The values of From.
 const (
 	Earliest From = "earliest" // without a commit, the whole partition is lag
-	Latest   From = "latest"   // without a commit, nothing is
+	Latest   From = "latest"   // without a commit, nothing is lag
 )
 
-// Partition is what is known of one partition. All but Partition are offsets or counts of messages.
+// Partition is the state of one partition.
 type Partition struct {
-	// Topic and Partition say which.
+	// Topic and Partition name the partition.
 	Topic     string
 	Partition int32
-	// Start and End are the log's: of the oldest message, and of the one to be written next. With
+	// Start and End are offsets of the log: of the oldest message, and of the next message to be written. With
 	// ReadCommitted, End is the last stable offset.
 	Start, End int64
-	// Committed is the group's, -1 if there is none.
+	// Committed is the committed offset of the group, -1 if there is none.
 	Committed int64
 	// Lag is how many messages the group is behind.
 	Lag int64
@@ -91,14 +91,14 @@ type Partition struct {
 type Lag struct {
 	cfg    LagConfig
 	client *kgo.Client
-	own    sync.Once // closes a client of its own
+	own    sync.Once // closes the client, if it is the Lag's own
 }
 
 // MaxTopics is the most that a [Lag] reads. It bounds a request; the answers are bounded by the topics' partitions.
 const MaxTopics = 1000
 
-// NewLag returns a signal, or an error that names every setting out of range. It connects to nothing
-// yet: a cluster that is away is an error of Read.
+// NewLag returns a signal, or an error that names every setting out of range. It does not connect yet: if the
+// cluster cannot be reached, Read returns an error.
 func NewLag(cfg LagConfig) (*Lag, error) {
 	var f fault.List
 	setting.Complete(&cfg, &f)
@@ -119,7 +119,7 @@ func NewLag(cfg LagConfig) (*Lag, error) {
 	if l.client == nil {
 		opts := []kgo.Opt{
 			kgo.SeedBrokers(cfg.Brokers...), kgo.ClientID("weir"), kgo.SASL(cfg.SASL...),
-			// A reading that fails is followed by another one soon, and should say why it failed.
+			// Another reading follows a failed one soon, so it is better to fail early with the reason.
 			kgo.RequestRetries(2),
 		}
 		if cfg.TLS != nil {
@@ -148,12 +148,13 @@ func CheckTopic(name string) error {
 // Name implements [signal.Signal].
 func (l *Lag) Name() string { return l.cfg.Name }
 
-// Read implements [signal.Signal]. It asks one broker for the topics, the group's coordinator for the
-// commits, and each broker that leads a partition for starts and ends. Whatever the number of topics,
-// a broker gets one request of each kind. One partition that cannot be told makes it an error.
+// Read implements [signal.Signal]. It asks one broker for the topics, the group's coordinator for the commits,
+// and each leader of a partition for starts and ends. Whatever the number of topics, a broker gets one request
+// of each kind. If the lag of one partition is unknown, Read returns an error.
 //
-// It may return up to 20 s after ctx has ended. What franz-go says first on a connection has a time of its own, and
-// some brokers accept connections and are silent. A [signal.Poller] waits for it, and the lag is unknown meanwhile.
+// Read may return up to 20 s after ctx has ended. The first requests of franz-go on a connection have a
+// time-out of their own, and some brokers accept connections and never answer. A [signal.Poller] waits for
+// Read, and the lag is unknown meanwhile.
 func (l *Lag) Read(ctx context.Context) (float64, error) {
 	all, err := l.Partitions(ctx)
 	if err != nil {
@@ -162,7 +163,7 @@ func (l *Lag) Read(ctx context.Context) (float64, error) {
 	return float64(l.total(all)), nil
 }
 
-// total is the reading of partitions that are all known.
+// total is the reading for partitions whose lags are all known.
 func (l *Lag) total(all []Partition) int64 {
 	var sum, highest int64
 	for _, p := range all {
@@ -175,8 +176,8 @@ func (l *Lag) total(all []Partition) int64 {
 	return sum
 }
 
-// Partitions measures, and returns each partition, by topic and number. The error is about those that
-// cannot be told; the others are in the list all the same.
+// Partitions measures, and returns each partition, by topic and number. The error is about partitions whose lag
+// is unknown. The list has all partitions.
 func (l *Lag) Partitions(ctx context.Context) ([]Partition, error) {
 	r := round{lag: l, brokers: map[int32]string{}}
 	if err := r.measure(ctx); err != nil {
@@ -204,7 +205,7 @@ func (l *Lag) Partitions(ctx context.Context) ([]Partition, error) {
 	return all, nil
 }
 
-// behind is how many messages the group is behind on a partition that is known.
+// behind is how many messages the group is behind on a partition whose offsets are known.
 func (l *Lag) behind(p Partition) int64 {
 	done := p.Committed
 	if done < 0 {
@@ -215,7 +216,7 @@ func (l *Lag) behind(p Partition) int64 {
 	return max(0, p.End-max(done, p.Start))
 }
 
-// Close closes the client, unless it is the caller's. Readings fail from then on.
+// Close closes the client, unless it is LagConfig.Client. Readings fail from then on.
 func (l *Lag) Close() {
 	if l.cfg.Client == nil {
 		l.own.Do(l.client.Close)

@@ -17,7 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// behind covers every rule of the sum for one partition.
+// TestBehind covers every rule for the lag of one partition.
 func TestBehind(t *testing.T) {
 	tests := []struct {
 		start, end, committed int64
@@ -72,7 +72,7 @@ func TestLagFaults(t *testing.T) {
 	}
 }
 
-// cluster is one in this process, with what a test has put in.
+// cluster is a cluster in this process, with the data of a test.
 type cluster struct {
 	*kfake.Cluster
 	t      *testing.T
@@ -94,7 +94,7 @@ func newCluster(t *testing.T, brokers int) *cluster {
 	return &cluster{fake, t, client}
 }
 
-// topic makes a topic with so many messages in each partition.
+// topic creates a topic with that number of messages in each partition.
 func (c *cluster) topic(name string, messages ...int) {
 	c.t.Helper()
 	req := kmsg.NewPtrCreateTopicsRequest()
@@ -196,7 +196,7 @@ func TestRead(t *testing.T) {
 	c.reads(c.lag(LagConfig{Group: "g", Topics: both, Isolation: ReadCommitted}), 26)
 	c.reads(c.lag(LagConfig{Group: "stranger", Topics: both}), 35)
 
-	// The client may be the caller's, who goes on using it.
+	// The caller may go on using its own client.
 	l := c.lag(LagConfig{Client: c.client, Group: "g", Topics: []string{"b"}})
 	c.reads(l, 0)
 	l.Close()
@@ -214,7 +214,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// Partitions that are added count, and so do those of a topic made anew: its old commits are gone.
+// Added partitions count, and so do those of a topic that is created again, without its old commits.
 func TestTopicsThatChange(t *testing.T) {
 	c := newCluster(t, 1)
 	c.topic("a", 10)
@@ -229,14 +229,14 @@ func TestTopicsThatChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.reads(l, 0)
-	other := newCluster(t, 1) // a client that has not known the topic with one partition
+	other := newCluster(t, 1) // its client has never seen the topic with one partition
 	other.client, _ = kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	defer other.client.Close()
 	other.produce("a", 0, 3, 4)
 	c.reads(l, 7)
 }
 
-// What cannot be told is an error that says why, never a smaller number.
+// An unknown lag is an error that says why, never a smaller number.
 func TestUnknown(t *testing.T) {
 	denied := kerr.TopicAuthorizationFailed.Code
 	tests := []struct {
@@ -263,7 +263,7 @@ func TestUnknown(t *testing.T) {
 				resp.Topics = append(resp.Topics, topic)
 			}
 			return resp
-		}, []string{"topic a, partition 4: it has no leader"}},
+		}, []string{"topic a, partition 4 has no leader"}},
 		{"a partition that is named twice", kmsg.Metadata, func(req kmsg.Request) kmsg.Response {
 			resp := req.ResponseKind().(*kmsg.MetadataResponse)
 			for _, asked := range req.(*kmsg.MetadataRequest).Topics {
@@ -275,10 +275,10 @@ func TestUnknown(t *testing.T) {
 				resp.Topics = append(resp.Topics, topic)
 			}
 			return resp
-		}, []string{"topic a, partition 0: the answer has it twice"}},
+		}, []string{"topic a, partition 0 is twice in the answer"}},
 		{"a topic without partitions", kmsg.Metadata, func(req kmsg.Request) kmsg.Response {
 			return req.ResponseKind()
-		}, []string{"topic a: it has no partitions"}},
+		}, []string{"topic a has no partitions"}},
 		{"no right to the group", kmsg.OffsetFetch, func(req kmsg.Request) kmsg.Response {
 			resp := req.ResponseKind().(*kmsg.OffsetFetchResponse)
 			group := kmsg.NewOffsetFetchResponseGroup()
@@ -292,7 +292,7 @@ func TestUnknown(t *testing.T) {
 			group.Group = "other"
 			resp.Groups = append(resp.Groups, group)
 			return resp
-		}, []string{"the coordinator of group g, broker 0 (127.0.0.1:", "no answer about that group"}},
+		}, []string{"the coordinator of group g, broker 0 (127.0.0.1:", "the answer is not about that group"}},
 		{"an offset that is none", kmsg.ListOffsets, func(req kmsg.Request) kmsg.Response {
 			resp := req.ResponseKind().(*kmsg.ListOffsetsResponse)
 			for _, asked := range req.(*kmsg.ListOffsetsRequest).Topics {
@@ -313,7 +313,7 @@ func TestUnknown(t *testing.T) {
 			group.Group = "g"
 			resp.Groups = append(resp.Groups, group)
 			return resp
-		}, []string{"2 of 2 partitions are unknown", "its commit is unknown", "the answer leaves it out"}},
+		}, []string{"2 of 2 partitions are unknown", "the commit is unknown", "the answer does not contain it"}},
 		{"one partition that its broker does not lead", kmsg.ListOffsets, func(req kmsg.Request) kmsg.Response {
 			resp := req.ResponseKind().(*kmsg.ListOffsetsResponse)
 			for _, asked := range req.(*kmsg.ListOffsetsRequest).Topics {
@@ -330,7 +330,7 @@ func TestUnknown(t *testing.T) {
 				resp.Topics = append(resp.Topics, topic)
 			}
 			return resp
-		}, []string{"kafka_lag: topic a, partition 1: its ", "broker 0 (127.0.0.1:", "NOT_LEADER_FOR_PARTITION"}},
+		}, []string{"kafka_lag: topic a, partition 1: the ", "broker 0 (127.0.0.1:", "NOT_LEADER_FOR_PARTITION"}},
 		{"an answer that never comes", kmsg.ListOffsets, nil, []string{"2 of 2 partitions", "broker 0 (127.0.0.1:", context.Canceled.Error()}},
 	}
 	for _, tt := range tests {
@@ -338,7 +338,7 @@ func TestUnknown(t *testing.T) {
 			c := newCluster(t, 1)
 			c.topic("a", 10, 10)
 			l := c.lag(LagConfig{Group: "g", Topics: []string{"a"}})
-			c.reads(l, 20) // it is the answer that makes the difference
+			c.reads(l, 20) // so only the faulty answer makes the difference
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			c.ControlKey(tt.key.Int16(), func(req kmsg.Request) (kmsg.Response, error, bool) {
@@ -374,7 +374,7 @@ func TestUnknownTopicAndCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if _, err := l.Read(t.Context()); err == nil || !strings.Contains(err.Error(), "no broker says where topic a is") || !strings.Contains(err.Error(), "refused") {
+	if _, err := l.Read(t.Context()); err == nil || !strings.Contains(err.Error(), "no broker answers where topic a is") || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("a cluster that is away: %v", err)
 	}
 	l.Close()
@@ -384,8 +384,8 @@ func TestUnknownTopicAndCluster(t *testing.T) {
 	}
 }
 
-// A reading asks each broker at most once for commits, and twice for offsets, whatever the number of
-// topics and partitions; and it asks nothing that changes anything.
+// A reading asks each broker at most once for commits, and twice for offsets, whatever the number of topics and
+// partitions. No request changes anything.
 func TestRequestsOfAReading(t *testing.T) {
 	for _, partitions := range []int{1000, 10_000} {
 		t.Run(fmt.Sprint(partitions), func(t *testing.T) { requestsOfAReading(t, partitions) })
@@ -435,8 +435,8 @@ func requestsOfAReading(t *testing.T, partitions int) {
 	}
 }
 
-// Commits are read before ends, so a group that works meanwhile looks further behind than it is, never less. They are those
-// of the topic with this id: one of the same name before it had others.
+// Commits are read before ends, so a group that works meanwhile looks further behind than it is, never less.
+// The commits are of the topic with this id, not of an earlier topic of the same name.
 func TestOrderOfAReading(t *testing.T) {
 	c := newCluster(t, 1)
 	c.topic("a", 7)
@@ -481,7 +481,7 @@ func TestIsolation(t *testing.T) {
 	c.topic("a", 10)
 	for isolation, want := range map[Isolation]int8{ReadUncommitted: 0, ReadCommitted: 1} {
 		var mu sync.Mutex
-		asked := map[int64]int8{} // by what is asked for
+		asked := map[int64]int8{} // by the value of ListOffsets
 		c.ControlKey(kmsg.ListOffsets.Int16(), func(req kmsg.Request) (kmsg.Response, error, bool) {
 			c.KeepControl()
 			mu.Lock()
@@ -499,7 +499,7 @@ func TestIsolation(t *testing.T) {
 	}
 }
 
-// A sum beyond what a number holds stays at the most, and never looks like no lag.
+// A sum beyond the largest number stays at that number, and never looks like no lag.
 func TestTotalIsBounded(t *testing.T) {
 	l := &Lag{}
 	if got := l.total([]Partition{{Lag: math.MaxInt64}, {Lag: math.MaxInt64}, {Lag: 1}}); got != math.MaxInt64 {

@@ -16,28 +16,28 @@ import (
 
 // Metric is one series of an [Admission], for any library of metrics.
 type Metric struct {
-	// Name is the full one, with the prefix. Help says what it is.
+	// Name is the full name, with the prefix. Help describes the metric.
 	Name, Help string
-	// Database is the label; empty for the lag, which is one for all.
+	// Database is the label. It is empty for the lag, which is common to all databases.
 	Database string
-	// Value is that of a gauge: permits, or messages.
+	// Value is the value of a gauge: permits, or messages.
 	Value float64
-	// Histogram is that of the waits, nil for a gauge.
+	// Histogram is the histogram of the waits, nil for a gauge.
 	Histogram *Histogram
 
-	ofAll bool // of all databases: it has no label
+	ofAll bool // the series is of all databases, without a label
 }
 
 // Histogram is how long work has waited.
 type Histogram struct {
-	// Count is how many waits there were, Sum their seconds.
+	// Count is the number of waits, Sum their seconds.
 	Count uint64
 	Sum   float64
-	// Within counts those that lasted at most so many seconds, for each of WaitBuckets.
+	// Within has, for each of WaitBuckets, how many waits lasted at most so many seconds.
 	Within []uint64
 }
 
-// EvidentDB's names, behind a prefix.
+// EvidentDB's names, which follow a prefix.
 const (
 	waitName     = "_admission_control_wait"
 	capacityName = "_admission_control_capacity"
@@ -57,9 +57,10 @@ func WaitBuckets() []float64 { return slices.Clone(waitBuckets[:]) }
 
 var waitBuckets = [...]float64{0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10}
 
-// MaxSeries is how many databases have series of their own: the first to be admitted. All others count as
-// [OtherDatabases], as do those whose names have more than 128 bytes or are no UTF-8. A database that has admitted
-// nothing for an hour gives its series up if others want one. It comes back from 0, as after a restart.
+// MaxSeries is how many databases have series of their own: the first whose work is admitted. All others count
+// as [OtherDatabases], as do those whose names have more than 128 bytes or are not UTF-8. If a database has
+// admitted nothing for an hour, another database may get its series. Its own series, if it gets one again,
+// starts from 0, as after a restart.
 const MaxSeries = 100
 
 // OtherDatabases is the label of databases without series of their own.
@@ -67,24 +68,24 @@ const OtherDatabases = "other"
 
 const longestLabel = 128
 
-// idleSeries is how long a database has admitted nothing when its series may go to another.
+// idleSeries is the time without admitted work after which another database may get a series.
 const idleSeries = time.Hour
 
-// waits are those of each database. The zero value is ready.
+// waits are the waits of each database. The zero value is ready to use.
 type waits struct {
 	mu     sync.RWMutex
 	of     map[string]*wait
 	other  wait
-	wanted atomic.Bool // somebody has found no place
+	wanted atomic.Bool // a database has found no place
 }
 
 type wait struct {
 	within      [len(waitBuckets) + 1]atomic.Uint64 // not cumulative; the last is for longer waits
 	nanoseconds atomic.Int64
 
-	// Of the metrics that were read before, under waits.mu.
-	seen  uint64    // how many waits there were
-	since time.Time // since when
+	// Set when the metrics are read, under waits.mu.
+	seen  uint64    // the number of waits at the last change
+	since time.Time // when that number was first seen
 }
 
 func (w *waits) observe(database string, d time.Duration) {
@@ -94,7 +95,7 @@ func (w *waits) observe(database string, d time.Duration) {
 	one.nanoseconds.Add(int64(d))
 }
 
-// findOrAdd returns the waits of a database, or those of all others if there is no place for it.
+// findOrAdd returns the waits of a database, or of OtherDatabases if there is no place for it.
 func (w *waits) findOrAdd(database string) *wait {
 	if len(database) > longestLabel || database == OtherDatabases || !utf8.ValidString(database) {
 		return &w.other
@@ -123,12 +124,12 @@ func (w *waits) findOrAdd(database string) *wait {
 		w.of = map[string]*wait{}
 	}
 	one = &wait{}
-	w.of[strings.Clone(database)] = one // not a part of a request
+	w.of[strings.Clone(database)] = one // the clone keeps no request in memory
 	return one
 }
 
-// all returns the waits by database, as the metrics show them now. If others want a place, those that have been idle
-// for long give theirs up.
+// all returns the waits by database, as the metrics show them now. If another database wants a place, all frees
+// the places of idle databases.
 func (w *waits) all(now time.Time) map[string]*wait {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -144,7 +145,7 @@ func (w *waits) all(now time.Time) map[string]*wait {
 	return maps.Clone(w.of)
 }
 
-// label bounds a name for a line of the log.
+// label cuts a name for a line of the log.
 func label(database string) string {
 	if len(database) > longestLabel {
 		return OtherDatabases
@@ -175,7 +176,7 @@ func (w *wait) histogram() *Histogram {
 //	PREFIX_admission_control_wait      histogram, seconds that admitted work has waited, by database
 //	PREFIX_kafka_consumer_lag          gauge, messages; left out while the lag is unknown
 //
-// The names are EvidentDB's behind a prefix of one's own. A disabled gate has none.
+// The names are those of EvidentDB, after a prefix of your own. A disabled gate has no series.
 func (a *Admission) Metrics() iter.Seq[Metric] {
 	return func(yield func(Metric) bool) {
 		if a.pools == nil {

@@ -11,37 +11,37 @@ import (
 	"github.com/weir-go/weir"
 )
 
-// Producer asks a gate before each record, and holds the permit until the record's fate is known. It is
+// Producer asks a gate before each record, and holds the permit until the result of the record is known. It is
 // safe for concurrent use once its fields are set.
 //
-// A permit is held for as long as the client holds the record. So cancelling, [kgo.Client.Close] and
-// [kgo.RecordDeliveryTimeout] end it when they end the record. By default franz-go gives up no record
-// that is on the wire without an answer, because it may be written yet. Such a record keeps its permit
-// until a broker answers or the client is closed. With [kgo.AllowIdempotentProduceCancellation] its
-// context and the time-out end it as well.
+// A permit is held for as long as the client holds the record. So when a cancelled context, [kgo.Client.Close]
+// or [kgo.RecordDeliveryTimeout] ends the record, the permit ends, too. By default franz-go does not give up a
+// record that was sent and has no answer, because the record may still be written. Such a record keeps its
+// permit until a broker answers or the client is closed. With [kgo.AllowIdempotentProduceCancellation], its
+// context and the time-out end it, too.
 //
-// Let the client buffer more records than the gate admits (kgo.MaxBufferedRecords, by default 10,000).
-// Whoever waits then waits in the gate: in order, and for a bounded time.
+// Let the client buffer more records than the gate admits (kgo.MaxBufferedRecords, by default 10,000). Then
+// records wait in the gate: in order, and for a bounded time.
 type Producer struct {
-	// Client produces. It stays the caller's. Required.
+	// Client sends the records. The Producer never closes it. Required.
 	Client *kgo.Client
-	// Gate decides about each record. nil admits them all.
+	// Gate decides about each record. nil admits all records.
 	Gate weir.Gate
 	// Work describes a record to the gate. nil means that Op is the topic.
 	Work func(*kgo.Record) weir.Work
-	// Classify says what the error of a record is to the gate. nil means [Classify].
+	// Classify turns the error of a record into an outcome. nil means [Classify].
 	Classify func(error) weir.Outcome
 }
 
-// Produce admits the record and hands it to the client, whose Produce it is otherwise. It waits for a
-// slot no longer than the gate and the context allow. The permit ends with the record's own promise,
-// just before promise is called. promise may be nil.
+// Produce admits the record and passes it to Produce of the client. It waits for a slot no longer than the gate
+// and the context allow. The permit ends when the record's result is known, just before promise is called.
+// promise may be nil.
 //
-// The error is that of the gate, as a rule a [*weir.Rejection]. Then nothing was produced, and promise is
-// not called. It is called exactly once if the error is nil.
+// The error comes from the gate, and is usually a [*weir.Rejection]. In that case nothing was produced, and
+// promise is not called. If the error is nil, promise is called exactly once.
 //
-// A promise must not call Produce. franz-go calls one promise after the other, so it would wait for
-// slots that only later promises give back.
+// A promise must not call Produce. franz-go calls one promise after the other, so Produce would wait for slots
+// that only later promises give back.
 func (p *Producer) Produce(ctx context.Context, r *kgo.Record, promise func(*kgo.Record, error)) error {
 	if p.Client == nil {
 		return errNoClient
@@ -65,10 +65,10 @@ func (p *Producer) admit(ctx context.Context, r *kgo.Record) (weir.Permit, error
 	return p.Gate.Admit(ctx, w)
 }
 
-var errNoClient = errors.New("weirkafka: producer: there is no Client; set the one that produces")
+var errNoClient = errors.New("weirkafka: producer: Client is not set; set the client that sends the records")
 
-// ProduceSync is Produce for one record whose fate the caller waits for. The error is the gate's or the
-// record's.
+// ProduceSync is Produce for one record, and waits for its result. The error is that of the gate or of the
+// record.
 func (p *Producer) ProduceSync(ctx context.Context, r *kgo.Record) error {
 	done := make(chan error, 1)
 	if err := p.Produce(ctx, r, func(_ *kgo.Record, err error) { done <- err }); err != nil {
@@ -77,10 +77,10 @@ func (p *Producer) ProduceSync(ctx context.Context, r *kgo.Record) error {
 	return <-done
 }
 
-// Publish hands over a record under a permit that the caller has. It is for results that come from
-// elsewhere: from whoever consumes the record. A record that fails ends the permit, by its error. One
-// that is acknowledged leaves it to the caller, who calls Done when the result is there, or will not
-// come. So note the permit before Publish: the result may be faster than promise.
+// Publish sends a record under a permit that the caller has. It is for work whose result comes from the
+// consumer of the record. If the record fails, Publish ends the permit with the outcome of the error. If the
+// record is acknowledged, the caller keeps the permit, and calls Done when the result arrives, or when it will
+// not come. So store the permit before Publish: the result may arrive before promise is called.
 func (p *Producer) Publish(ctx context.Context, permit weir.Permit, r *kgo.Record, promise func(*kgo.Record, error)) {
 	if p.Client == nil {
 		permit.Cancel()
@@ -92,12 +92,12 @@ func (p *Producer) Publish(ctx context.Context, permit weir.Permit, r *kgo.Recor
 	p.Client.Produce(ctx, r, p.launch(permit, promise, true).land)
 }
 
-// flight is a record on its way. It is used again, with its method value, so that none allocates.
+// flight is a record in flight. It is reused with its method value, so that a record allocates nothing.
 type flight struct {
 	producer *Producer
 	permit   weir.Permit
 	promise  func(*kgo.Record, error)
-	keep     bool // the permit outlasts an acknowledgement
+	keep     bool // an acknowledgement does not end the permit
 	land     func(*kgo.Record, error)
 }
 
@@ -147,11 +147,11 @@ func (f *flight) landed(r *kgo.Record, err error) {
 //	it is past its deadline, or the network timed out           Overload
 //	anything else                                               as weir.Classify
 //
-// franz-go retries codes that pass, so it reports one only after its last try.
+// franz-go retries after codes that may go away, so it reports such a code only after its last attempt.
 //
-// Replicas that are missing are Overload because followers that cannot keep up are the usual cause. A
-// leader that moves (5, 6) is Failed: it says nothing about how much the cluster can take. A record that
-// is refused for what it is would be refused on an idle cluster too.
+// Missing replicas are Overload, because the usual cause is followers that cannot keep up. A leader that moves
+// (5, 6) is Failed: it says nothing about the capacity of the cluster. A record that is refused for its content
+// would be refused on an idle cluster, too, so that is Failed.
 func Classify(err error) weir.Outcome {
 	var code *kerr.Error
 	switch {

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/weir/limit"
 )
 
-// A record with its permit allocates nothing beyond what the client does.
+// The permit of a record allocates nothing in addition to the client's allocations.
 func TestProducerAllocates(t *testing.T) {
 	g, err := limit.New(limit.Config{Name: "kafka", Limit: 10})
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/weir/limit"
 )
 
-// The table of the docs.
+// The table in the doc comment of Classify holds.
 func TestClassify(t *testing.T) {
 	tests := []struct {
 		err  error
@@ -93,7 +93,7 @@ func (c *cluster) producing(opts ...kgo.Opt) *kgo.Client {
 	return client
 }
 
-// silence keeps the brokers from answering what a client produces. The channel gets one for each request.
+// silence keeps the brokers from answering produce requests. The channel gets a value for each request.
 func (c *cluster) silence() <-chan struct{} {
 	asked := make(chan struct{}, 100)
 	c.ControlKey(kmsg.Produce.Int16(), func(kmsg.Request) (kmsg.Response, error, bool) {
@@ -105,7 +105,7 @@ func (c *cluster) silence() <-chan struct{} {
 	return asked
 }
 
-// refuses has the brokers answer a code to all that is produced.
+// refuses makes the brokers answer all produce requests with a code.
 func (c *cluster) refuses(code int16) {
 	c.ControlKey(kmsg.Produce.Int16(), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
@@ -183,7 +183,7 @@ func (c *cluster) ends(topic string) int64 {
 	return all[0].End
 }
 
-// What the brokers answer becomes an outcome, and the permit ends.
+// The answer of a broker becomes an outcome, and the permit ends.
 func TestRecordsThatFail(t *testing.T) {
 	for code, want := range map[int16]weir.Outcome{
 		kerr.MessageTooLarge.Code: weir.Failed, kerr.NotEnoughReplicas.Code: weir.Overload, kerr.ThrottlingQuotaExceeded.Code: weir.Overload,
@@ -204,14 +204,14 @@ func TestRecordsThatFail(t *testing.T) {
 	}
 }
 
-// A record that is never acknowledged keeps no permit: whatever ends it at the client ends the permit too.
+// A record that is never acknowledged keeps no permit: when the client ends the record, the permit ends, too.
 func TestNeverAcknowledged(t *testing.T) {
 	quick := kgo.RetryBackoffFn(func(int) time.Duration { return 10 * time.Millisecond })
 	late := kgo.RecordDeliveryTimeout(time.Second) // the least that a client takes
 	tests := []struct {
 		name   string
 		opts   []kgo.Opt
-		sent   bool // it is on the wire
+		sent   bool // the record is on the wire
 		away   bool // there is no broker at all
 		cancel bool
 		close  bool
@@ -272,7 +272,7 @@ func TestNeverAcknowledged(t *testing.T) {
 	}
 }
 
-// A permit of the caller's outlasts the acknowledgement, and ends with a record that fails.
+// After Publish, an acknowledgement leaves the permit to the caller, and a record that fails ends it.
 func TestPublish(t *testing.T) {
 	c := newCluster(t, 1)
 	c.topic("a", 0)
@@ -291,17 +291,17 @@ func TestPublish(t *testing.T) {
 	if err != nil || !permit.Live() {
 		t.Fatalf("acknowledged: %v, live %v", err, permit.Live())
 	}
-	permit.Done(weir.OK) // the result is there
+	permit.Done(weir.OK) // the result has arrived
 	c.refuses(kerr.MessageTooLarge.Code)
 	permit, err = publish(p)
 	if !errors.Is(err, kerr.MessageTooLarge) || permit.Live() {
 		t.Errorf("refused: %v, live %v", err, permit.Live())
 	}
 	permit, err = publish(&Producer{Gate: g})
-	if err == nil || !strings.Contains(err.Error(), "there is no Client") || permit.Live() {
+	if err == nil || !strings.Contains(err.Error(), "Client is not set") || permit.Live() {
 		t.Errorf("no client: %v, live %v", err, permit.Live())
 	}
-	if err := (&Producer{}).Produce(t.Context(), &kgo.Record{}, nil); err == nil || !strings.Contains(err.Error(), "there is no Client") {
+	if err := (&Producer{}).Produce(t.Context(), &kgo.Record{}, nil); err == nil || !strings.Contains(err.Error(), "Client is not set") {
 		t.Errorf("no client: %v", err)
 	}
 	if s := g.Snapshot(); s.InFlight != 0 {
@@ -309,7 +309,7 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// Without a gate it is the client's own Produce. A classifier of the user's is asked about failures.
+// Without a gate, Produce is the client's own. A classifier of the user decides about failures.
 func TestProducerWithoutAGate(t *testing.T) {
 	c := newCluster(t, 1)
 	c.topic("a", 0)
@@ -328,7 +328,7 @@ func TestProducerWithoutAGate(t *testing.T) {
 	}
 }
 
-// Many producers at once, half of whose contexts end: every promise is called once, and nothing stays in flight.
+// Many producers run at once, and half of their contexts end. Every promise is called once, and nothing stays in flight.
 func TestStorm(t *testing.T) {
 	c := newCluster(t, 3)
 	c.topic("a", 0, 0, 0)

@@ -14,23 +14,23 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// round is one reading: what is asked, and what has come back.
+// round is one reading: its requests and its answers.
 type round struct {
 	lag     *Lag
 	brokers map[int32]string // the address of each, for errors
 
-	mu         sync.Mutex // the brokers answer side by side
+	mu         sync.Mutex // several brokers answer at once
 	partitions []*partition
 }
 
-// partition is a Partition on the way.
+// partition is a Partition while it is measured.
 type partition struct {
 	Partition
-	id     [16]byte // of its topic, which tells it from one of that name before
+	id     [16]byte // the topic's id, which differs from that of an earlier topic with the same name
 	leader int32
 }
 
-// measure fills in the partitions. The error is about all of them. Commits are read before ends, so a
+// measure fills in the partitions. An error is about all partitions. Commits are read before ends, so a
 // group that works meanwhile looks further behind than it is, never less.
 func (r *round) measure(ctx context.Context) error {
 	if err := r.findPartitions(ctx); err != nil {
@@ -49,7 +49,7 @@ func (r *round) measure(ctx context.Context) error {
 	return nil
 }
 
-// findPartitions asks a broker which partitions there are, and who leads them.
+// findPartitions asks a broker for the partitions and their leaders.
 func (r *round) findPartitions(ctx context.Context) error {
 	req := kmsg.NewPtrMetadataRequest()
 	for _, name := range r.lag.cfg.Topics {
@@ -59,7 +59,7 @@ func (r *round) findPartitions(ctx context.Context) error {
 	}
 	resp, err := req.RequestWith(ctx, r.lag.client)
 	if err != nil {
-		return fmt.Errorf("no broker says where topic %s is: %w", r.lag.cfg.Topics[0], whyNoAnswer(ctx, err))
+		return fmt.Errorf("no broker answers where topic %s is: %w", r.lag.cfg.Topics[0], whyNoAnswer(ctx, err))
 	}
 	for _, b := range resp.Brokers {
 		r.brokers[b.NodeID] = net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port)))
@@ -78,16 +78,16 @@ func (r *round) findPartitions(ctx context.Context) error {
 			continue
 		}
 		for _, p := range t.Partitions {
-			delete(missing, *t.Topic) // one without any is as good as none
+			delete(missing, *t.Topic) // a topic without partitions stays missing
 			part := Partition{Topic: *t.Topic, Partition: p.Partition, Committed: -1}
 			if p.Leader < 0 {
-				part.Err = fmt.Errorf("topic %s, partition %d: it has no leader", part.Topic, part.Partition)
+				part.Err = fmt.Errorf("topic %s, partition %d has no leader", part.Topic, part.Partition)
 			}
 			r.add(part, t.TopicID, p.Leader)
 		}
 	}
 	for name := range missing {
-		r.add(Partition{Topic: name, Partition: -1, Err: fmt.Errorf("topic %s: it has no partitions", name)}, [16]byte{}, -1)
+		r.add(Partition{Topic: name, Partition: -1, Err: fmt.Errorf("topic %s has no partitions", name)}, [16]byte{}, -1)
 	}
 	slices.SortFunc(r.partitions, func(a, b *partition) int {
 		if a.Topic != b.Topic {
@@ -97,7 +97,7 @@ func (r *round) findPartitions(ctx context.Context) error {
 	})
 	for i := 1; i < len(r.partitions); i++ {
 		if a, b := r.partitions[i-1], r.partitions[i]; a.Topic == b.Topic && a.Partition.Partition == b.Partition.Partition {
-			a.Err = fmt.Errorf("topic %s, partition %d: the answer has it twice", a.Topic, a.Partition.Partition)
+			a.Err = fmt.Errorf("topic %s, partition %d is twice in the answer", a.Topic, a.Partition.Partition)
 			b.Err = a.Err
 		}
 	}
@@ -108,7 +108,7 @@ func (r *round) add(p Partition, id [16]byte, leader int32) {
 	r.partitions = append(r.partitions, &partition{p, id, leader})
 }
 
-// unanswered are partitions that a broker is asked about, by topic and number, until their answers come.
+// unanswered are the partitions of a request that have no answer yet, by topic and number.
 type unanswered map[string]map[int32]*partition
 
 // add reports whether the partition is the first of its topic.
@@ -120,15 +120,15 @@ func (u unanswered) add(p *partition) (first bool) {
 	return first
 }
 
-// answered returns the partition of an answer, nil if nobody has asked, or it has come before.
+// answered returns the partition of an answer, or nil if it was not requested or was answered before.
 func (u unanswered) answered(topic string, number int32) *partition {
 	p := u[topic][number]
 	delete(u[topic], number)
 	return p
 }
 
-// fetchCommits asks the group's coordinator for the commits. Newer brokers are asked by the topics'
-// ids. So a commit for a topic that was deleted is not taken for one of its successor.
+// fetchCommits asks the group's coordinator for the commits. It asks newer brokers by the topics' ids. So a
+// commit for a deleted topic does not count for a new topic of the same name.
 func (r *round) fetchCommits(ctx context.Context) error {
 	open := unanswered{}
 	group := kmsg.NewOffsetFetchRequestGroup()
@@ -146,7 +146,7 @@ func (r *round) fetchCommits(ctx context.Context) error {
 		t.Partitions = append(t.Partitions, p.Partition.Partition)
 	}
 	if len(open) == 0 {
-		return nil // each has its error
+		return nil // each partition has its error
 	}
 	coordinator, answer, err := r.askCoordinator(ctx, group)
 	if err != nil || answer.ErrorCode == kerr.GroupIDNotFound.Code {
@@ -164,8 +164,8 @@ func (r *round) fetchCommits(ctx context.Context) error {
 	return nil
 }
 
-// askCoordinator returns what the group's coordinator says of it, and which broker that is. That the broker does not know
-// the group is no error.
+// askCoordinator returns the answer of the group's coordinator, and which broker it is. An unknown group is not
+// an error.
 func (r *round) askCoordinator(ctx context.Context, group kmsg.OffsetFetchRequestGroup) (coordinator int32, answer *kmsg.OffsetFetchResponseGroup, err error) {
 	req := kmsg.NewPtrOffsetFetchRequest()
 	req.Groups = append(req.Groups, group)
@@ -179,7 +179,7 @@ func (r *round) askCoordinator(ctx context.Context, group kmsg.OffsetFetchReques
 	case shards[0].Err != nil:
 		err = r.refused(whyNoAnswer(ctx, shards[0].Err), "")
 	case !ok || len(resp.Groups) != 1 || resp.Groups[0].Group != group.Group:
-		err = errors.New("no answer about that group")
+		err = errors.New("the answer is not about that group")
 	case resp.Groups[0].ErrorCode != kerr.GroupIDNotFound.Code:
 		err = r.cause(resp.Groups[0].ErrorCode, "")
 	}
@@ -189,7 +189,7 @@ func (r *round) askCoordinator(ctx context.Context, group kmsg.OffsetFetchReques
 	return coordinator, &resp.Groups[0], nil
 }
 
-// byLeader returns the partitions that can be asked about, by the broker to ask.
+// byLeader returns the partitions with a leader, by leader.
 func (r *round) byLeader() map[int32][]*partition {
 	all := map[int32][]*partition{}
 	for _, p := range r.partitions {
@@ -200,7 +200,7 @@ func (r *round) byLeader() map[int32][]*partition {
 	return all
 }
 
-// What to ask ListOffsets for, in place of a time.
+// Values of ListOffsets in place of a time.
 const (
 	atEnd   = -1
 	atStart = -2
@@ -257,16 +257,16 @@ func (r *round) listOffsets(ctx context.Context, leader int32, led []*partition,
 	r.failAll(open, leader, what, errNoAnswer)
 }
 
-var errNoAnswer = errors.New("the answer leaves it out")
+var errNoAnswer = errors.New("the answer does not contain it")
 
-// fail notes that something of a partition is unknown, unless err is nil. The first reason stays.
+// fail notes that a value of a partition is unknown, unless err is nil. The first error stays.
 func (r *round) fail(p *partition, broker int32, what string, err error) {
 	if err != nil && p.Err == nil {
-		p.Err = fmt.Errorf("topic %s, partition %d: its %s is unknown, broker %s: %w", p.Topic, p.Partition.Partition, what, r.broker(broker), err)
+		p.Err = fmt.Errorf("topic %s, partition %d: the %s is unknown; broker %s: %w", p.Topic, p.Partition.Partition, what, r.broker(broker), err)
 	}
 }
 
-// failAll is fail for each of many.
+// failAll calls fail for each partition.
 func (r *round) failAll(all unanswered, broker int32, what string, err error) {
 	for _, of := range all {
 		for _, p := range of {
@@ -283,13 +283,13 @@ func (r *round) broker(id int32) string {
 	return strconv.Itoa(int(id))
 }
 
-// cause returns the error that a code in an answer stands for, nil if it is none. topic is empty where the
-// answer is about the group.
+// cause returns the error for a code in an answer, or nil for 0. topic is empty if the answer is about the
+// group.
 func (r *round) cause(code int16, topic string) error {
 	return r.refused(kerr.ErrorForCode(code), topic)
 }
 
-// refused says which right is missing, if that is what the error is about.
+// refused adds the missing ACL to an error of authorization.
 func (r *round) refused(err error, topic string) error {
 	switch {
 	case errors.Is(err, kerr.GroupAuthorizationFailed):
@@ -300,7 +300,8 @@ func (r *round) refused(err error, topic string) error {
 	return err
 }
 
-// whyNoAnswer returns why a request has no answer that can be used. If the reading's time was over, it says so first.
+// whyNoAnswer returns why a request has no usable answer. If the time of the reading is over, the error says
+// that first.
 func whyNoAnswer(ctx context.Context, err error) error {
 	if err == nil {
 		return errNoAnswer

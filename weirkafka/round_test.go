@@ -13,7 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kversion"
 )
 
-// liar draws an answer of a broker from bytes; behind their end all is 0.
+// liar makes an answer of a broker from bytes; after their end all values are 0.
 type liar struct{ data []byte }
 
 func (l *liar) below(n int) int {
@@ -32,7 +32,7 @@ func (l *liar) offset() int64 {
 	return []int64{0, 1, 5, 100, -1, -7, math.MaxInt64, math.MinInt64}[l.below(8)]
 }
 
-// answer is what the broker says to a request, nil for the truth.
+// answer is the answer of the broker to a request, nil for the true one.
 func (l *liar) answer(req kmsg.Request, addr string) kmsg.Response {
 	switch resp := req.ResponseKind().(type) {
 	case *kmsg.MetadataResponse:
@@ -85,7 +85,7 @@ func (l *liar) answer(req kmsg.Request, addr string) kmsg.Response {
 	return nil
 }
 
-// Whatever brokers answer, it is an error or a lag of all topics: of each partition once, from none to all of its log.
+// For any answers of brokers, the reading is an error, or the lag of all topics. It counts each partition once, from 0 to its whole log.
 func FuzzAnswers(f *testing.F) {
 	fake, err := kfake.NewCluster(kfake.NumBrokers(1))
 	if err != nil {
@@ -113,7 +113,7 @@ func FuzzAnswers(f *testing.F) {
 		resp := (&liar{said}).answer(req, addr)
 		return resp, nil, resp != nil
 	})
-	// Of this age, brokers answer with the names of topics.
+	// Brokers of this version answer with the names of topics.
 	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.MaxVersions(kversion.V3_0_0()), kgo.RequestRetries(0))
 	if err != nil {
 		f.Fatal(err)

@@ -9,12 +9,12 @@ import (
 	"github.com/weir-go/weir/signal"
 )
 
-// Topics returns a signal for each topic, in the order of LagConfig.Topics. Its name is that of the Lag,
-// a slash, and the topic: kafka_lag/orders. A topic that cannot be told leaves the others known.
+// Topics returns a signal for each topic, in the order of LagConfig.Topics. The name of a signal is that of the
+// Lag, a slash, and the topic: kafka_lag/orders. If the lag of one topic is unknown, the other signals still
+// have values.
 //
-// The signals share rounds of requests. Give them to one [signal.Poller] with one interval: then each
-// interval has one round, whatever the number of topics. The poller is the control.Source that has a
-// reading for each.
+// The signals share rounds of requests. Give them to one [signal.Poller] with one interval: then each interval
+// has one round, whatever the number of topics. The poller is a control.Source with a reading of each topic.
 func (l *Lag) Topics() []signal.Signal {
 	s := &sharing{lag: l}
 	all := make([]signal.Signal, 0, len(l.cfg.Topics))
@@ -60,27 +60,27 @@ func (t *topicLag) Read(ctx context.Context) (float64, error) {
 	return float64(t.lag.total(own)), nil
 }
 
-// sharing is what the signals of one Lag have in common.
+// sharing is the state that the signals of one Lag share.
 type sharing struct {
 	lag *Lag
 
 	mu     sync.Mutex // not held while brokers are asked
-	newest *reading   // may be under way
+	newest *reading   // may be in progress
 }
 
-// reading is one round for all topics. What it has found is there when done is closed.
+// reading is one round for all topics. Its result is set when done is closed.
 type reading struct {
 	done       chan struct{}
 	ended      time.Time
 	partitions []Partition
 	err        error
-	abandoned  bool // by whoever asked: its own context has ended
+	abandoned  bool // the context of the signal that made it has ended
 }
 
-// sharedFor is how long a reading that has ended serves signals that are read a little later.
+// sharedFor is how long a finished reading is used for other signals.
 const sharedFor = time.Second
 
-// next returns a reading that t has not seen yet: the newest, or one that it makes itself.
+// next returns a reading that t has not seen yet: the newest, or a new one.
 func (s *sharing) next(ctx context.Context, t *topicLag) (*reading, error) {
 	for {
 		r, own := s.joinReading(t)
@@ -99,7 +99,7 @@ func (s *sharing) next(ctx context.Context, t *topicLag) (*reading, error) {
 	}
 }
 
-// joinReading notes that t sees a reading. own says that t is to make it.
+// joinReading returns the reading that t sees next, and notes it. own says that t must make the reading.
 func (s *sharing) joinReading(t *topicLag) (r *reading, own bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

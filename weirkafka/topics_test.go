@@ -51,7 +51,7 @@ func TestTopics(t *testing.T) {
 		if !slices.Equal(names, []string{"kafka_lag/b", "kafka_lag/nowhere", "kafka_lag/a"}) {
 			t.Errorf("names: %v", names)
 		}
-		for range 3 { // at each, the first asks and the others take
+		for range 3 { // each time, the first signal makes the round and the others use it
 			before := rounds()
 			if v, err := all[0].Read(t.Context()); err != nil || v != 5 {
 				t.Errorf("b: %v, %v", v, err)
@@ -66,7 +66,7 @@ func TestTopics(t *testing.T) {
 				t.Errorf("%d rounds, not one", n)
 			}
 		}
-		// One that is read much later makes a round of its own, also if it has not seen the last.
+		// A signal that is read much later makes a round of its own, even if it has not seen the last one.
 		if _, err := all[0].Read(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -81,7 +81,7 @@ func TestTopics(t *testing.T) {
 	}
 }
 
-// Signals that are read at the same time share a round. If whoever asks leaves, the others ask again.
+// Signals that are read at the same time share a round. If the signal that makes the round leaves, the others make a new one.
 func TestTopicsTogether(t *testing.T) {
 	c := newCluster(t, 1)
 	c.topic("a", 7)
@@ -115,9 +115,9 @@ func TestTopicsTogether(t *testing.T) {
 		}
 	}
 
-	// What has been abandoned serves nobody who comes later.
+	// An abandoned reading is not used later.
 	r, own := a.joinReading(a)
-	if !own { // it was b's
+	if !own { // b was to make it
 		r, _ = a.joinReading(a)
 	}
 	gone, cancel := context.WithCancel(t.Context())
@@ -162,7 +162,7 @@ func TestTopicsAsASource(t *testing.T) {
 	}
 }
 
-// A round that has found nothing and says nothing, because it has panicked, is no lag of 0.
+// A round that has panicked, and so has neither a lag nor an error, is not a lag of 0.
 func TestNothingFoundIsUnknown(t *testing.T) {
 	broken := &reading{done: make(chan struct{}), ended: time.Now().Add(time.Hour)}
 	close(broken.done)
@@ -181,7 +181,7 @@ func TestBrokerAtAnotherAddress(t *testing.T) {
 	if err := c.RemoveNode(1); err != nil {
 		t.Fatal(err)
 	}
-	c.settles(l, 36) // the other leads all of it
+	c.settles(l, 36) // the other broker leads all partitions
 	if _, _, err := c.AddNode(1, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +191,7 @@ func TestBrokerAtAnotherAddress(t *testing.T) {
 	c.settles(l, 36)
 }
 
-// settles reads until nothing fails any more. What is read meanwhile is right.
+// settles reads until a reading succeeds, and checks each value that it reads.
 func (c *cluster) settles(l *Lag, want float64) {
 	c.t.Helper()
 	for {
