@@ -17,7 +17,7 @@ type Appender interface {
 	AppendWire(b []byte) []byte
 }
 
-// codec leaves messages to themselves if they can read and write, else to protobuf.
+// codec lets a message read or write itself if it can, and uses protobuf otherwise.
 type codec struct{}
 
 var _ encoding.Codec = codec{}

@@ -32,8 +32,8 @@ func (h handshake) Clone() credentials.TransportCredentials {
 	return handshake{h.TransportCredentials.Clone(), h.server}
 }
 
-// ServerHandshake implements [credentials.TransportCredentials]. The listener hears of handshakes
-// that fail. Messages are small, so what a connection costs is waking who reads them; see [rawconn.New].
+// ServerHandshake implements [credentials.TransportCredentials]. It tells the listener of handshakes that fail.
+// Messages are small, so most of a connection's cost is to wake its reader; see [rawconn.New].
 func (h handshake) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	c, info, err := h.TransportCredentials.ServerHandshake(rawconn.New(raw))
 	if err != nil {
@@ -46,18 +46,18 @@ func (h handshake) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo
 	return &conn{Conn: c, raw: raw, server: h.server}, info, nil
 }
 
-// client is what the handshake of a connection has told.
+// client is the result of the handshake of a connection.
 type client struct {
 	credentials.TLSInfo
 	known accept.Vouched
 }
 
-// trusts reports whether the certificate that a call's connection began with is still good.
-// Connections last for days.
+// trusts reports whether the certificate of a call's connection is still valid. It is asked for each call,
+// because connections last for days.
 func (s *Server) trusts(ctx context.Context) bool {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
-		return true // cannot be
+		return true // impossible
 	}
 	c, ok := p.AuthInfo.(*client)
 	return !ok || s.opts.Conns.StillValid(&c.State, &c.known, time.Now())
@@ -68,11 +68,11 @@ type conn struct {
 	net.Conn
 	raw    net.Conn // below TLS
 	server *Server
-	spoken bool // something has been read; used by the one reader
+	spoken bool // bytes have been read; only the reader uses it
 }
 
-// Read implements [net.Conn]. The listener hears when the peer has begun to speak: one that has not
-// is not waited for.
+// Read implements [net.Conn]. It tells the listener when the peer has sent its first bytes: a shutdown does not
+// wait for a connection that has sent none.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if n > 0 && !c.spoken {
@@ -82,8 +82,9 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write implements [net.Conn]. grpc-go sets no deadline: a peer that reads nothing would keep the
-// connection, and all that is to be sent on it. Nor does grpc-go close one that cannot be written to.
+// Write implements [net.Conn]. It sets a deadline, because grpc-go sets none: a peer that reads nothing would
+// keep the connection and all unsent data in memory. It also closes a connection after a failed write, because
+// grpc-go does not.
 func (c *conn) Write(p []byte) (int, error) {
 	err := c.SetWriteDeadline(time.Now().Add(time.Duration(c.server.opts.Config.WriteTimeout)))
 	if err != nil {
@@ -91,7 +92,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	}
 	n, err := c.Conn.Write(p)
 	if err != nil {
-		_ = c.Close() // the reader will tell
+		_ = c.Close() // the reader gets the error
 	}
 	return n, err
 }

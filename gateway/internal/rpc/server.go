@@ -1,8 +1,7 @@
-// Package rpc serves gRPC on listeners of the gateway: the services for an Envoy, and
-// grpc.health.v1 beside them.
+// Package rpc serves gRPC on listeners of the gateway: the services for an Envoy, and grpc.health.v1.
 //
-// It is grpc-go's own server over the connections that package accept has let in. All that a peer can
-// make the process keep has a bound. Services are registered as on any server of gRPC:
+// It is grpc-go's own server over the connections that package accept has admitted. Everything that a peer can
+// make the process keep is bounded. Services are registered as on any server of gRPC:
 //
 //	server := rpc.New(rpc.Options{Conns: conns, Config: cfg, ...})
 //	healthgrpc.RegisterHealthServer(server, checks)
@@ -35,9 +34,9 @@ type Options struct {
 	// Conns are the connections of the listener, and Config its settings.
 	Conns  *accept.Listener
 	Config config.Listener
-	// Crowded is told of each call that is one too many, by its full method.
+	// Crowded is called for each call above the bound, with its full method.
 	Crowded func(method string)
-	// Logger is where a panic in a service is reported.
+	// Logger gets a line for a panic in a service.
 	Logger *slog.Logger
 }
 
@@ -46,9 +45,9 @@ type Options struct {
 type Server struct {
 	opts   Options
 	server *grpc.Server
-	// lasting are the methods whose calls may last; others have a deadline.
+	// lasting are the methods whose calls may last; other calls have a deadline for their message.
 	lasting map[string]bool
-	reading chan struct{} // a place for each call that mostReading is about
+	reading chan struct{} // the places that mostReading bounds
 
 	calls, checks, watches atomic.Int64
 
@@ -57,32 +56,33 @@ type Server struct {
 }
 
 const (
-	// MaxMessage bounds a message in bytes. Envoy's default for the headers of a request, which are
-	// the largest that come to ext_proc, is 60 KiB.
+	// MaxMessage bounds a message in bytes. The largest messages of ext_proc are the headers of a request, for
+	// which Envoy's default limit is 60 KiB.
 	MaxMessage = 256 << 10
-	// maxRateLimitMessage bounds a message on a listener that serves ratelimit. A header may be in
-	// many descriptors, and what is refused here is let in uncounted by most Envoys.
+	// maxRateLimitMessage bounds a message on a listener that serves ratelimit. It is larger, because a header
+	// may be in many descriptors. If a message is refused here, most Envoys admit the request uncounted.
 	maxRateLimitMessage = 1 << 20
-	// mostReading bounds the calls of one message whose message is being read, or is larger than
-	// MaxMessage. Further ones wait. So their messages take 256 MiB at most, whoever sends them.
+	// mostReading bounds the calls of one message whose message is being read, or is larger than MaxMessage.
+	// Further calls wait. So their messages take 256 MiB at most.
 	mostReading = 256
-	// streamWindow is what a call may send before it is read, in bytes; the least that gRPC has.
+	// streamWindow is how many bytes a call may send before they are read: the minimum of gRPC.
 	streamWindow = 64 << 10
-	// connWindow is the same for what is on its way on one connection.
+	// connWindow is the same for one connection.
 	connWindow = 1 << 20
-	// mostChecks bounds the health checks in progress, and as many watches. Each of the two and the
-	// other calls have a bound of their own, so that none can lock another out. Watches last.
+	// mostChecks bounds the health checks in progress, and in the same way the watches, which last. Checks,
+	// watches and other calls have separate bounds, so that none can lock another out.
 	mostChecks = 256
 	// pingTimeout is how long the answer to a ping may take.
 	pingTimeout = 15 * time.Second
 	// leastPingInterval is how often a peer may ping. Envoy's keepalive is in seconds.
 	leastPingInterval = 500 * time.Millisecond
-	// workers are the goroutines that stay for the next call. The stack of a new one has to grow several times before
-	// a call is decided, and that was a seventh of the processor's time. Calls beyond them have new ones.
+	// workers are the goroutines that are kept for the next call. The stack of a new goroutine has to grow
+	// several times in a call, which took a seventh of the processor's time. Calls beyond them start new
+	// goroutines.
 	workers = 64
 )
 
-// New returns a server that serves nothing before [Server.Serve]. Register its services before.
+// New returns a server. Register its services before [Server.Serve].
 func New(o Options) *Server {
 	s := &Server{opts: o, lasting: make(map[string]bool), reading: make(chan struct{}, mostReading)}
 	s.leaving, s.leave = context.WithCancel(context.Background())
@@ -127,7 +127,7 @@ func (s *Server) RegisterService(d *grpc.ServiceDesc, impl any) {
 			StreamName: method.MethodName,
 			Handler: s.bound(prefix+method.MethodName, func(impl any, stream grpc.ServerStream) error {
 				one := oneMessage{ServerStream: stream}
-				if !strings.HasPrefix(prefix, healthService) { // which no other call may hold up
+				if !strings.HasPrefix(prefix, healthService) { // no other call may delay health checks
 					one.places = s.reading
 				}
 				defer one.leave()
@@ -145,11 +145,11 @@ func (s *Server) RegisterService(d *grpc.ServiceDesc, impl any) {
 // Serve accepts connections until the listener ends, and returns its error.
 func (s *Server) Serve(l net.Listener) error { return s.server.Serve(l) }
 
-// Shutdown tells the peers to open no more calls, and waits for those under way, or until ctx ends,
-// whose error it returns then.
+// Shutdown tells the peers to open no more calls, and waits for the calls in progress. If ctx ends before, it
+// returns the error of ctx.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.leave()
-	s.opts.Conns.CloseNew() // grpc-go would wait for what they have to say
+	s.opts.Conns.CloseNew() // grpc-go would wait for their first bytes
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -170,14 +170,14 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// arrived gives a call that has one message a deadline to bring it. grpc-go calls it under the lock
-// of the connection.
+// arrived sets a deadline for the message of a call with one message. grpc-go calls arrived under the lock of
+// the connection.
 func (s *Server) arrived(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if s.lasting[info.FullMethodName] {
 		return ctx, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(s.opts.Config.ReadTimeout))
-	_ = cancel // the context before it ends with the call, and stops the timer
+	_ = cancel // the parent context ends with the call, and stops the timer
 	return ctx, nil
 }
 
@@ -186,7 +186,7 @@ const (
 	healthWatch   = healthService + "Watch"
 )
 
-// bound returns a handler that bounds the calls in progress, heeds who may call, and survives a
+// bound returns a handler that bounds the calls in progress, checks the peer's certificate, and survives a
 // panic.
 func (s *Server) bound(method string, handle grpc.StreamHandler) grpc.StreamHandler {
 	open, most := &s.calls, func() int64 { return 2 * s.opts.Conns.MaxRequests() }
@@ -200,7 +200,7 @@ func (s *Server) bound(method string, handle grpc.StreamHandler) grpc.StreamHand
 		defer open.Add(-1)
 		if n, most := open.Add(1), most(); n > most {
 			s.opts.Crowded(method)
-			return status.Errorf(codes.ResourceExhausted, "%d calls are open, and %d may be; see max_connections of the listener", n-1, most)
+			return status.Errorf(codes.ResourceExhausted, "%d calls are open, and the most is %d; see max_connections of the listener", n-1, most)
 		}
 		defer func() {
 			if v := recover(); v != nil {
@@ -211,7 +211,7 @@ func (s *Server) bound(method string, handle grpc.StreamHandler) grpc.StreamHand
 		if !s.trusts(stream.Context()) {
 			return status.Error(codes.Unauthenticated, "the certificate of this connection is no longer trusted; connect again")
 		}
-		if method == healthWatch { // which never ends by itself
+		if method == healthWatch { // a watch never ends by itself
 			ctx, end := context.WithCancel(stream.Context())
 			defer end()
 			defer context.AfterFunc(s.leaving, end)()
@@ -221,11 +221,11 @@ func (s *Server) bound(method string, handle grpc.StreamHandler) grpc.StreamHand
 	}
 }
 
-// oneMessage is a call of one message. It has a place while that is read, and until leave if the
-// message is large.
+// oneMessage is a call of one message. It has a place while its message is read. If the message is large, it
+// keeps the place until leave.
 type oneMessage struct {
 	grpc.ServerStream
-	places chan struct{} // nil: none is needed
+	places chan struct{} // nil if no place is needed
 	placed bool
 }
 
@@ -254,8 +254,8 @@ func (o *oneMessage) leave() {
 	}
 }
 
-// shorter is a stream whose messages have at most MaxMessage bytes, also where those of other
-// methods may have more.
+// shorter is a stream whose messages have at most MaxMessage bytes, even if messages of other methods may be
+// larger.
 type shorter struct{ grpc.ServerStream }
 
 // RecvMsg implements [grpc.ServerStream].
@@ -265,7 +265,7 @@ func (s shorter) RecvMsg(m any) error {
 		return err
 	}
 	if in.size > MaxMessage {
-		return status.Errorf(codes.ResourceExhausted, "the message has %d bytes, which is larger than the most, %d", in.size, MaxMessage)
+		return status.Errorf(codes.ResourceExhausted, "the message has %d bytes, and the most is %d", in.size, MaxMessage)
 	}
 	return nil
 }

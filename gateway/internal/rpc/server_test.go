@@ -32,7 +32,7 @@ import (
 	"github.com/weir-go/weir/policy"
 )
 
-// bench is a server at work, with health checks and a service that talks.
+// bench is a running server, with health checks and a test service.
 type bench struct {
 	*Server
 	conns   *accept.Listener
@@ -45,7 +45,7 @@ type bench struct {
 	asked   func()                        // serves test.Talk/Ask, once its message is read
 }
 
-// newBench serves a listener with its defaults, but for what is changed.
+// newBench serves a listener with the default settings, except for the changes.
 func newBench(t *testing.T, change ...func(*config.Listener)) *bench {
 	t.Helper()
 	b := &bench{health: health.NewServer()}
@@ -120,8 +120,8 @@ func (b *bench) open(t *testing.T, method string) grpc.ClientStream {
 	return s
 }
 
-// Where rate limits are served a message may have a megabyte, in calls that have one. So many are
-// read at a time that they have a bound together; small ones make place once they are read.
+// Where rate limits are served, the message of a call with one message may have a megabyte. The large messages
+// in memory have a common bound. A small message gives its place back once it is read.
 func TestLargeMessages(t *testing.T) {
 	large := &healthgrpc.HealthCheckRequest{Service: strings.Repeat("x", maxRateLimitMessage-100)}
 	tooLarge := &healthgrpc.HealthCheckRequest{Service: strings.Repeat("x", maxRateLimitMessage)}
@@ -133,7 +133,7 @@ func TestLargeMessages(t *testing.T) {
 	b.asked = func() { places <- len(b.reading) }
 	b.talk = func(s grpc.ServerStream) error { return s.RecvMsg(new(healthgrpc.HealthCheckRequest)) }
 	got := []codes.Code{ask(large), ask(tooLarge)}
-	eventually(t, "no place is kept", func() bool { return len(b.reading) == 0 }) // grpc-go says that it is too large before the handler returns
+	eventually(t, "no place is kept", func() bool { return len(b.reading) == 0 }) // grpc-go refuses a message that is too large before the handler returns
 	if got = append(got, ask(new(healthgrpc.HealthCheckRequest))); !slices.Equal(got, []codes.Code{codes.OK, codes.ResourceExhausted, codes.OK}) {
 		t.Fatal(got)
 	}
@@ -168,7 +168,7 @@ func TestLargeMessages(t *testing.T) {
 	}
 }
 
-// Health is told and watched, and a watch ends with the server.
+// Health can be checked and watched, and a watch ends with the server.
 func TestHealth(t *testing.T) {
 	b := newBench(t)
 	watch, err := b.checks.Watch(t.Context(), new(healthgrpc.HealthCheckRequest))
@@ -193,7 +193,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// A call that brings no message ends, and calls are bounded before their messages are read.
+// A call that sends no message ends, and calls are bounded before their messages are read.
 func TestSilentCalls(t *testing.T) {
 	b := newBench(t, func(c *config.Listener) { c.ReadTimeout = policy.Duration(time.Millisecond) })
 	if err := b.open(t, healthService+"Check").RecvMsg(new(healthgrpc.HealthCheckResponse)); status.Code(err) != codes.DeadlineExceeded {
@@ -256,8 +256,8 @@ func TestCrowded(t *testing.T) {
 	}
 }
 
-// A hundred thousand calls that say nothing: no more are open than may be, the others are refused and
-// counted, and what the process keeps is bounded.
+// Of a hundred thousand silent calls, no more are open than the bound allows. The others are refused and
+// counted, and the memory of the process is bounded.
 func TestManyCalls(t *testing.T) {
 	const all = 100_000
 	b := newBench(t, func(c *config.Listener) { c.MaxConnections = 1000 })
@@ -310,7 +310,7 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// rude is a client that speaks HTTP/2 as badly as a test likes.
+// rude is a client that can break the rules of HTTP/2.
 type rude struct {
 	net.Conn
 	*http2.Framer
@@ -349,7 +349,7 @@ func (p *rude) call(t *testing.T, stream uint32, method string) {
 	}
 }
 
-// message is the frame of a message that protobuf reads as an empty one with an unknown field.
+// message is the frame of a message that protobuf decodes as an empty message with an unknown field.
 func message(size int) []byte {
 	m := make([]byte, 5, 5+size)
 	m = append(m, 0x7a) // field 15, bytes
@@ -359,8 +359,7 @@ func message(size int) []byte {
 	return m
 }
 
-// A peer that floods a call that is not read, and heeds no window, makes the process keep no more
-// than the window.
+// A peer floods a call that is not read, and ignores the window. The process keeps no more than the window.
 func TestFlood(t *testing.T) {
 	b := newBench(t)
 	reading := make(chan struct{})
@@ -376,7 +375,7 @@ func TestFlood(t *testing.T) {
 	frame := message(16<<10 - 32)
 	for sent := 0; sent < 64<<20; sent += len(frame) {
 		if err := p.WriteData(1, false, frame); err != nil {
-			break // the connection has ended: as good
+			break // it is as good if the connection ends
 		}
 	}
 	if grown := int64(heap()) - int64(before); grown > 8<<20 {
@@ -416,7 +415,7 @@ func TestPeerThatReadsNothing(t *testing.T) {
 	eventually(t, "no call", func() bool { return b.calls.Load() == 0 })
 }
 
-// Envoy's keepalive pings are no attack.
+// Envoy's keepalive pings are not taken for an attack.
 func TestPings(t *testing.T) {
 	b := newBench(t)
 	b.talk = func(s grpc.ServerStream) error {
@@ -451,7 +450,7 @@ func TestPings(t *testing.T) {
 	}
 }
 
-// A connection that says nothing does not delay the end.
+// A connection that has sent nothing does not delay a shutdown.
 func TestShutdownDoesNotWaitForSilence(t *testing.T) {
 	b := newBench(t, func(c *config.Listener) { c.ReadHeaderTimeout = policy.Duration(time.Hour) })
 	silent, err := net.Dial("tcp", b.conns.Addr().String())
@@ -469,7 +468,7 @@ func TestShutdownDoesNotWaitForSilence(t *testing.T) {
 	}
 }
 
-// Shutdown waits for calls under way, as long as it may.
+// Shutdown waits for calls in progress, until its context ends.
 func TestShutdown(t *testing.T) {
 	b := newBench(t)
 	b.talk = func(s grpc.ServerStream) error {
