@@ -26,13 +26,13 @@ import (
 	"github.com/weir-go/weir/internal/testbed/postgres"
 )
 
-// accounts is how many the table has.
+// accounts is the number of accounts in the table.
 const accounts = 50_000
 
 var ports = freeport.Range{First: 22_500, Size: 500}
 
-// startApart starts the database on a core of its own, where there are two. This program stays on another. On shared cores
-// more backends at work get more of the processor, and so more is done.
+// startApart starts the database on a core of its own, if the machine has two. This program runs on the other.
+// On shared cores, more active backends would get a larger share of the processor, and so a larger throughput.
 func startApart(ctx context.Context, program string) (db *postgres.Server, err error) {
 	own, rest, err := cores.Pair()
 	if err != nil || own == rest {
@@ -52,7 +52,8 @@ func startApart(ctx context.Context, program string) (db *postgres.Server, err e
 	return db, err
 }
 
-// startDatabase makes a cluster and fills it. It is nicer than the rest: it takes what they leave.
+// startDatabase makes a cluster and fills it. It runs at a lower priority than the rest, and gets the processor
+// time that is left.
 func startDatabase(ctx context.Context, program string) (*postgres.Server, error) {
 	db, err := postgres.Start(ctx, postgres.Config{Program: program, Ports: &ports, Nice: 5, Settings: []string{"max_connections=400", "shared_buffers=64MB", "jit=off", "max_parallel_workers_per_gather=0"}})
 	if err != nil {
@@ -71,7 +72,8 @@ func startDatabase(ctx context.Context, program string) (*postgres.Server, error
 	return db, nil
 }
 
-// plan is how long what lasts. The load is below what the database can do, then twice that, then below.
+// plan has the duration of each phase. The load is below the capacity of the database, then twice the capacity,
+// then below again.
 type plan struct{ calibrate, calm, wave, after time.Duration }
 
 var (
@@ -84,13 +86,13 @@ func (p plan) seconds() int { return int((p.calm + p.wave + p.after) / time.Seco
 // patience is how long a client waits.
 const patience = 500 * time.Millisecond
 
-// result is what came out under one controller, second by second.
+// result is the result under one controller, second by second.
 type result struct {
 	controller string
 	tallies    []loadgen.Tally
 	read       []float64 // tickets, at the end of the second
 	write      []float64
-	active     []float64 // backends, the mean of what was seen
+	active     []float64 // active backends, the mean of the readings
 }
 
 // compare sends each controller the same load.
@@ -98,7 +100,7 @@ func (o *options) compare(ctx context.Context, database string) (results []*resu
 	p := fullPlan
 	if o.quick {
 		p = quickPlan
-		fmt.Fprintln(o.out, "-quick: these figures mean nothing. They show that everything runs.")
+		fmt.Fprintln(o.out, "-quick: these figures mean nothing. They only show that everything runs.")
 	}
 	capacity, err := o.calibrate(ctx, database, p)
 	if err != nil {
@@ -123,8 +125,8 @@ func (o *options) compare(ctx context.Context, database string) (results []*resu
 	return results, os.WriteFile(o.plot, []byte(draw(results, p)), 0o644)
 }
 
-// calibrate measures how many commands a second a few clients get done, each asking again as soon as it
-// has its answer.
+// calibrate measures how many commands a second a few clients complete. Each client sends its next command as
+// soon as it has its answer.
 func (o *options) calibrate(ctx context.Context, database string, p plan) (float64, error) {
 	const clients = 16
 	n, err := startNode(ctx, database, "127.0.0.1:0", fixed, o.ingress)
@@ -150,13 +152,14 @@ func (o *options) calibrate(ctx context.Context, database string, p plan) (float
 		return 0, err
 	}
 	if done.Load() == 0 {
-		return 0, errors.New("not one command in time while nothing else ran; run it on a machine that does less")
+		return 0, errors.New("no command was in time, although nothing else ran; use a less busy machine")
 	}
 	return float64(done.Load()) / time.Since(begun).Seconds(), nil
 }
 
-// client returns a function that sends one command of the mix: half read many accounts, some one, some write. They cost
-// the database far more than they cost this process. Otherwise twice the load could not be sent from the machine that serves it.
+// client returns a function that sends one command of the mix: half of the commands read many accounts, some
+// read one, some write. A command must cost the database far more than this process. Otherwise one machine
+// could not both send and serve twice the load.
 func client(addr string) (send func(context.Context) loadgen.Answer, closeIdle func()) {
 	transport := &http.Transport{MaxIdleConnsPerHost: 1024}
 	to := &http.Client{Transport: transport}
@@ -198,7 +201,7 @@ func client(addr string) (send func(context.Context) loadgen.Answer, closeIdle f
 
 func account() string { return strconv.Itoa(1 + rand.IntN(accounts)) }
 
-// play sends one load to a server of its own, and looks at it meanwhile as an operator would.
+// play sends one load to a server of its own. Meanwhile it watches the server as an operator would.
 func play(ctx context.Context, database, controller string, ingress int64, capacity float64, p plan) (*result, error) {
 	n, err := startNode(ctx, database, "127.0.0.1:0", controller, ingress)
 	if err != nil {
@@ -266,7 +269,7 @@ func (r *result) watch(ctx context.Context, n *node, p plan, done <-chan struct{
 	}
 }
 
-// between adds up a stretch.
+// between sums the tallies of an interval.
 func (r *result) between(from, to time.Duration) (t loadgen.Tally) {
 	for i := int(from / time.Second); i < int(to/time.Second); i++ {
 		t.Add(&r.tallies[i])
@@ -284,19 +287,19 @@ func (r *result) print(out io.Writer, p plan) {
 	}
 	fmt.Fprintf(out, "%-8s | %13.3f | %13.3f %13.0f %8d | %14.3f | %s\n", r.controller, inTime(calm), inTime(wave), float64(wave.OK)/p.wave.Seconds(), wave.Refused, inTime(after), tickets)
 	if calm.Void() || wave.Void() || after.Void() {
-		fmt.Fprintf(out, "%-8s | this machine was too busy to send all on time: of the load, %.1f %%, %.1f %% and %.1f %% left late or not at all, and up to %.0f %% would do\n", "",
+		fmt.Fprintf(out, "%-8s | this machine was too busy to send the load on time: %.1f %%, %.1f %% and %.1f %% of the commands left late or not at all; at most %.0f %% are acceptable\n", "",
 			100*calm.Behind(), 100*wave.Behind(), 100*after.Behind(), 100*loadgen.VoidAbove)
 	}
 }
 
-// draw draws all results above each other.
+// draw draws all results in one chart.
 func draw(results []*result, p plan) string {
 	styles := map[string]string{fixed: "oracle", probing: "aimd", byDefault: "default"} // green, orange, blue
 	throughput := chart.Panel{Title: "commands answered in time, each second"}
 	tickets := chart.Panel{Title: "execution tickets, of both pools together"}
 	active := chart.Panel{Title: "active backends of PostgreSQL"}
 	d := &chart.Drawing{Title: "Execution control by three controllers", Axis: "time, s", To: float64(p.seconds())}
-	d.About = fmt.Sprintf("twice the load that the database can do from %.0f s to %.0f s, 0.6 of it else", p.calm.Seconds(), (p.calm + p.wave).Seconds())
+	d.About = fmt.Sprintf("from %.0f s to %.0f s twice the load that the database can serve, otherwise 0.6 of it", p.calm.Seconds(), (p.calm + p.wave).Seconds())
 	for _, r := range results {
 		style := styles[r.controller]
 		answered, sum := make([]float64, len(r.tallies)), make([]float64, len(r.read))

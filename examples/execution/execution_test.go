@@ -22,7 +22,7 @@ import (
 	"github.com/weir-go/weir/internal/testbed/postgres"
 )
 
-// TestExecution has one PostgreSQL for all its parts.
+// TestExecution runs all its parts on one PostgreSQL.
 func TestExecution(t *testing.T) {
 	program, err := postgres.Find()
 	if err != nil {
@@ -49,8 +49,7 @@ func TestExecution(t *testing.T) {
 	}
 }
 
-// compare is the short form of the command. Whatever the machine can do: each request has one answer, and
-// none fails.
+// compare runs the short form of the command. On any machine each request gets one answer, and none fails.
 func compare(t *testing.T, database string) {
 	var out bytes.Buffer
 	o := &options{plot: filepath.Join(t.TempDir(), "plots", "execution.svg"), controllers: controllers, ingress: defaultIngress, quick: true, out: &out}
@@ -98,7 +97,7 @@ func post(t *testing.T, n *node, name string, args ...string) (int, string) {
 	return resp.StatusCode, strings.TrimSpace(string(text))
 }
 
-// commands asks a server with one ingress ticket.
+// commands sends commands to a server with one ingress ticket.
 func commands(t *testing.T, database, controller string) {
 	n, err := startNode(t.Context(), database, "127.0.0.1:0", controller, 1)
 	if err != nil {
@@ -112,7 +111,7 @@ func commands(t *testing.T, database, controller string) {
 		name   string
 		args   []string
 		status int
-		answer string // begins so
+		answer string // its beginning
 	}{
 		{"find", []string{"id", "3"}, 200, "1000"},
 		{"aggregate", []string{"id", "1001"}, 200, "20000000"},
@@ -137,7 +136,7 @@ func commands(t *testing.T, database, controller string) {
 	exempt(t, n)
 }
 
-// oneTicket holds that a command inside a command takes no ticket, though the ingress has only one.
+// oneTicket checks that a command inside a command takes no ticket, although the ingress has only one.
 func oneTicket(t *testing.T, n *node) {
 	t.Helper()
 	ingress, execution := n.ingress.Snapshot().Admitted, n.execution.(weir.Snapshotter).Snapshot().Admitted
@@ -152,8 +151,7 @@ func oneTicket(t *testing.T, n *node) {
 	}
 }
 
-// resize holds that the ingress pool changes while it is in use, through a command that its load
-// cannot keep out.
+// resize checks that the ingress pool can be resized while it is full. The command for that is exempt.
 func resize(t *testing.T, n *node, url string) {
 	t.Helper()
 	locker, err := pgx.Connect(t.Context(), url)
@@ -206,7 +204,7 @@ func resize(t *testing.T, n *node, url string) {
 	inUse(t, n, 0)
 }
 
-// inUse waits until so many ingress tickets are in use.
+// inUse waits until that number of ingress tickets are in use.
 func inUse(t *testing.T, n *node, want int64) {
 	t.Helper()
 	again := time.NewTicker(time.Millisecond)
@@ -218,7 +216,7 @@ func inUse(t *testing.T, n *node, want int64) {
 	}
 }
 
-// full holds that no ingress ticket is free, and that whoever comes is told so.
+// full checks that no ingress ticket is free, and that the refusal says so.
 func full(t *testing.T, n *node) {
 	t.Helper()
 	status, answer := post(t, n, "find", "id", "3", "maxTimeMS", "20")
@@ -231,7 +229,7 @@ func full(t *testing.T, n *node) {
 	}
 }
 
-// stopped holds that a statement which the database stops by itself is answered as one that it has no time for.
+// stopped checks the answer for a statement that the database itself stops: as if it had run out of time.
 func stopped(t *testing.T, n *node, url string) {
 	t.Helper()
 	locker, err := pgx.Connect(t.Context(), url)
@@ -260,7 +258,7 @@ func stopped(t *testing.T, n *node, url string) {
 	}
 }
 
-// exempt holds that system commands have a cap of their own.
+// exempt checks that system commands have a cap of their own.
 func exempt(t *testing.T, n *node) {
 	t.Helper()
 	var held []weir.Permit
@@ -282,7 +280,7 @@ func exempt(t *testing.T, n *node) {
 	}
 }
 
-// Names of controllers are those that there are.
+// Unknown names of controllers are refused.
 func TestChoose(t *testing.T) {
 	var o options
 	if err := o.choose("default,fixed"); err != nil || len(o.controllers) != 2 {

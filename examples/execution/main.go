@@ -1,6 +1,5 @@
-// Command execution is a small database server over HTTP, with the two stages of admission that MongoDB
-// has. There are tickets at the ingress, and execution control before the storage, which is a
-// PostgreSQL here.
+// Command execution is a small database server over HTTP, with the two stages of admission that MongoDB has.
+// There are tickets at the ingress, and execution control before the storage. The storage is a PostgreSQL here.
 //
 //	make execution                                     all three controllers under one load, and a plot
 //	bin/execution -serve 127.0.0.1:8017                a server to play with
@@ -8,20 +7,20 @@
 //	curl -d ingressTickets=100 127.0.0.1:8017/setParameter
 //
 // A command says whether it is subject to admission. Most are. System commands are exempt, under a cap. An
-// operation holds one ticket of each stage for its life, and what it calls inside takes no
-// second one. -controller changes what sizes the execution tickets: a fixed number, throughput probing with
-// MongoDB's parameters, or weir's default.
+// operation holds one ticket of each stage until its end, and nested operations take no second ticket.
+// -controller chooses what resizes the pools of execution tickets: nothing, throughput probing with MongoDB's
+// parameters, or weir's default.
 //
-// Where MongoDB's own page about this and what MongoDB ships differ, this program does what ships:
+// If MongoDB's own page and MongoDB's code differ, this program follows the code:
 //
 //   - The page compares min and max concurrency with the sum of the two pools. In fact they bound each pool.
-//   - The page calls the initial concurrency that "of read and write transactions". In fact it is the total.
+//   - By the page, the initial concurrency is that "of read and write transactions". In fact it is the total.
 //   - By the page, probing goes down if tickets are not exhausted and the size is above the minimum. In fact
 //     more than the minimum must have been in use, so an idle pool stays as it is.
 //   - By the page, nothing changes only at the minimum. In fact nothing changes whenever no pool was
 //     exhausted or used more than the minimum.
-//   - The page does not say that sizes are rounded. A pool that rounding leaves as it is moves by one, or
-//     pools of 4 could never move.
+//   - The page does not say that sizes are rounded. If rounding would leave the size as it is, the size changes
+//     by one. Otherwise pools of 4 could never change.
 //   - By the page, an operation without a ticket is blocked. Here it is refused if too many wait already, or
 //     if it would wait too long. Both stages say how many, of how many, and when to come back.
 package main
@@ -45,13 +44,13 @@ func main() {
 	o := options{out: os.Stdout}
 	var names, serve string
 	flag.StringVar(&o.postgres, "postgres", ".cache/bin/postgres", "PostgreSQL's server; initdb is beside it")
-	flag.StringVar(&names, "controller", "", "what sizes the execution tickets: "+strings.Join(controllers, ", ")+"; default all, one after the other")
+	flag.StringVar(&names, "controller", "", "what resizes the pools of execution tickets: "+strings.Join(controllers, ", ")+"; default all, one after the other")
 	flag.Int64Var(&o.ingress, "ingress", defaultIngress, "tickets at the ingress; the command setParameter changes them")
 	flag.StringVar(&serve, "serve", "", "only serve, at this address, until interrupted")
 	flag.StringVar(&o.plot, "plot", "", "a file for the plot, an SVG")
 	flag.BoolVar(&o.quick, "quick", false, "a few seconds in all; its figures mean nothing")
 	flag.Usage = func() {
-		fmt.Fprint(flag.CommandLine.Output(), "execution compares what sizes the tickets of a small database server, on a PostgreSQL of its own, in five minutes.\n\nexecution [flags]\n")
+		fmt.Fprint(flag.CommandLine.Output(), "execution compares three ways to size the ticket pools of a small database server. It runs a PostgreSQL of its own, and takes five minutes.\n\nexecution [flags]\n")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
@@ -69,7 +68,7 @@ func main() {
 	}
 }
 
-// options are what the command is told.
+// options are the options of the command.
 type options struct {
 	postgres, plot string
 	controllers    []string
@@ -78,7 +77,7 @@ type options struct {
 	out            io.Writer
 }
 
-// choose keeps the controllers with these names, all of them if there are none.
+// choose keeps the controllers with these names, or all if names is empty.
 func (o *options) choose(names string) error {
 	if o.controllers = controllers; names == "" {
 		return nil
@@ -92,7 +91,7 @@ func (o *options) choose(names string) error {
 	return nil
 }
 
-// run starts the database, and with it compares the controllers, or only serves.
+// run starts the database. Then it compares the controllers, or only serves.
 func (o *options) run(ctx context.Context, serve string) (err error) {
 	start := startApart
 	if serve != "" {
@@ -112,7 +111,7 @@ func (o *options) run(ctx context.Context, serve string) (err error) {
 		return err
 	}
 	defer n.stop()
-	fmt.Fprintf(o.out, "serving at http://%s, sized by the controller %s\n", n.addr, n.controller)
+	fmt.Fprintf(o.out, "serving at http://%s with the controller %s\n", n.addr, n.controller)
 	<-ctx.Done()
 	return nil
 }

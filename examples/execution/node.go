@@ -25,7 +25,7 @@ import (
 	"github.com/weir-go/weir/weirsql"
 )
 
-// What may size the execution tickets.
+// The controllers of the execution tickets.
 const (
 	fixed     = "fixed"   // 128 for reads and 128 for writes, as MongoDB's fixed algorithm
 	probing   = "probing" // control.ProbePair
@@ -46,7 +46,7 @@ type node struct {
 	addr       string
 	ingress    *limit.Limiter
 	execution  weir.Gate
-	sizes      func() (read, write int64) // the execution tickets that there are; a gate for both has no write
+	sizes      func() (read, write int64) // the numbers of execution tickets; write is 0 for a gate for both
 	db         *weirpgx.Pool              // behind execution
 	close      func()
 	server     *http.Server
@@ -66,7 +66,7 @@ func startNode(ctx context.Context, database, addr, controller string, ingress i
 	if err != nil {
 		return nil, err
 	}
-	cfg.MaxConns = 2*most + 2*exemptCap // nobody ever waits for a connection
+	cfg.MaxConns = 2*most + 2*exemptCap // so no command waits for a connection
 	weirpgx.CancelRequests(cfg.ConnConfig)
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
@@ -84,7 +84,7 @@ func startNode(ctx context.Context, database, addr, controller string, ingress i
 	return n, nil
 }
 
-// openExecution makes execution control. One flag chooses it.
+// openExecution makes execution control, as the flag -controller says.
 func (n *node) openExecution() error {
 	if n.controller == byDefault {
 		belief, err := control.NewBelief(control.BeliefConfig{Max: 2 * most})
@@ -127,23 +127,23 @@ func (n *node) openExecution() error {
 
 func (n *node) stop() {
 	if n.server != nil {
-		_ = n.server.Close() // whoever is served still is told by a broken connection
+		_ = n.server.Close() // the connections of commands in progress break
 	}
 	n.ingress.Close()
 	n.close()
 	n.db.Close()
 }
 
-// querier runs statements: the pool, or a transaction.
+// querier runs statements. It is the pool, or a transaction.
 type querier interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// command is what a client can ask for.
+// command is a command that a client can send.
 type command struct {
-	// admitted says that the command is subject to admission. A command that does not say so is a
-	// system command, which waits behind nobody.
+	// admitted says that the command is subject to admission. Other commands are system commands, which wait
+	// for no other command.
 	admitted bool
 	write    bool
 	run      func(ctx context.Context, n *node, q querier, args url.Values) (any, error)
@@ -169,15 +169,15 @@ func commandOf(name string) (command, bool) {
 	return command{}, false
 }
 
-// do runs a command. It is the one door: commands that run others come through it again. Then the
-// context carries the tickets of the outer one, and neither gate gives a second one.
+// do runs a command. A command that runs another one calls do again. Then the context carries the tickets of
+// the outer command, and neither gate grants a second one.
 func (n *node) do(ctx context.Context, q querier, name string, args url.Values) (any, error) {
 	c, ok := commandOf(name)
 	if !ok {
 		return nil, mistake{http.StatusNotFound, fmt.Sprintf("there is no command %q", name)}
 	}
 	if !c.admitted {
-		ctx = weir.WithExempt(ctx) // also for the statements that it runs
+		ctx = weir.WithExempt(ctx) // its statements are exempt, too
 	}
 	w := weir.Work{Op: name, Write: c.write}
 	ingress, err := n.ingress.Admit(ctx, w)
@@ -193,14 +193,14 @@ func (n *node) do(ctx context.Context, q querier, name string, args url.Values) 
 	defer execution.Done(weir.NoSample)
 	ctx = weir.WithPermit(ctx, n.execution, execution)
 	answer, err := c.run(ctx, n, q, args)
-	if !errors.As(err, new(mistake)) { // which says nothing of the database
+	if !errors.As(err, new(mistake)) { // a mistake says nothing about the database
 		execution.Done(weirsql.Classify(ctx, err))
 	}
 	return answer, err
 }
 
-// ServeHTTP takes a command by its name in the path, with its arguments as a form. maxTimeMS bounds it, waiting
-// included.
+// ServeHTTP runs a command. Its name is the path, and its arguments are a form. maxTimeMS bounds its time,
+// waiting included.
 func (n *node) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx := r.Context()
 	if err := r.ParseForm(); err != nil {
@@ -225,10 +225,10 @@ func (n *node) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case errors.As(err, &wrong):
 		http.Error(w, wrong.text, wrong.status)
 	case ctx.Err() != nil:
-		http.Error(w, "maxTimeMS is over", http.StatusGatewayTimeout)
+		http.Error(w, "the time of maxTimeMS has passed", http.StatusGatewayTimeout)
 	case errors.Is(err, pgx.ErrNoRows):
 		http.Error(w, "there is no such account", http.StatusNotFound)
-	case err != nil && weirsql.Classify(ctx, err) == weir.Overload: // such as a statement that a late cancel has stopped
+	case err != nil && weirsql.Classify(ctx, err) == weir.Overload: // for instance, a late cancel has stopped a statement
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 	case err != nil:
 		http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -238,7 +238,7 @@ func (n *node) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// mistake is the caller's.
+// mistake is an error of the caller.
 type mistake struct {
 	status int
 	text   string
@@ -284,14 +284,14 @@ func update(ctx context.Context, _ *node, q querier, args url.Values) (any, erro
 	return tag.RowsAffected(), err
 }
 
-// transfer changes two accounts in a transaction, and reads what is left by the command find.
+// transfer changes two accounts in a transaction, and reads the new balance by the command find.
 func transfer(ctx context.Context, n *node, _ querier, args url.Values) (left any, err error) {
 	from, err1 := number(args, "id")
 	to, err2 := number(args, "to")
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, err
 	}
-	first, second := min(from, to), max(from, to) // in one order, so that no two wait for each other
+	first, second := min(from, to), max(from, to) // always in this order, so that no two transfers wait for each other
 	err = n.db.InTx(ctx, pgx.TxOptions{}, func(ctx context.Context, tx pgx.Tx) error {
 		for _, id := range []int64{first, second} {
 			by := 1
@@ -308,12 +308,12 @@ func transfer(ctx context.Context, n *node, _ querier, args url.Values) (left an
 	return left, err
 }
 
-// status is what serverStatus tells.
+// status is the answer of serverStatus.
 type status struct {
 	Ingress   weir.Snapshot `json:"ingress"`
 	Execution weir.Snapshot `json:"execution"`
 	Read      int64         `json:"read_tickets"`
-	Write     int64         `json:"write_tickets"` // 0: the read tickets are for both
+	Write     int64         `json:"write_tickets"` // 0 if the read tickets are for both
 	Active    int64         `json:"active_backends"`
 }
 
