@@ -89,7 +89,7 @@ func TestSocketWithoutListener(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "weir.yaml")
 	writeFile(t, file, fmt.Appendf(nil, "listeners: [{address: %q}]\nadmin: {address: off}\n%s", s.addrs[0], gatewayConfig("127.0.0.1:9", 8)))
 	out, err := s.command(file).CombinedOutput()
-	if want := "the service manager passes a socket at " + s.addrs[1] + ", and no listener has that address (they have " + s.addrs[0] + ")"; err == nil || !strings.Contains(string(out), want) {
+	if want := "the service manager passes a socket at " + s.addrs[1] + ", but no listener has that address (the listeners have " + s.addrs[0] + ")"; err == nil || !strings.Contains(string(out), want) {
 		t.Errorf("%v; it says %s, want %s", err, out, want)
 	}
 }

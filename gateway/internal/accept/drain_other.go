@@ -4,6 +4,5 @@ package accept
 
 import "syscall"
 
-// dropNewConnections can do nothing here: a connection may be reset in the moment of
-// closing.
+// dropNewConnections does nothing here: a connection may be reset when the socket is closed.
 func dropNewConnections(syscall.Conn) {}

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// Inherited are the sockets that a service manager has opened for this process, as systemd does
-// for a socket unit. They stay open as long as the process. A connection that no listener accepts
-// waits in the queue of its socket, also while the service restarts. nil is none.
+// Inherited are the sockets that a service manager has opened for this process, as systemd does for a socket
+// unit. They stay open as long as the process runs. A connection that no listener accepts waits in the queue of
+// its socket, even while the service restarts. nil means no sockets.
 type Inherited struct{ sockets []*net.TCPListener }
 
 // firstInherited is the file descriptor of the first socket, and mostInherited bounds how many there may be.
@@ -20,30 +20,30 @@ const (
 	mostInherited  = 1000
 )
 
-// Inherit takes the sockets that the environment promises: LISTEN_FDS of them, if LISTEN_PID is this
-// process. It removes the promise, so that no process started from here believes it. Call it once.
+// Inherit takes the sockets that the environment announces: LISTEN_FDS is their number, if LISTEN_PID is this
+// process. It removes the variables, so that no child process uses them. Call it once.
 func Inherit() (*Inherited, error) {
 	in, err := inherit(os.Getenv, func(fd int) *os.File { return os.NewFile(uintptr(fd), "LISTEN_FDS") })
 	for _, name := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
-		_ = os.Unsetenv(name) // it fails for impossible names only
+		_ = os.Unsetenv(name) // it fails only for invalid names
 	}
 	return in, err
 }
 
 func inherit(env func(string) string, open func(fd int) *os.File) (*Inherited, error) {
 	if env("LISTEN_PID") != strconv.Itoa(os.Getpid()) {
-		return nil, nil // none, or the promise was to another process
+		return nil, nil // no sockets, or they are for another process
 	}
 	n, err := strconv.Atoi(env("LISTEN_FDS"))
 	if err != nil || n < 0 || n > mostInherited {
-		return nil, fmt.Errorf("LISTEN_FDS is %q; it is the number of sockets that a service manager passes, at most %d", env("LISTEN_FDS"), mostInherited)
+		return nil, fmt.Errorf("LISTEN_FDS is %q; it must be the number of sockets that the service manager passes, at most %d", env("LISTEN_FDS"), mostInherited)
 	}
 	in := new(Inherited)
 	var wrong []error
 	for fd := firstInherited; fd < firstInherited+n; fd++ {
 		socket, err := inheritSocket(open(fd))
 		if err != nil {
-			wrong = append(wrong, fmt.Errorf("file descriptor %d of LISTEN_FDS is not a TCP socket that listens (%w); of a socket unit weir takes ListenStream=PORT or ADDRESS:PORT only", fd, err))
+			wrong = append(wrong, fmt.Errorf("file descriptor %d of LISTEN_FDS is not a listening TCP socket (%w); in the socket unit, write only ListenStream=PORT or ListenStream=ADDRESS:PORT", fd, err))
 			continue
 		}
 		in.sockets = append(in.sockets, socket)
@@ -51,7 +51,7 @@ func inherit(env func(string) string, open func(fd int) *os.File) (*Inherited, e
 	return in, errors.Join(wrong...)
 }
 
-// inheritSocket makes a listener of a file, which it closes.
+// inheritSocket makes a listener from a file, and closes the file.
 func inheritSocket(f *os.File) (*net.TCPListener, error) {
 	if f == nil {
 		return nil, os.ErrInvalid
@@ -65,10 +65,10 @@ func inheritSocket(f *os.File) (*net.TCPListener, error) {
 		return tcp, nil
 	}
 	_ = ln.Close() // it is not used
-	return nil, fmt.Errorf("it is of the network %q", ln.Addr().Network())
+	return nil, fmt.Errorf("its network is %q", ln.Addr().Network())
 }
 
-// at returns the socket that a listener with this address uses, nil if there is none.
+// at returns the socket for a listener with this address, or nil.
 func (in *Inherited) at(address string) *net.TCPListener {
 	if in == nil {
 		return nil
@@ -81,8 +81,8 @@ func (in *Inherited) at(address string) *net.TCPListener {
 	return nil
 }
 
-// fits reports whether a listener with this address may use a socket at that one. The address :80,
-// all interfaces, is what a socket unit opens for ListenStream=80, whatever the kernel makes of it.
+// fits reports whether a listener with this address may use a socket at that one. For ListenStream=80 a socket
+// unit opens :80 on all interfaces, however the kernel shows that address.
 func fits(address string, at *net.TCPAddr) bool {
 	want, err := net.ResolveTCPAddr("tcp", address)
 	if err != nil || want.Port != at.Port {
@@ -91,8 +91,8 @@ func fits(address string, at *net.TCPAddr) bool {
 	return want.IP.Equal(at.IP) || want.IP == nil && at.IP.IsUnspecified()
 }
 
-// Check returns an error unless each socket belongs to one listener. Who connects to a socket without
-// a listener would wait for ever. addresses are those of all listeners.
+// Check returns an error unless each socket belongs to exactly one listener. A client of a socket without a
+// listener would wait for ever. addresses are the addresses of all listeners.
 func (in *Inherited) Check(addresses []string) error {
 	if in == nil {
 		return nil
@@ -108,10 +108,10 @@ func (in *Inherited) Check(addresses []string) error {
 		}
 		switch {
 		case len(users) == 0:
-			wrong = append(wrong, fmt.Errorf("the service manager passes a socket at %s, and no listener has that address (they have %s). Write ListenStream= in the socket unit and address: in the file alike",
+			wrong = append(wrong, fmt.Errorf("the service manager passes a socket at %s, but no listener has that address (the listeners have %s). Write the same address in ListenStream= of the socket unit and in address: of the file",
 				at, strings.Join(addresses, ", ")))
 		case len(users) > 1:
-			wrong = append(wrong, fmt.Errorf("the service manager passes a socket at %s, and several listeners have that address (%s); leave one", at, strings.Join(users, ", ")))
+			wrong = append(wrong, fmt.Errorf("the service manager passes a socket at %s, but several listeners have that address (%s); keep only one of them", at, strings.Join(users, ", ")))
 		}
 	}
 	return errors.Join(wrong...)

@@ -21,7 +21,7 @@ func file(t *testing.T, socket interface{ File() (*os.File, error) }) *os.File {
 	return f
 }
 
-// What is promised to this process is taken, and what is no TCP socket is told.
+// Sockets for this process are taken, and an error names descriptors that are not TCP sockets.
 func TestInherit(t *testing.T) {
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -52,8 +52,8 @@ func TestInherit(t *testing.T) {
 		{"1", "1", 0, ""},
 		{own, "0", 0, ""},
 		{own, "1", 1, ""},
-		{own, "2", 0, `file descriptor 4 of LISTEN_FDS is not a TCP socket that listens (it is of the network "unix")`},
-		{own, "3", 0, "file descriptor 5 of LISTEN_FDS is not a TCP socket"},
+		{own, "2", 0, `file descriptor 4 of LISTEN_FDS is not a listening TCP socket (its network is "unix")`},
+		{own, "3", 0, "file descriptor 5 of LISTEN_FDS is not a listening TCP socket"},
 		{own, "", 0, `LISTEN_FDS is ""`},
 		{own, "-1", 0, `LISTEN_FDS is "-1"`},
 		{own, "1001", 0, `LISTEN_FDS is "1001"`},
@@ -70,7 +70,7 @@ func TestInherit(t *testing.T) {
 	}
 }
 
-// A listener uses the socket at its address, not one that is open to more than it says.
+// A listener uses the socket at its address, and not a socket that is open to more addresses.
 func TestFits(t *testing.T) {
 	for _, c := range []struct {
 		address, at string
@@ -100,7 +100,7 @@ func TestFits(t *testing.T) {
 	}
 }
 
-// Each socket that is passed is one listener's, or the gateway says what does not fit.
+// Each passed socket belongs to one listener; otherwise an error says what does not fit.
 func TestInheritedCheck(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -110,8 +110,8 @@ func TestInheritedCheck(t *testing.T) {
 	in, addr := &Inherited{sockets: []*net.TCPListener{ln.(*net.TCPListener)}}, ln.Addr().String()
 	for wrong, addresses := range map[string][]string{
 		"": {"127.0.0.1:1", addr},
-		"no listener has that address (they have 127.0.0.1:1, :2)": {"127.0.0.1:1", ":2"},
-		"several listeners have that address (":                    {addr, addr},
+		"no listener has that address (the listeners have 127.0.0.1:1, :2)": {"127.0.0.1:1", ":2"},
+		"several listeners have that address (":                             {addr, addr},
 	} {
 		if err := in.Check(addresses); wrong == "" && err != nil || wrong != "" && (err == nil || !strings.Contains(err.Error(), wrong)) {
 			t.Errorf("%v: %v, want %q", addresses, err, wrong)
@@ -132,7 +132,7 @@ func opened(t *testing.T, at net.Listener, in *Inherited) *Listener {
 	return l
 }
 
-// A listener that closes leaves an inherited socket as it was: another one accepts what waits there.
+// A listener that closes leaves an inherited socket open: another listener accepts the waiting connections.
 func TestInheritedStaysOpen(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -12,13 +12,11 @@ import (
 	"github.com/weir-go/weir/policy"
 )
 
-// limiter decides which connections a listener accepts: how many at once and how many new
-// ones a second, in all and from one address. It is a state machine with explicit time, as
-// a gate is. A connection counts from before the TLS handshake to its end, however the
-// client spends that time.
+// limiter decides which connections a listener accepts. It bounds open connections, and new connections a
+// second, in total and for each address. It is a state machine with explicit time, as a gate is. A connection
+// counts from before the TLS handshake until its end, whatever the client does.
 //
-// Listeners that follow each other at one address share a limiter, so a reload forgets
-// nobody.
+// Successive listeners at one address share a limiter, so a reload loses no counts.
 type limiter struct {
 	mu     sync.Mutex
 	limits limits
@@ -40,20 +38,20 @@ type limiter struct {
 type limits struct {
 	name     string      // of the gate in refusals
 	open     int         // connections at once
-	peerOpen int         // of one address
+	peerOpen int         // connections of one address at once
 	rate     float64     // new ones a second; the burst is as large, but at least one
 	peerRate float64     // of one address
 	peers    int         // addresses known at a time
-	mode     policy.Mode // of all but the first; empty: enforce
+	mode     policy.Mode // of all limits but open; empty means enforce
 	exempt   func(netip.Addr) bool
 }
 
-// leastRequests is how many requests a listener lets in at a time however few connections
-// it may have: over HTTP/2 one connection brings many.
+// leastRequests is how many requests a listener admits at a time, however few connections it may have. Over
+// HTTP/2 one connection brings many requests.
 const leastRequests = 1000
 
-// limitsOf are the limits on connections of a listener. By default the addresses that trusted
-// reports are exempt from the limits of one address, because many clients come from there.
+// limitsOf are the limits on connections of a listener. By default the addresses that trusted reports are
+// exempt from the limits for one address, because they forward many clients.
 func limitsOf(l *config.Listener, trusted func(netip.Addr) bool) limits {
 	c := &l.Connections
 	all := limits{
@@ -83,7 +81,7 @@ func limitsOf(l *config.Listener, trusted func(netip.Addr) bool) limits {
 	return all
 }
 
-// byPeer reports whether addresses are told apart.
+// byPeer reports whether there are limits for each address.
 func (l *limits) byPeer() bool { return l.peerOpen > 0 || l.peerRate > 0 }
 
 // limitKind is which limit refuses a connection.
@@ -95,13 +93,13 @@ const (
 	limitPeerOpen
 	limitRate
 	limitPeerRate
-	// limitAddresses: the table of addresses is full, and the addresses that are not in it
-	// have together used up what one address may.
+	// limitAddresses: the table of addresses is full, and all addresses outside the table have together used up
+	// the limits of one address.
 	limitAddresses
 	numLimitKinds
 )
 
-// limitNames are their words in logs, metrics and answers: the settings.
+// limitNames are the names in logs, metrics and answers: those of the settings.
 var limitNames = [numLimitKinds]string{
 	"", "max_connections", "connections.per_address", "connections.rate", "connections.rate_per_address", "connections.addresses",
 }
@@ -127,8 +125,8 @@ func newLimiter(l limits) *limiter {
 // now is the time by the limiter's clock.
 func (d *limiter) now() time.Duration { return time.Since(d.epoch) }
 
-// admit counts a connection from addr, or returns the limit that refuses it. Either all
-// limits are charged or none is. The peer is what leave has to be given.
+// admit counts a connection from addr, or returns the limit that refuses it. Either all limits are charged or
+// none is. Pass the peer to leave.
 func (d *limiter) admit(addr netip.Addr, now time.Duration) (*peer, limitKind) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -151,8 +149,8 @@ func (d *limiter) admit(addr netip.Addr, now time.Duration) (*peer, limitKind) {
 	return p, noLimit
 }
 
-// check finds the peer at addr, and the limit that refuses it, if any does. The limit that
-// all share comes last: who is refused by its own limit takes nothing from others.
+// check finds the peer at addr, and the limit that refuses it, if any. The common limits come last, so that an
+// address that its own limit refuses uses no tokens of others.
 func (d *limiter) check(addr netip.Addr, now time.Duration) (*peer, limitKind) {
 	l := &d.limits
 	if l.open > 0 && d.open >= l.open {
@@ -178,9 +176,9 @@ func (d *limiter) check(addr netip.Addr, now time.Duration) (*peer, limitKind) {
 	return p, noLimit
 }
 
-// observe lets a connection in that a limit in observe mode would refuse, and counts it.
-// The connection belongs to no peer, so the limits go on as if it had been refused. It
-// returns the limit that refuses the connection all the same, if one does.
+// observe admits a connection that a limit in observe mode would refuse, and counts it. The connection belongs
+// to no peer, so the limits go on as if it had been refused. If another limit refuses the connection all the
+// same, observe returns that limit.
 func (d *limiter) observe(would limitKind) limitKind {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -214,8 +212,8 @@ func (d *limiter) leave(p *peer, now time.Duration) {
 	}
 }
 
-// greediest returns the index of the connection from the address with most connections. It is -1 if
-// no address has at least two more than addr.
+// greediest returns the index of the connection whose address has most connections. It returns -1 if no address
+// has at least two more than addr.
 func (d *limiter) greediest(addr netip.Addr, among []*conn) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -231,8 +229,7 @@ func (d *limiter) greediest(addr netip.Addr, among []*conn) int {
 	return best
 }
 
-// configure changes the limits. Connections stay, and so do tokens, as far as the new
-// limits hold so many.
+// configure changes the limits. Connections stay. Tokens stay up to the new bursts.
 func (d *limiter) configure(l limits, now time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -240,7 +237,7 @@ func (d *limiter) configure(l limits, now time.Duration) {
 	d.set(l, now)
 }
 
-// set sets the limits. A bucket that did not count so far is full.
+// set sets the limits. A bucket of a limit that did not exist before is full.
 func (d *limiter) set(l limits, now time.Duration) {
 	if d.limits.rate <= 0 {
 		d.bucket = fullBucket(l.rate, now)
@@ -253,8 +250,8 @@ func (d *limiter) set(l limits, now time.Duration) {
 	d.maxRequests.Store(int64(max(l.open, leastRequests)))
 }
 
-// rejections are what refused clients are told, by limit. They are made when the limits are
-// set, and shared: a flood of refusals allocates nothing.
+// rejections are the refusals, by limit. They are made when the limits are set, and shared, so that a flood of
+// refusals allocates nothing.
 type rejections [numLimitKinds]*weir.Rejection
 
 func (l *limits) rejections() *rejections {
@@ -272,7 +269,7 @@ func (l *limits) rejections() *rejections {
 	return &all
 }
 
-// nextIn is how long at most it takes until a bucket holds one again.
+// nextIn is the longest time until a bucket holds a token again.
 func nextIn(rate float64) time.Duration {
 	if rate <= 0 {
 		return time.Second
@@ -280,8 +277,8 @@ func nextIn(rate float64) time.Duration {
 	return time.Duration(min(1/rate, 1e6) * float64(time.Second))
 }
 
-// bucket is a token bucket of new connections. Its burst is what comes in a second, but at
-// least one: rates below one a second would let nobody in.
+// bucket is a token bucket of new connections. Its burst is the tokens of one second, but at least one.
+// Otherwise a rate below one a second would admit no connection.
 type bucket struct {
 	tokens float64
 	at     time.Duration
@@ -291,15 +288,15 @@ func fullBucket(rate float64, now time.Duration) bucket { return bucket{burst(ra
 
 func burst(rate float64) float64 { return max(rate, 1) }
 
-// refill brings the bucket up to date and reports whether it holds a token. A clock that
-// goes back brings nothing.
+// refill brings the bucket up to date and reports whether it holds a token. A clock that goes back adds
+// nothing.
 func (b *bucket) refill(rate float64, now time.Duration) bool {
 	b.tokens = min(b.tokens+rate*max(now-b.at, 0).Seconds(), burst(rate))
 	b.at = now
-	return b.tokens >= 1-1e-9 // sums of parts fall short of the whole
+	return b.tokens >= 1-1e-9 // sums of fractions have rounding errors
 }
 
-// fillsIn is how long an empty bucket takes to be full.
+// fillsIn is how long an empty bucket takes to fill.
 func fillsIn(rate float64) time.Duration {
 	if rate <= 0 {
 		return 0
@@ -307,13 +304,11 @@ func fillsIn(rate float64) time.Duration {
 	return time.Duration(min(burst(rate)/rate, 1e6) * float64(time.Second))
 }
 
-// peers are the addresses that a limiter knows. They have connections, or their bucket is not yet
-// full again since their last connection ended. Nobody gains by being forgotten: only an address
-// with a full bucket is.
+// peers are the addresses that a limiter knows. Such an address has connections, or its bucket is not yet full
+// again. Only an address with a full bucket is evicted, so no address gains by it.
 //
-// The table is bounded. Addresses beyond the bound form one crowd, with the limits of one address.
-// New clients cannot be told from a flood of addresses, and a flood gets no more than one address
-// does.
+// The table is bounded. All addresses beyond the bound form one crowd, with the limits of one address. New
+// clients look like a flood of addresses, and a flood must not get more than one address.
 type peers struct {
 	known map[netip.Addr]*peer
 	crowd peer
@@ -321,17 +316,17 @@ type peers struct {
 	// idle is the head of the list of peers without a connection, in the order in which the last
 	// one ended. Its next is the first, its prev the last.
 	idle peer
-	// fresh is lent to an address that is not known yet; activate puts it into the table.
+	// fresh is used for an unknown address; activate puts a copy into the table.
 	fresh peer
 }
 
-// peer is one address, of IPv6 a /64 network.
+// peer is one address, or a /64 network of IPv6.
 type peer struct {
 	addr       netip.Addr
 	open       int
 	bucket     bucket
 	idleSince  time.Duration
-	prev, next *peer // among the idle; nil for others
+	prev, next *peer // in the list of idle peers; nil for others
 }
 
 func (ps *peers) init() {
@@ -341,8 +336,8 @@ func (ps *peers) init() {
 
 func (ps *peers) len() int { return len(ps.known) }
 
-// peerAt returns the peer at addr if it is known. Otherwise it returns a fresh one; if that is let
-// in, pass it to activate. If the table is full, it returns the crowd.
+// peerAt returns the peer at addr if it is known. Otherwise it returns a fresh peer; if its connection is
+// admitted, pass the peer to activate. If the table is full, it returns the crowd.
 func (ps *peers) peerAt(addr netip.Addr, l *limits, now time.Duration) *peer {
 	key := peerKey(addr)
 	if p := ps.known[key]; p != nil {
@@ -356,8 +351,8 @@ func (ps *peers) peerAt(addr netip.Addr, l *limits, now time.Duration) *peer {
 	return &ps.fresh
 }
 
-// peerKey is what is told apart: an IPv4 address, or the /64 network that a host, or a
-// whole home, is given of IPv6.
+// peerKey is the key of a peer: an IPv4 address, or the /64 network of an IPv6 address, which is what a host or
+// a home gets.
 func peerKey(addr netip.Addr) netip.Addr {
 	addr = addr.Unmap().WithZone("")
 	if addr.Is6() {
@@ -366,8 +361,8 @@ func peerKey(addr netip.Addr) netip.Addr {
 	return addr
 }
 
-// evict makes room. For each newcomer two may go, so addresses of a flood go again. The list is
-// about in the order in which buckets become full.
+// evict makes room in the table. For each newcomer it may evict two idle peers, so the addresses of a flood are
+// soon evicted. The list is roughly in the order in which buckets become full.
 func (ps *peers) evict(l *limits, now time.Duration) {
 	for range 2 {
 		p := ps.idle.next
@@ -379,7 +374,7 @@ func (ps *peers) evict(l *limits, now time.Duration) {
 	}
 }
 
-// activate returns the peer in the table for one that has got a connection.
+// activate returns the peer in the table for a peer that has got a connection.
 func (ps *peers) activate(p *peer) *peer {
 	if p == &ps.fresh {
 		known := ps.fresh
@@ -400,7 +395,7 @@ func (ps *peers) deactivate(p *peer, now time.Duration) {
 	p.prev.next, p.next.prev = p, p
 }
 
-// unlink takes p off the list of the idle, if it is on it.
+// unlink removes p from the list of idle peers, if it is there.
 func (p *peer) unlink() {
 	if p.next != nil {
 		p.prev.next, p.next.prev = p.next, p.prev
@@ -408,29 +403,28 @@ func (p *peer) unlink() {
 	}
 }
 
-// Snapshot is the connections of one listener: a gate like any other, but for what passes
-// it.
+// Snapshot describes the connections of one listener. It is like that of a gate, but for connections instead of
+// requests.
 type Snapshot struct {
 	Listener string `json:"listener"`
 	weir.Snapshot
-	// PerAddress is the limit of one address, 0 if there is none, and Refused counts by
-	// the setting that refused. Observed counts what limits in observe mode would have
-	// refused, and let in.
+	// PerAddress is the limit of one address, 0 if there is none. Refused counts refusals by setting. Observed
+	// counts connections that limits in observe mode would have refused.
 	PerAddress int               `json:"per_address,omitempty"`
 	Refused    map[string]uint64 `json:"refused"`
 	Observed   map[string]uint64 `json:"observed,omitempty"`
-	// Addresses are those known, at most MaxAddresses; Crowd are the connections of
-	// others, which have the limits of one address together.
+	// Addresses is how many addresses are known, at most MaxAddresses. Crowd is how many connections other
+	// addresses have; together these have the limits of one address.
 	Addresses    int `json:"addresses"`
 	MaxAddresses int `json:"max_addresses"`
 	Crowd        int `json:"crowd,omitempty"`
-	// Evicted were closed while idle, for newcomers from addresses that had fewer.
+	// Evicted counts idle connections that were closed for clients whose addresses had fewer.
 	Evicted uint64 `json:"evicted"`
-	// Handshakes counts those of TLS that failed, by reason; nil without TLS.
+	// Handshakes counts TLS handshakes that failed, by reason; nil without TLS.
 	Handshakes map[string]uint64 `json:"handshakes_failed,omitempty"`
 }
 
-// Snapshot returns what there is to see of the connections.
+// Snapshot returns the present state of the connections.
 func (l *Listener) Snapshot() Snapshot {
 	d := l.limiter
 	d.mu.Lock()

@@ -11,12 +11,12 @@ import (
 	"github.com/weir-go/weir/policy"
 )
 
-// at is an address of a test's own.
+// at is an address for tests.
 func at(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 }
 
-// step is something that happens at a limiter, and what it leads to.
+// step is an event at a limiter, with its result.
 type step struct {
 	now   time.Duration
 	addr  netip.Addr
@@ -24,7 +24,7 @@ type step struct {
 	want  limitKind
 }
 
-// counts are what the tests look at.
+// counts are the values that the tests compare.
 type counts struct {
 	open, peers, crowd int
 	admitted           uint64
@@ -122,7 +122,7 @@ func admitOrRefuse(d *limiter, addr netip.Addr, now time.Duration) (*peer, limit
 	return p, got
 }
 
-// New limits hold at once, forget nobody, and give nobody a full bucket.
+// New limits hold at once, keep all counts, and fill no bucket.
 func TestLimiterReconfigured(t *testing.T) {
 	a, b := at(1), at(2)
 	d := newLimiter(limits{open: 9, peerOpen: 9, rate: 10, peerRate: 4, peers: 9})
@@ -160,8 +160,8 @@ func TestLimiterReconfigured(t *testing.T) {
 	}
 }
 
-// A limiter that observes decides as one that enforces, and lets in whom it would refuse,
-// but for the limit of all at once: that one is not for trying out.
+// A limiter in observe mode decides as in enforce mode, but admits connections that it would refuse. Only the
+// limit on all connections at once is always enforced.
 func TestLimiterObserves(t *testing.T) {
 	a, b := at(1), at(2)
 	d := newLimiter(limits{open: 5, peerOpen: 2, rate: 4, peers: 9, mode: policy.Observe})
@@ -200,8 +200,8 @@ func TestLimiterObserves(t *testing.T) {
 	admit(a, 0, limitPeerOpen, limitPeerOpen)
 }
 
-// However many addresses come, so many are known, and a stranger among them gets no
-// more than the crowd has.
+// However many addresses connect, the number of known ones is bounded, and a stranger gets no more than the
+// crowd has.
 func TestLimiterFlood(t *testing.T) {
 	const known, each = 100, 3
 	d := newLimiter(limits{peerOpen: each, peerRate: each, peers: known})
@@ -222,8 +222,7 @@ func TestLimiterFlood(t *testing.T) {
 	}
 }
 
-// slowLimiter is a limiter as anybody would write it who has all the memory there is: each
-// address for ever.
+// slowLimiter is a simple limiter with unbounded memory: it keeps each address for ever.
 type slowLimiter struct {
 	limits limits
 	open   int
@@ -254,7 +253,7 @@ func (d *slowLimiter) admit(addr netip.Addr, now time.Duration) limitKind {
 	return noLimit
 }
 
-// While the table has room a limiter decides as one that forgets nobody.
+// While the table has room, a limiter decides as slowLimiter does.
 func FuzzLimiter(f *testing.F) {
 	f.Add([]byte("hello, door: a few comings and goings"), uint64(1))
 	f.Add([]byte{0, 0, 0, 0, 1, 2, 3, 255, 255, 128, 7, 7, 7}, uint64(99))
@@ -318,7 +317,7 @@ func BenchmarkLimiter(b *testing.B) {
 	}
 }
 
-// What an address takes that is known.
+// BenchmarkPeers measures the memory of a known address.
 func BenchmarkPeers(b *testing.B) {
 	const known = 65_536
 	var before, after runtime.MemStats

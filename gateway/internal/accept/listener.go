@@ -1,9 +1,8 @@
-// Package accept decides which connections a listener accepts. It bounds how many there are, in all
-// and of one address, and chooses the idle one that makes room for another. It also decides which
-// client certificates are trusted, and until when.
+// Package accept decides which connections a listener accepts. It bounds their number, in total and for each
+// address, and chooses the idle connection that makes room for a new one. It also decides which client
+// certificates are trusted, and until when.
 //
-// A [Listener] is a net.Listener. It imports neither the server nor the log: it is given
-// a [Log] to report to.
+// A [Listener] is a net.Listener. It imports neither the server nor the log: it reports to a [Log].
 package accept
 
 import (
@@ -29,7 +28,7 @@ import (
 	"github.com/weir-go/weir/weirhttp"
 )
 
-// Log is told who was refused. Its methods may be called concurrently.
+// Log gets the refusals. Its methods may be called concurrently.
 type Log interface {
 	// ConnectionRefused is called for each connection that a limit refused, or would
 	// have refused in observe mode.
@@ -37,38 +36,35 @@ type Log interface {
 	// CertificateRefused is called for each handshake that failed because of the client's
 	// certificate.
 	CertificateRefused(listener, reason string, from net.Addr, err error)
-	// AuthorityExpired is called when the file of a listener's authorities was read, for
-	// each that has expired.
+	// AuthorityExpired is called after the file of a listener's authorities was read, for each authority that
+	// has expired.
 	AuthorityExpired(listener, subject string)
 }
 
-// Options are what a [Listener] is opened with.
+// Options are the options of [Open].
 type Options struct {
 	Config config.Listener
-	// Trusted reports whether an address passes on requests of others, as a proxy does. These
-	// addresses are exempt from the limits of one address, unless the configuration names the
-	// exempt ones.
+	// Trusted reports whether an address forwards requests of others, as a proxy does. Such addresses are
+	// exempt from the limits of one address, unless the configuration lists the exempt addresses.
 	Trusted func(netip.Addr) bool
-	// Log is told who was refused. Required.
+	// Log gets the refusals. Required.
 	Log Log
-	// Setting says which options set the address, for errors.
+	// Setting names the options that set the address, for errors.
 	Setting string
-	// Share is a listener at the same address, nil if there is none. Both have one socket and one
-	// set of limits. Either of them accepts a connection that waits, so none is lost when the old
-	// one stops.
+	// Share is a listener at the same address, or nil. Both listeners have one socket and one set of limits.
+	// Either of them may accept a waiting connection, so none is lost when the old listener stops.
 	Share *Listener
-	// With is a listener at another address, nil if there is none. Both have one set of limits and one
-	// certificate: the addresses of one cluster of Kafka.
+	// With is a listener at another address, or nil. Both have one set of limits and one certificate, as for
+	// the addresses of one cluster of Kafka.
 	With *Listener
-	// Bare is for protocols other than HTTP. Who is refused is reset, and TLS negotiates no protocol.
+	// Bare is for protocols other than HTTP. A refused connection is reset, and TLS negotiates no protocol.
 	Bare bool
-	// Inherited are sockets to use in place of opening one, where the address is theirs.
+	// Inherited are open sockets. If one has the address, it is used, and no other is opened.
 	Inherited *Inherited
 }
 
-// Listener is a socket and the connections accepted on it, as far as its limits let them
-// in. A connection that is one too many is refused at once: on plain HTTP with an answer,
-// under TLS by a reset. It is safe for concurrent use.
+// Listener is a socket and its accepted connections. A connection beyond the limits is refused at once: on
+// plain HTTP with an answer, under TLS by a reset. It is safe for concurrent use.
 type Listener struct {
 	cfg     config.Listener
 	trusted func(netip.Addr) bool
@@ -79,7 +75,7 @@ type Listener struct {
 	bare    bool
 	log     Log
 
-	failures *failures // of TLS handshakes; shared as the limiter is
+	failures *failures // of TLS handshakes; shared like the limiter
 
 	inherited bool // the socket stays open when l closes it
 
@@ -95,7 +91,7 @@ type Listener struct {
 	epoch time.Time
 }
 
-// socket is that of TCP, or a Unix socket.
+// socket is a TCP socket or a Unix socket.
 type socket interface {
 	net.Listener
 	syscall.Conn
@@ -145,7 +141,7 @@ func Open(o Options) (*Listener, error) {
 	return nil, fmt.Errorf("cannot listen on %s (set by %s): %w", o.Config.Address, o.Setting, err)
 }
 
-// bind opens the socket, or shares one that is open.
+// bind opens the socket, or shares an open one.
 func (l *Listener) bind(o Options) (err error) {
 	if o.Share != nil {
 		if l.name = o.Share.name; l.name != nil {
@@ -164,8 +160,8 @@ func (l *Listener) bind(o Options) (err error) {
 		return l.bindUnix(path, o.Config.SocketAccess.Mode())
 	}
 	var lc net.ListenConfig
-	// A gateway's clients do not use several paths, and a listener for multipath TCP takes no
-	// packet filter (see dropNewConnections).
+	// Clients of a gateway do not use several paths, and a listener for multipath TCP accepts no packet filter
+	// (see dropNewConnections).
 	lc.SetMultipathTCP(false)
 	ln, err := lc.Listen(context.Background(), "tcp", o.Config.Address)
 	if err != nil {
@@ -204,11 +200,10 @@ func share(s socket) (socket, error) {
 	return ln.(socket), nil
 }
 
-// Configure puts other limits on connections in force; nobody is forgotten. A Unix socket gets the
-// permissions of c.
+// Configure sets new limits on connections; the counts stay. A Unix socket gets the permissions of c.
 func (l *Listener) Configure(c config.Listener) {
 	if l.name != nil {
-		_ = os.Chmod(l.name.path, c.SocketAccess.Mode()) // it fails if somebody has removed the name
+		_ = os.Chmod(l.name.path, c.SocketAccess.Mode()) // it fails if the name was removed
 	}
 	l.limiter.configure(limitsOf(&c, l.trusted), l.limiter.now())
 }
@@ -217,8 +212,8 @@ func (l *Listener) Configure(c config.Listener) {
 // memory before any gate has seen it.
 func (l *Listener) MaxRequests() int64 { return l.limiter.maxRequests.Load() }
 
-// Inherited reports whether a service manager has opened the socket. Then it stays open when the
-// listener closes, and who connects waits until somebody accepts again.
+// Inherited reports whether a service manager has opened the socket. Then the socket stays open when the
+// listener closes, and clients wait until another listener accepts.
 func (l *Listener) Inherited() bool { return l.inherited }
 
 // Addr implements net.Listener.
@@ -239,9 +234,9 @@ func (l *Listener) Accept() (net.Conn, error) {
 			l.turnAway(raw, refusedBy)
 			continue
 		case draining && !looked && errors.Is(err, os.ErrDeadlineExceeded):
-			// Past the deadline the kernel's queue is not even looked at: on a busy
-			// machine it may be anything but empty.
-			_ = l.socket.SetDeadline(time.Now().Add(lastLook)) // fails if it is closed: Accept will tell
+			// After the deadline, Accept would not look at the kernel's queue at all. On a busy machine the
+			// queue may still have connections.
+			_ = l.socket.SetDeadline(time.Now().Add(lastLook)) // if the socket is closed, Accept returns the error
 			looked = true
 			continue
 		case draining:
@@ -254,11 +249,11 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// lastLook is how long Accept, at the end, looks for a connection in the kernel's queue
-// before it takes the queue for empty.
+// lastLook is how long the last Accept waits for a connection in the kernel's queue before it assumes that the
+// queue is empty.
 const lastLook = 5 * time.Millisecond
 
-// admit lets raw in, or returns the limit that refuses it.
+// admit admits raw, or returns the limit that refuses it.
 func (l *Listener) admit(raw stream) (*conn, limitKind) {
 	addr := remote(raw).Addr()
 	p, refusedBy := l.limiter.admit(addr, l.limiter.now())
@@ -285,14 +280,14 @@ func remote(raw stream) netip.AddrPort {
 	if at, ok := raw.RemoteAddr().(*net.TCPAddr); ok {
 		return at.AddrPort()
 	}
-	return netip.AddrPort{} // it has gone already
+	return netip.AddrPort{} // the client has left already
 }
 
-// makeRoom closes an idle connection of an address that has at least two more connections than
-// addr. Of the addresses that it finds, it takes the one with the most. It reports whether it found
-// one. So idle connections share the listener fairly, and one address cannot lock others out with
-// connections that it does not use. A request may be on its way on the closed connection. But
-// without this, the request of the new connection would certainly be refused.
+// makeRoom closes an idle connection of an address that has at least two more connections than addr. Among the
+// idle connections that it compares, it chooses the address with most connections. It reports whether it found
+// one. So idle connections share the listener fairly, and one address cannot lock others out with connections
+// that it does not use. A request may be on its way on the closed connection. But without makeRoom, the request
+// of the new connection would certainly be refused.
 func (l *Listener) makeRoom(addr netip.Addr) bool {
 	idle := l.someIdle()
 	i := l.limiter.greediest(addr, idle)
@@ -300,15 +295,15 @@ func (l *Listener) makeRoom(addr netip.Addr) bool {
 		return false
 	}
 	l.limiter.evicted.Add(1)
-	_ = idle[i].Close() // it is gone either way
+	_ = idle[i].Close() // the connection ends in any case
 	return true
 }
 
-// mostLooked bounds the connections that makeRoom compares, because many clients may come to a full
+// mostLooked bounds the connections that makeRoom compares, because many clients may connect to a full
 // listener.
 const mostLooked = 64
 
-// someIdle returns the idle among connections chosen at random: a map begins anywhere.
+// someIdle returns the idle connections among some random ones: the order of a map is random.
 func (l *Listener) someIdle() []*conn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -325,9 +320,10 @@ func (l *Listener) someIdle() []*conn {
 	return idle
 }
 
-// turnAway ends a connection that is refused. Telling the client why takes a moment. Under TLS, and where HTTP is not spoken, the connection
-// is reset instead, and also if many clients are being told already. A reset costs one packet and
-// leaves nothing in the kernel. A connection that the server closes first stays there for a minute.
+// turnAway ends a connection that is refused. To tell the client the reason takes a moment. So the connection
+// is reset instead under TLS, for protocols other than HTTP, and if many clients are being told already. A
+// reset costs one packet and leaves nothing in the kernel. A connection that the server closes first stays in
+// the kernel for a minute.
 func (l *Listener) turnAway(raw stream, by limitKind) {
 	rej := l.limiter.rejections.Load()[by]
 	l.log.ConnectionRefused(rej, remote(raw), false)
@@ -344,8 +340,8 @@ func (l *Listener) turnAway(raw stream, by limitKind) {
 	go func() {
 		defer func() { <-l.answering }()
 		defer raw.Close()
-		// Reading what the client sends keeps its kernel from throwing the answer
-		// away with a reset.
+		// If the client's bytes stayed unread, a reset would follow, and the client's kernel would drop the
+		// answer.
 		_ = raw.SetDeadline(time.Now().Add(100 * time.Millisecond))
 		_, _ = raw.Write(plainAnswer(rej))
 		_ = raw.CloseWrite()
@@ -358,7 +354,7 @@ func (l *Listener) turnAway(raw stream, by limitKind) {
 	}()
 }
 
-// Reset closes an accepted connection without a word, where a gate beside the listener's limits refuses it.
+// Reset resets an accepted connection that a gate, and not a limit of the listener, has refused.
 func Reset(accepted net.Conn) {
 	if c, ok := accepted.(*conn); ok {
 		if tcp, ok := c.stream.(*net.TCPConn); ok {
@@ -368,7 +364,7 @@ func Reset(accepted net.Conn) {
 	_ = accepted.Close() // it is gone either way
 }
 
-// reset closes a connection without a word.
+// reset closes a connection by a reset.
 func reset(raw stream) {
 	if tcp, ok := raw.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0) // or it lingers
@@ -376,7 +372,7 @@ func reset(raw stream) {
 	_ = raw.Close()
 }
 
-// plainAnswer is the answer on a connection before its request has been read.
+// plainAnswer is the answer to a connection whose request has not been read.
 func plainAnswer(rej *weir.Rejection) []byte {
 	a := rawAnswer{header: make(http.Header)}
 	weirhttp.WriteRejection(&a, &http.Request{Method: http.MethodGet}, rej)
@@ -390,7 +386,7 @@ func plainAnswer(rej *weir.Rejection) []byte {
 	return b.Bytes()
 }
 
-// rawAnswer is a ResponseWriter that keeps what is written.
+// rawAnswer is a ResponseWriter that writes to memory.
 type rawAnswer struct {
 	header http.Header
 	status int
@@ -405,12 +401,12 @@ func (a *rawAnswer) Write(p []byte) (int, error) { return a.body.Write(p) }
 type conn struct {
 	stream
 	from *Listener
-	peer *peer // nil: it counts for no address
+	peer *peer // nil if the connection counts for no address
 	once sync.Once
 
 	state   atomic.Int32 // an http.ConnState
 	writeBy atomic.Int64 // the socket's write deadline, in nanoseconds since from.epoch; 0: none
-	unbound atomic.Bool  // writeBy has been taken back
+	unbound atomic.Bool  // writeBy has been removed
 }
 
 // Close closes the connection and makes room for another.
@@ -424,10 +420,10 @@ func (c *conn) Close() error {
 	return c.stream.Close()
 }
 
-// SetWriteDeadline may allow up to a quarter more time than asked for. Every answer sets a
-// deadline, and net/http removes it afterwards. Each change moves a timer, which costs more than
-// everything else that bounds answers. So a deadline that is already late enough stays. A removed
-// deadline ends only at the next write without one.
+// SetWriteDeadline may allow up to a quarter more time than t. Every answer sets a deadline, and net/http
+// removes it afterwards. Each change moves a timer, which is the most expensive part of bounding answers. So a
+// deadline that is already late enough stays. After a removal, the socket keeps its deadline until the next
+// write without one.
 func (c *conn) SetWriteDeadline(t time.Time) error {
 	c.unbound.Store(t.IsZero())
 	if t.IsZero() {
@@ -448,7 +444,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	return c.stream.Write(p)
 }
 
-// ReadFrom implements io.ReaderFrom, as sending files needs it.
+// ReadFrom implements io.ReaderFrom, so that the kernel can send files.
 func (c *conn) ReadFrom(r io.Reader) (int64, error) {
 	c.unbind()
 	if to, ok := c.stream.(io.ReaderFrom); ok {
@@ -457,16 +453,17 @@ func (c *conn) ReadFrom(r io.Reader) (int64, error) {
 	return io.Copy(struct{ io.Writer }{c.stream}, r)
 }
 
-// TCP returns the connection's socket for reading, nil if it is one of Unix. The kernel can splice from nothing else.
+// TCP returns the connection's TCP socket for reading, or nil for a Unix socket. The kernel splices only from
+// TCP sockets.
 func (c *conn) TCP() *net.TCPConn {
 	socket, _ := c.stream.(*net.TCPConn)
 	return socket
 }
 
-// unbind removes a deadline that has been taken back.
+// unbind clears the socket's deadline after SetWriteDeadline has removed it.
 func (c *conn) unbind() {
 	if c.unbound.Load() && c.writeBy.Swap(0) != 0 {
-		_ = c.stream.SetWriteDeadline(time.Time{}) // the write will tell
+		_ = c.stream.SetWriteDeadline(time.Time{}) // the write returns the error
 	}
 }
 
@@ -493,15 +490,15 @@ func setState(c net.Conn, state http.ConnState) {
 	}
 }
 
-// Drain lets Accept take what the kernel has already connected, for at most d, and then
-// end: connections in the kernel's queue would be reset. Those of an inherited socket are not: its next
-// owner accepts them.
+// Drain lets Accept accept the connections in the kernel's queue, for at most d, and then ends it. Otherwise
+// these connections would be reset. For an inherited socket Drain does not do so, because the next owner
+// accepts them.
 func (l *Listener) Drain(d time.Duration) {
 	if l.inherited {
 		return
 	}
 	l.draining.Store(true)
-	if l.name == nil { // who connects to a Unix socket waits, or is refused
+	if l.name == nil { // a client of a Unix socket waits, or is refused
 		dropNewConnections(l.socket)
 	}
 	if err := l.socket.SetDeadline(time.Now().Add(d)); err != nil {
@@ -509,12 +506,12 @@ func (l *Listener) Drain(d time.Duration) {
 	}
 	select {
 	case <-l.drained:
-	case <-time.After(d + time.Second): // nobody was accepting
+	case <-time.After(d + time.Second): // no goroutine was in Accept
 	}
 }
 
-// Close implements net.Listener. Closing again is no error: net/http takes an error for a
-// sign that a shutdown has failed.
+// Close implements net.Listener. A second call returns nil, because to net/http an error would mean that a
+// shutdown has failed.
 func (l *Listener) Close() error {
 	l.drainOnce.Do(func() { close(l.drained) })
 	l.closeOnce.Do(l.name.leave)
@@ -524,10 +521,9 @@ func (l *Listener) Close() error {
 	return nil
 }
 
-// AwaitRest waits until every connection is idle, or until ctx ends. Call it before
-// http.Server.Shutdown: after that, net/http closes a connection without an answer when it reads a
-// request on it. A request may come at any moment on connections just accepted and on those in use.
-// Their answers end them.
+// AwaitRest waits until every connection is idle, or until ctx ends. Call it before http.Server.Shutdown: after
+// that, net/http closes a connection without an answer when it reads a request on it. A request may arrive at
+// any moment on a connection that is new or in use. Such a connection ends with the answer.
 func (l *Listener) AwaitRest(ctx context.Context) { until(ctx, 2*time.Millisecond, l.AtRest) }
 
 // AwaitEmpty waits until no connection is open any more, or until ctx ends.
@@ -535,7 +531,7 @@ func (l *Listener) AwaitEmpty(ctx context.Context) {
 	until(ctx, 100*time.Millisecond, func() bool { return l.count() == 0 })
 }
 
-// until asks done in each interval, until it is true or ctx ends.
+// until calls done at intervals, until it returns true or ctx ends.
 func until(ctx context.Context, interval time.Duration, done func() bool) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -572,9 +568,9 @@ func (l *Listener) count() int {
 // CloseAll closes every connection, hijacked ones too.
 func (l *Listener) CloseAll() { l.closeIf(func(http.ConnState) bool { return true }) }
 
-// CloseNew closes the connections on which no request has been read. It is for a server that is
-// shutting down: net/http answers nothing that it reads on them then, yet waits for them for 5 s. A client in the middle of its
-// header loses its request.
+// CloseNew closes the connections on which no request has been read. It is for a server that is shutting down.
+// net/http then answers no request on them, but still waits 5 s for them. A client in the middle of its header
+// loses its request.
 func (l *Listener) CloseNew() {
 	l.closeIf(func(state http.ConnState) bool { return state == http.StateNew })
 }
@@ -589,6 +585,6 @@ func (l *Listener) closeIf(which func(http.ConnState) bool) {
 	}
 	l.mu.Unlock()
 	for _, c := range chosen {
-		_ = c.Close() // it is gone either way
+		_ = c.Close() // the connection ends in any case
 	}
 }

@@ -24,7 +24,7 @@ func (noLog) ConnectionRefused(*weir.Rejection, netip.AddrPort, bool) {}
 func (noLog) CertificateRefused(string, string, net.Addr, error)      {}
 func (noLog) AuthorityExpired(string, string)                         {}
 
-// open opens a listener for so many connections.
+// open opens a listener for that number of connections.
 func open(t *testing.T, most int) *Listener {
 	t.Helper()
 	cfg := config.DefaultListener("127.0.0.1:0")
@@ -47,8 +47,7 @@ func dial(t *testing.T, l *Listener) {
 	t.Cleanup(func() { c.Close() })
 }
 
-// A deadline that is there already is left if it is late enough, and never comes
-// before the one asked for.
+// An existing deadline stays if it is late enough, and is never earlier than the requested one.
 func TestWriteDeadlineStays(t *testing.T) {
 	all := open(t, 1)
 	dial(t, all)
@@ -114,7 +113,7 @@ func TestWriteDeadlineStays(t *testing.T) {
 	}
 }
 
-// A connection that is new or in use is waited for, and no longer than the context lasts.
+// AwaitRest waits for connections that are new or in use, but no longer than its context lasts.
 func TestAwaitRest(t *testing.T) {
 	all := open(t, 2)
 	dial(t, all)
@@ -143,7 +142,8 @@ func TestAwaitRest(t *testing.T) {
 	}
 }
 
-// Two addresses with one set of limits: what one has let in, the other cannot. Who is refused on a bare listener is reset.
+// Two addresses have one set of limits: a connection at one counts at the other. A refused connection on a bare
+// listener is reset.
 func TestListenersWithOneLimit(t *testing.T) {
 	first := open(t, 1)
 	second, err := Open(Options{Config: config.DefaultListener("127.0.0.1:0"), Log: noLog{}, With: first, Bare: true})
@@ -181,7 +181,7 @@ func TestListenersWithOneLimit(t *testing.T) {
 	}
 }
 
-// Whom a gate turns away after it was accepted is reset, and makes room for another.
+// A connection that a gate refuses after it was accepted is reset, and makes room for another one.
 func TestResetMakesRoom(t *testing.T) {
 	l := open(t, 1)
 	for range 2 {

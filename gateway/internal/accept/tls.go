@@ -22,7 +22,7 @@ import (
 // clientTLS is the TLS of a listener.
 type clientTLS struct {
 	cfg     config.TLS
-	bare    bool // of a protocol that is not negotiated
+	bare    bool // no protocol is negotiated
 	current atomic.Pointer[credentials]
 }
 
@@ -34,16 +34,16 @@ type credentials struct {
 	conf *tls.Config
 }
 
-// clientCAs are the authorities that vouch for clients. Two with the same content are one
-// and the same, so that a pointer tells whether anything has changed.
+// clientCAs are the authorities for client certificates. If the content has not changed, a reload keeps the old
+// clientCAs, so that a comparison of pointers shows a change.
 type clientCAs struct {
 	pool    *x509.CertPool
 	sum     [sha256.Size]byte
-	expired []string // subjects of those that have expired
+	expired []string // subjects of expired authorities
 }
 
-// LoadCertificates reads the files of the listener's certificate, and of its authorities,
-// again. On an error those before stay.
+// LoadCertificates reads the files of the listener's certificate, and of its authorities, again. After an error
+// the old ones stay.
 func (l *Listener) LoadCertificates() error {
 	if l.tls == nil {
 		return nil
@@ -100,9 +100,9 @@ func readCAs(file string) (*clientCAs, error) {
 	return cas, nil
 }
 
-// config is the configuration of one handshake. Its session tickets are sealed with the keys of the
-// server's own Config, so they outlast a reload. crypto/tls accepts a ticket only if its chain has
-// not expired and still ends at one of ClientCAs.
+// config is the configuration of one handshake. Session tickets are encrypted with the keys of the server's own
+// Config, so tickets outlast a reload. crypto/tls accepts a ticket only if its chain has not expired and still
+// ends at one of ClientCAs.
 func (t *clientTLS) config(c *credentials) *tls.Config {
 	conf := &tls.Config{
 		MinVersion:   tls.VersionTLS12,
@@ -122,7 +122,7 @@ func (t *clientTLS) config(c *credentials) *tls.Config {
 	return conf
 }
 
-// ConfigureServer gives srv what TLS needs on the listener; on plain HTTP that is nothing.
+// ConfigureServer sets up srv for TLS on the listener. On plain HTTP it changes nothing.
 func (l *Listener) ConfigureServer(srv *http.Server) {
 	if l.tls == nil {
 		return
@@ -133,7 +133,7 @@ func (l *Listener) ConfigureServer(srv *http.Server) {
 	}
 }
 
-// TLSConfig returns what a server needs for handshakes on the listener, nil on plain HTTP.
+// TLSConfig returns the configuration for handshakes on the listener, or nil on plain HTTP.
 func (l *Listener) TLSConfig() *tls.Config {
 	if l.tls == nil {
 		return nil
@@ -141,12 +141,12 @@ func (l *Listener) TLSConfig() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: l.tls.configForClient}
 }
 
-// Vouched is what is known of the certificate that a connection's client has shown. Zero is nothing.
+// Vouched is the last check of a client certificate on a connection. The zero value is no check.
 type Vouched struct{ atomic.Pointer[vouched] }
 
 type vouched struct {
 	by    *clientCAs
-	until time.Time // zero: not looked at since the handshake
+	until time.Time // zero if not checked since the handshake
 }
 
 type vouchedKey struct{}
@@ -156,8 +156,7 @@ func connContext(ctx context.Context, _ net.Conn) context.Context {
 	return context.WithValue(ctx, vouchedKey{}, new(Vouched))
 }
 
-// configForClient is a tls.Config.GetConfigForClient. It remembers the authorities of the
-// handshake.
+// configForClient is a tls.Config.GetConfigForClient. It stores the authorities of the handshake.
 func (t *clientTLS) configForClient(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	c := t.current.Load()
 	if v, ok := hello.Context().Value(vouchedKey{}).(*Vouched); ok {
@@ -166,17 +165,16 @@ func (t *clientTLS) configForClient(hello *tls.ClientHelloInfo) (*tls.Config, er
 	return c.conf, nil
 }
 
-// CertificateValid reports whether the client certificate that the request's connection
-// began with is still good, and counts it if not. Connections last for days: meanwhile a
-// certificate can expire, and a reload take its authority away. It is true for a client
-// that has shown none.
+// CertificateValid reports whether the client certificate of the request's connection is still valid, and
+// counts it if not. Connections last for days. In that time a certificate can expire, and a reload can remove
+// its authority. It returns true for a client without a certificate.
 func (l *Listener) CertificateValid(r *http.Request, now time.Time) bool {
 	known, _ := r.Context().Value(vouchedKey{}).(*Vouched)
 	return l.StillValid(r.TLS, known, now)
 }
 
-// StillValid is [Listener.CertificateValid] for a connection that is not net/http's. shown is what
-// its handshake has brought.
+// StillValid is [Listener.CertificateValid] for a connection that is not net/http's. shown is the state after
+// its handshake.
 func (l *Listener) StillValid(shown *tls.ConnectionState, known *Vouched, now time.Time) bool {
 	if l.tls == nil || l.tls.cfg.ClientCA == "" || l.tls.valid(shown, known, now) {
 		return true
@@ -187,7 +185,7 @@ func (l *Listener) StillValid(shown *tls.ConnectionState, known *Vouched, now ti
 
 func (t *clientTLS) valid(shown *tls.ConnectionState, known *Vouched, now time.Time) bool {
 	if shown == nil || len(shown.VerifiedChains) == 0 {
-		return true // nobody has claimed anything
+		return true // the client has no certificate
 	}
 	cas := t.current.Load().cas
 	if known == nil || cas == nil {
@@ -238,8 +236,8 @@ func expiry(chain []*x509.Certificate) time.Time {
 	return until
 }
 
-// ReplacedBy gives the authorities of next to the listener, which is going away. If they do not
-// vouch for a certificate, it is not trusted on old connections either.
+// ReplacedBy gives the authorities of next to the listener that it replaces. So a certificate that next does
+// not trust is not trusted on old connections either.
 func (l *Listener) ReplacedBy(next *Listener) {
 	if l.tls == nil {
 		return
@@ -256,15 +254,15 @@ func (l *Listener) ReplacedBy(next *Listener) {
 	l.tls.current.Store(&c)
 }
 
-// failure is why a TLS connection came to nothing.
+// failure is why a TLS connection has failed.
 type failure uint8
 
 const (
 	certNone      failure = iota // no certificate, where one is required
-	certUnknownCA                // signed by nobody in client_ca
-	certExpired                  // it, or one between it and the authority
-	certBad                      // not for clients, malformed, or another mistake
-	certOutdated                 // was good when the connection began
+	certUnknownCA                // not signed by an authority in client_ca
+	certExpired                  // the certificate, or one between it and the authority, has expired
+	certBad                      // not for clients, malformed, or faulty in another way
+	certOutdated                 // valid when the connection began, but not now
 	clientSlow
 	clientGone
 	handshakeOther // no TLS, no version or protocol in common
@@ -275,7 +273,7 @@ var failureNames = [numFailures]string{
 	"no_certificate", "unknown_ca", "expired", "bad_certificate", "outdated", "timeout", "gone", "other",
 }
 
-// String is the word in metrics and logs.
+// String is the name in metrics and logs.
 func (f failure) String() string { return failureNames[f] }
 
 // failures counts the handshakes that failed on a listener.
@@ -283,7 +281,7 @@ type failures [numFailures]atomic.Uint64
 
 func (h *failures) add(f failure) { h[f].Add(1) }
 
-// counts returns all of them, by word.
+// counts returns the counts, by name.
 func (h *failures) counts() map[string]uint64 {
 	all := make(map[string]uint64, numFailures)
 	for f := range numFailures {
@@ -292,15 +290,16 @@ func (h *failures) counts() map[string]uint64 {
 	return all
 }
 
-// handshakeEnded is called with a TLS connection that has ended. If its handshake has
-// failed, asking for it again returns the error of that time.
+// handshakeEnded is called with a TLS connection that has ended. If its handshake had failed, a new call of
+// Handshake returns the same error.
 func (l *Listener) handshakeEnded(c *tls.Conn) {
 	if err := c.HandshakeContext(context.Background()); err != nil {
 		l.HandshakeFailed(c.RemoteAddr(), err)
 	}
 }
 
-// HandshakeFailed counts a TLS handshake that has failed, and reports it if the certificate was why.
+// HandshakeFailed counts a TLS handshake that has failed. It reports the failure if the certificate was the
+// reason.
 func (l *Listener) HandshakeFailed(from net.Addr, err error) {
 	f := failureOf(err)
 	l.failures.add(f)
@@ -309,8 +308,7 @@ func (l *Listener) HandshakeFailed(from net.Addr, err error) {
 	}
 }
 
-// failureOf tells the ways to fail apart. Those that crypto/tls has no type for are known by
-// their text.
+// failureOf returns the kind of failure. If crypto/tls has no type for an error, its text decides.
 func failureOf(err error) failure {
 	var verification *tls.CertificateVerificationError
 	var invalid x509.CertificateInvalidError

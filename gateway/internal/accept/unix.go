@@ -10,12 +10,13 @@ import (
 	"time"
 )
 
-// ErrSocketInUse is returned by [ListenUnix] for a socket that answers.
+// ErrSocketInUse is returned by [ListenUnix] for a socket on which a process answers.
 var ErrSocketInUse = errors.New("another process answers there; stop it, or choose another path")
 
-// ListenUnix opens a Unix socket that those may connect to whom mode lets write. It gets its name
-// only when it is ready. Until then, it is in a directory that nobody else can enter. The socket of a
-// process that has died is replaced, one that answers is not. Closing it leaves the name.
+// ListenUnix opens a Unix socket. Users with write permission in mode may connect to it. The socket gets its
+// name only when it is ready. Until then, it is in a directory that no other user can enter. ListenUnix
+// replaces the socket of a process that has died, but not a socket on which a process answers. Closing the
+// listener leaves the name.
 func ListenUnix(path string, mode fs.FileMode) (*net.UnixListener, error) {
 	if info, err := os.Lstat(path); err == nil {
 		if info.Mode()&os.ModeSocket == 0 {
@@ -36,7 +37,7 @@ func ListenUnix(path string, mode fs.FileMode) (*net.UnixListener, error) {
 	if err != nil {
 		return nil, err
 	}
-	ln.SetUnlinkOnClose(false) // it would remove the name that it has no more
+	ln.SetUnlinkOnClose(false) // it would remove the first name, which is no longer used
 	if err = os.Chmod(made, mode); err == nil {
 		err = os.Rename(made, path)
 	}
@@ -47,20 +48,20 @@ func ListenUnix(path string, mode fs.FileMode) (*net.UnixListener, error) {
 	return ln, nil
 }
 
-// socketName is the name of a Unix socket. Listeners that share the socket share it, and the last one
-// to close removes it.
+// socketName is the name of a Unix socket. Listeners that share the socket share its name. The last listener
+// that closes removes the name.
 type socketName struct {
 	path  string
-	info  fs.FileInfo // of the socket that has it
+	info  fs.FileInfo // of the socket with this name
 	users atomic.Int32
 }
 
-// leave removes the name when nobody uses it any more, unless another process has taken it.
+// leave removes the name after its last use, unless another process has taken it.
 func (n *socketName) leave() {
 	if n == nil || n.users.Add(-1) > 0 {
 		return
 	}
 	if now, err := os.Lstat(n.path); err == nil && os.SameFile(now, n.info) {
-		_ = os.Remove(n.path) // who connects is refused either way
+		_ = os.Remove(n.path) // clients are refused in any case
 	}
 }

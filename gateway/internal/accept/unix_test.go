@@ -12,8 +12,8 @@ import (
 	"github.com/weir-go/weir/gateway/internal/config"
 )
 
-// A socket that a process has left behind is replaced; one that answers is not, and
-// what is no socket stays.
+// A socket that a dead process has left behind is replaced. A socket on which a process answers is not, and
+// neither is a file that is not a socket.
 func TestSocketLeftBehind(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	ln, err := ListenUnix(path, 0o640)
@@ -46,7 +46,7 @@ func TestSocketLeftBehind(t *testing.T) {
 	}
 }
 
-// Listeners that share a Unix socket leave its name to the last of them, and leave alone what another
+// Of the listeners that share a Unix socket, the last one removes the name, but not a socket that another
 // process has put there.
 func TestUnixListener(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
