@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/weir/internal/rawconn"
 )
 
-// answers moves answers until the broker goes.
+// answers moves answers until the broker closes its connection.
 func (r *relay) answers() error {
 	head := r.size[1][:]
 	for {
@@ -20,7 +20,7 @@ func (r *relay) answers() error {
 		}
 		n := int(int32(binary.BigEndian.Uint32(head)))
 		if n < 4 {
-			return endErrorf("an answer of the broker says that it has %d bytes", n)
+			return endErrorf("the broker announces an answer of %d bytes", n)
 		}
 		if err := r.oneAnswer(n); err != nil {
 			return err
@@ -32,13 +32,13 @@ func (r *relay) answers() error {
 	}
 }
 
-// incoming is an answer of the broker, of which the beginning has been read.
+// incoming is an answer of the broker whose beginning has been read.
 type incoming struct {
 	pending
-	size  int    // in bytes, behind the size of its frame
+	size  int    // in bytes, without the size of the frame
 	frame []byte // what has been read of it
-	wait  int32  // what the client is told, in milliseconds
-	share *share // of the memory for answers; nil: it needs none
+	wait  int32  // the throttle time for the client, in milliseconds
+	share *share // of the memory for answers; nil if it needs none
 }
 
 // oneAnswer moves the answer to the first request in flight, of n bytes.
@@ -62,7 +62,7 @@ func (r *relay) oneAnswer(n int) error {
 	case a.question != nil:
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		a.question.answer, a.question.share = resp, a.share // who asks is woken when this answer counts as written
+		a.question.answer, a.question.share = resp, a.share // the asking goroutine wakes when this answer counts as written
 		a.share = nil
 		return nil
 	}
@@ -85,7 +85,8 @@ func (r *relay) beginAnswer(n int, pooled *[buffer]byte) (a incoming, err error)
 	return a, err
 }
 
-// chargeAnswer charges the client for an answer to a fetch. For how long it is to wait, for that or for what it has produced, is in a then.
+// chargeAnswer charges the client for an answer to a fetch. It sets a.wait to the time that the client must wait, for that charge or for
+// produced bytes.
 func (r *relay) chargeAnswer(a *incoming) (charged weir.Permit) {
 	switch quotas, t := r.server.opts.Quotas(), &r.server.throttled; a.key {
 	case keyProduce:
@@ -97,7 +98,7 @@ func (r *relay) chargeAnswer(a *incoming) (charged weir.Permit) {
 	return charged
 }
 
-// passes reports whether an answer is copied. Of one to Fetch the wait is in its first bytes.
+// passes reports whether an answer is copied. In an answer to Fetch, the wait is in the first bytes.
 func (a *incoming) passes() bool {
 	told := a.key == keyProduce && a.version >= produceThrottles && a.wait > 0
 	return a.question == nil && a.mutation == nil && !a.decoded() && !told
@@ -121,8 +122,8 @@ func (r *relay) pass(a *incoming, buf []byte) error {
 	return copyN(r.client, r.broker, left, buf)
 }
 
-// splice lets the kernel move the last n bytes of a large answer from socket to socket. It returns how many are left to be copied. These
-// are all if they are few, with TLS on either side, or while as many are spliced as may be.
+// splice lets the kernel move the last n bytes of a large answer from socket to socket. It returns how many bytes must still be copied.
+// These are all n if n is small, with TLS on either side, or if the bound on splices is reached.
 func (r *relay) splice(n int) (left int, err error) {
 	in, out := rawconn.TCP(r.broker), rawconn.TCP(r.client)
 	if n < leastMoved || in == nil || out == nil {
@@ -144,7 +145,7 @@ func (r *relay) splice(n int) (left int, err error) {
 // decodeAnswer reads an answer to its end.
 func (r *relay) decodeAnswer(a *incoming) (resp kmsg.Response, header []byte, err error) {
 	if a.size > mostDecoded {
-		return nil, nil, endErrorf("an answer of %d bytes is larger than what is decoded, %d", a.size, mostDecoded)
+		return nil, nil, endErrorf("an answer of %d bytes is too large; answers of at most %d bytes are decoded", a.size, mostDecoded)
 	}
 	whole := a.frame[4:]
 	if 4+a.size > buffer {
@@ -167,14 +168,14 @@ func (r *relay) decodeAnswer(a *incoming) (resp kmsg.Response, header []byte, er
 // restOfAnswer reads an answer of n bytes to its end.
 func (r *relay) restOfAnswer(begin []byte, n int) ([]byte, error) {
 	if 4+n > buffer {
-		defer r.within(patience(n), endErrorf("an answer of %d bytes has not come whole within %v", n, patience(n)))()
+		defer r.within(patience(n), endErrorf("an answer of %d bytes was not complete within %v", n, patience(n)))()
 	}
 	whole := make([]byte, n)
 	_, err := io.ReadFull(r.broker, whole[copy(whole, begin):])
 	return whole, err
 }
 
-// rewrite writes an answer that has been decoded: with what quotas and logins make of it, and with nodes as clients reach them.
+// rewrite writes a decoded answer, after the changes by quotas and logins, and with the addresses of nodes that clients can reach.
 func (r *relay) rewrite(a *incoming, resp kmsg.Response, header []byte) error {
 	switch {
 	case a.makes:
@@ -194,7 +195,7 @@ func (r *relay) rewrite(a *incoming, resp kmsg.Response, header []byte) error {
 	return r.deliver(out)
 }
 
-// loggedIn takes note of the broker's answer to a request to log in.
+// loggedIn handles the broker's answer to a login request.
 func (r *relay) loggedIn(s step, resp kmsg.Response) error {
 	if resp, ok := resp.(*kmsg.SASLAuthenticateResponse); ok && s.user.token != "" && s.agrees(resp) {
 		s.user = r.server.ownerOf(r.ctx, s.user.token)
@@ -222,7 +223,7 @@ func (r *relay) loggedIn(s step, resp kmsg.Response) error {
 	return nil
 }
 
-// ownAnswers writes the answers of the gateway's own that are next, unless the other goroutine does.
+// ownAnswers writes the gateway's own answers that are next, unless the other goroutine writes them.
 func (r *relay) ownAnswers() error {
 	r.mu.Lock()
 	own := r.state.firstOwn()
@@ -239,7 +240,7 @@ func (r *relay) ownAnswers() error {
 	return nil
 }
 
-// answered takes the first answer out, which has been written.
+// answered removes the first pending answer, which has been written.
 func (r *relay) answered() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

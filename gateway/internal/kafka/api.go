@@ -8,18 +8,18 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// API is an API of Kafka that clients are offered, as far as quotas go.
+// API is an API of Kafka that clients are offered, with what quotas need to know of it.
 type API struct {
 	Name string // as Kafka writes it
 	// First and Last are the versions that clients are offered.
 	First, Last int16
-	// Quota is the setting of a cluster's quotas whose gate counts it: produce, fetch or mutations. Empty: nothing does.
+	// Quota is the setting of the quota that counts it: produce, fetch or mutations. It is empty if no quota does.
 	Quota string
-	// Strict is the version from which on clients know the error of a quota, and are refused. 0: all of them are only delayed.
+	// Strict is the first version whose clients know the error of a quota, and are refused. With 0, all clients are only delayed.
 	Strict int16
 }
 
-// APIOf returns the API of a name, whatever the case of its letters. ok is false if clients are offered none such.
+// APIOf returns the API with a name, in upper or lower case. ok is false if clients are not offered such an API.
 func APIOf(name string) (a API, ok bool) {
 	for key, of := range offered {
 		if as := kmsg.NameForKey(key); strings.EqualFold(as, name) {
@@ -37,16 +37,16 @@ func countedBy(key int16) string {
 	case keyFetch, keyShareFetch:
 		return "fetch"
 	case keyCreateTopics, keyDeleteTopics, keyCreatePartitions, keyMetadata:
-		return "mutations" // of Metadata topics that the broker makes for it, which cannot be refused any more
+		return "mutations" // Metadata may make the broker create topics, which cannot be refused afterwards
 	}
 	return ""
 }
 
-// Traffic is what has been moved for clients since the gateway started. Questions of the gateway's own are not in it.
+// Traffic is what the gateway has moved for clients since it started, without its own questions.
 type Traffic struct {
 	Requests uint64 `json:"requests"`
 	Answers  uint64 `json:"answers"`
-	// RequestBytes are those of requests as clients have sent them, AnswerBytes of answers as they have got them. Both are with the
+	// RequestBytes are the bytes of requests as clients sent them, and AnswerBytes those of answers as clients got them. Both include the
 	// size of each frame.
 	RequestBytes uint64 `json:"request_bytes"`
 	AnswerBytes  uint64 `json:"answer_bytes"`
@@ -62,16 +62,16 @@ func (c *counted) snapshot() Traffic {
 // keys is more than the keys of all APIs that are offered.
 const keys = 128
 
-// traffic counts it by API.
+// traffic counts traffic by API.
 type traffic [keys]counted
 
-// APIStatus is what has been moved of one API.
+// APIStatus is the traffic of one API.
 type APIStatus struct {
 	API string `json:"api"` // as Kafka writes it
 	Traffic
 }
 
-// status returns the APIs that have been asked, by name.
+// status returns the APIs that clients have used, by name.
 func (t *traffic) status() (all []APIStatus) {
 	for key := range t {
 		if s := t[key].snapshot(); s.Requests > 0 {
@@ -82,7 +82,7 @@ func (t *traffic) status() (all []APIStatus) {
 	return all
 }
 
-// countRequest counts a request of n bytes behind the size of its frame.
+// countRequest counts a request of n bytes, without the size of its frame.
 func (r *relay) countRequest(req *request, n int) {
 	for _, c := range []*counted{&r.server.moved[req.key], &r.node.moved} {
 		c.requests.Add(1)

@@ -13,18 +13,19 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// Topics that a broker makes by itself, because a client has asked for their metadata (auto.create.topics.enable). The broker does not say
-// that it makes one, and what it does cannot be refused any more. So whoever asks is charged for it, once, and delayed.
+// A broker may create topics by itself, because a client has asked for their metadata (auto.create.topics.enable). The broker does not say
+// that it creates a topic, and the gateway cannot refuse that afterwards. So the client is charged for the topic, once, and delayed.
 
-// saysAutoCreate is the version of Metadata from which on a client says whether topics may be made.
+// saysAutoCreate is the first version of Metadata in which a client says whether topics may be created.
 const saysAutoCreate = 4
 
-// makes reports whether a broker may make topics for a request.
+// makes reports whether a broker may create topics for a request.
 func makes(m *kmsg.MetadataRequest) bool {
 	return len(m.Topics) > 0 && (m.Version < saysAutoCreate || m.AllowAutoTopicCreation)
 }
 
-// metadata serves a request for metadata of n bytes, whose beginning is frame. Topics that brokers make are counted then, or none is to be made.
+// metadata serves a request for metadata of n bytes, whose beginning is frame. It counts topics that brokers create, or forbids brokers to
+// create any.
 func (r *relay) metadata(q *Quotas, req *request, frame []byte, n int) error {
 	frame, err := r.decodable(frame, n, heldRequest*n)
 	if err != nil {
@@ -45,7 +46,7 @@ func (r *relay) metadata(q *Quotas, req *request, frame []byte, n int) error {
 	if m.Version >= saysAutoCreate {
 		return r.send(p, likeRequest(frame[4:], m, &rest))
 	}
-	rest.Version = saysAutoCreate // an older one cannot say so
+	rest.Version = saysAutoCreate // an older version cannot forbid it
 	a, err := r.ask(req, frame[4:], m, &rest)
 	if err != nil {
 		return err
@@ -55,7 +56,7 @@ func (r *relay) metadata(q *Quotas, req *request, frame []byte, n int) error {
 	return r.reply(req, a)
 }
 
-// chargeMade charges the client for topics that an answer shows to be made by the broker, and returns until when it is to wait.
+// chargeMade charges the client for topics that, by an answer, the broker has created. It returns until when the client must wait.
 func (r *relay) chargeMade(req *request, resp kmsg.Response) time.Time {
 	g := r.server.opts.Quotas().Mutations
 	meta, ok := resp.(*kmsg.MetadataResponse)
@@ -63,7 +64,7 @@ func (r *relay) chargeMade(req *request, resp kmsg.Response) time.Time {
 		return time.Time{} // a reload has taken the quota away
 	}
 	m := new(mutation)
-	defer m.abandon() // it is made either way
+	defer m.abandon() // the topic is created in any case
 	for i := range meta.Topics {
 		t := &meta.Topics[i]
 		switch {
@@ -79,27 +80,27 @@ func (r *relay) chargeMade(req *request, resp kmsg.Response) time.Time {
 	return r.chargeTopics(g, req, m, quota.Permissive)
 }
 
-// made are the topics that were made lately, of which brokers may have yet to hear from the controller. Nobody is charged for one again
-// meanwhile, and who grows or deletes one is charged for what it has. It is safe for concurrent use.
+// made are the topics that were created lately. The controller may not have told all brokers yet. Meanwhile nobody is charged for such a
+// topic again, and a change or deletion is charged by its partitions here. made is safe for concurrent use.
 type made struct {
 	mu     sync.Mutex
 	topics map[string]birth
 }
 
-// birth is when a topic was made, and with how many partitions.
+// birth is when a topic was created, and with how many partitions.
 type birth struct {
 	at         time.Time
 	partitions int64
 }
 
 const (
-	// mostMade bounds how many are remembered.
+	// mostMade bounds how many topics are kept.
 	mostMade = 10_000
-	// madeWithin is how long one is remembered that never comes into being.
+	// madeWithin is how long a topic is kept if it never appears.
 	madeWithin = 10 * time.Minute
 )
 
-// rememberNew reports whether a topic that a broker makes by itself is to be charged now: it was not known.
+// rememberNew reports whether a topic that a broker creates by itself must be charged now, because it was not known. It keeps the topic.
 func (m *made) rememberNew(name string, partitions int64, now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -110,7 +111,7 @@ func (m *made) rememberNew(name string, partitions int64, now time.Time) bool {
 	return true
 }
 
-// remember is told that a topic has been made.
+// remember keeps a topic that has been created.
 func (m *made) remember(name string, partitions int64, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -124,7 +125,7 @@ func (m *made) rememberLocked(name string, partitions int64, now time.Time) {
 	m.topics[name] = birth{now, partitions}
 }
 
-// grow is told that a topic has more partitions now.
+// grow notes that a topic has more partitions now.
 func (m *made) grow(name string, partitions int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -133,7 +134,7 @@ func (m *made) grow(name string, partitions int64) {
 	}
 }
 
-// size is how many partitions a topic has, 0 if it was not made lately.
+// size is how many partitions a topic has, or 0 if it was not created lately.
 func (m *made) size(name string, now time.Time) int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -147,7 +148,7 @@ func (m *made) sizeLocked(name string, now time.Time) int64 {
 	return 0
 }
 
-// forget is told that a broker knows a topic, or that it is deleted.
+// forget removes a topic that a broker knows now, or that was deleted.
 func (m *made) forget(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -163,14 +164,14 @@ func (s *Server) lately(name string) int64 {
 	return s.byDefault()
 }
 
-// topicDefaults is what brokers do with a topic of which a client does not say enough.
+// topicDefaults are the settings of brokers for topics whose client leaves them out.
 type topicDefaults struct {
-	partitions int64 // that it gets without a number
-	made       bool  // by a client that asks for its metadata
+	partitions int64 // of a topic that is created without a number
+	made       bool  // a request for its metadata creates a topic
 }
 
-// topicDefaults returns that. Until a broker says so it is what one does that nobody has configured. One connection asks; others take
-// meanwhile what was said before.
+// topicDefaults returns the settings. Until a broker has answered, they are Kafka's defaults. One connection asks; meanwhile others use the
+// last answer.
 func (s *Server) topicDefaults() topicDefaults {
 	s.mu.Lock()
 	d, old := s.defaults.topicDefaults, time.Since(s.defaults.asked) >= askEvery
@@ -188,7 +189,7 @@ func (s *Server) topicDefaults() topicDefaults {
 			said = topicDefaults{1, true}
 		}
 		if s.stopping.Err() == nil {
-			s.log.Warn("Kafka does not say num.partitions and auto.create.topics.enable; these count until it does", "partitions", said.partitions, "auto_create", said.made, "error", err)
+			s.log.Warn("cannot read num.partitions and auto.create.topics.enable from Kafka; these values hold until it answers", "partitions", said.partitions, "auto_create", said.made, "error", err)
 		}
 	}
 	s.mu.Lock()

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/weir/policy"
 )
 
-// metadata asks for topics. From version 4 on it says whether they may be made.
+// metadata asks for topics. From version 4 on it says whether brokers may create them.
 func metadata(version int16, allow bool, topics ...string) *kmsg.MetadataRequest {
 	req := metadataOf(version, len(topics))
 	req.AllowAutoTopicCreation = allow
@@ -22,8 +22,8 @@ func metadata(version int16, allow bool, topics ...string) *kmsg.MetadataRequest
 	return req
 }
 
-// Who asks for the metadata of a topic that a broker makes for it is charged for that, once, and is delayed by what it owes. What exists,
-// what it may not make, and what it does not want costs nothing.
+// If a broker creates a topic because a client asks for its metadata, the client is charged once, and delayed by its debt. A topic that
+// exists, that the client may not create, or that it does not want created costs nothing.
 func TestTopicsThatBrokersMake(t *testing.T) {
 	const unknown, denied = int16(3), int16(29)
 	old, secret := "old", "secret"
@@ -62,7 +62,7 @@ func TestTopicsThatBrokersMake(t *testing.T) {
 	}
 }
 
-// Where no broker makes topics, or the gateway counts for nobody, none is charged.
+// If brokers create no topics, or the gateway counts nothing, no topic is charged.
 func TestTopicsThatNobodyMakes(t *testing.T) {
 	b, client := newCluster(t, policy.Enforce, 10)
 	b.server.defaults.made = false
@@ -77,7 +77,7 @@ func TestTopicsThatNobodyMakes(t *testing.T) {
 	}
 }
 
-// Where topics are not to be made nobody can have one made, whatever the version of the request, and the answer is the same but for that.
+// With NoAutoCreate no request for metadata creates a topic, whatever its version. Otherwise the answer is the same.
 func TestNoAutoCreate(t *testing.T) {
 	for version := int16(0); version <= offered[keyMetadata].max; version++ {
 		b := &cluster{rig: newRigOf(t, Quotas{NoAutoCreate: true}, nil), topics: map[string]int{"old": 4}, done: make(chan struct{})}

@@ -19,18 +19,18 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// BrokerQuota is a quota that the brokers of a cluster have themselves, for something that a gate of the gateway counts. Both hold.
+// BrokerQuota is a quota of the brokers themselves, for something that a gate of the gateway counts, too. Both hold.
 type BrokerQuota struct {
 	Key   string
 	Value float64
-	// Op sets the same quota here. Err says why there can be none, and then Op is empty.
+	// Op sets the same quota here. If there cannot be one, Err says why, and Op is empty.
 	Op  quotas.Op
 	Err error
 
 	entity []kmsg.DescribeClientQuotasResponseEntryEntity
 }
 
-// Entity is whose quota it is, in the words of kafka-configs.
+// Entity says to whom the quota applies, in the words of kafka-configs.
 func (b *BrokerQuota) Entity() string {
 	var words []string
 	for _, is := range b.entity {
@@ -44,15 +44,16 @@ func (b *BrokerQuota) Entity() string {
 	return strings.Join(words, ", ")
 }
 
-// gateOf are the gates of a cluster by Kafka's names for what they count.
+// gateOf are the gates of a cluster, by Kafka's names for their quotas.
 func gateOf(q *config.KafkaQuotas) map[string]string {
 	all := map[string]string{mutationRate: q.Mutations, produceRate: q.Produce, fetchRate: q.Fetch, connectionRate: q.Connections}
 	maps.DeleteFunc(all, func(_, gate string) bool { return gate == "" })
 	return all
 }
 
-// ReadBrokerQuotas asks a cluster for the quotas that its brokers have for what the gates of q count, in a lasting order. Each broker
-// counts bytes for itself, so byte rates here are as many times theirs as factor says. 0 is the number of brokers, which is returned.
+// ReadBrokerQuotas asks a cluster for those quotas of its brokers that the gates of q count, too. Their order is always the same. Each
+// broker counts bytes for itself, so byte rates here are the brokers' times factor. A factor of 0 means the number of brokers. by is the
+// factor used.
 func ReadBrokerQuotas(ctx context.Context, client *kgo.Client, q *config.KafkaQuotas, factor float64) (all []BrokerQuota, by float64, err error) {
 	if factor == 0 {
 		nodes := kmsg.NewPtrMetadataRequest()
@@ -62,7 +63,7 @@ func ReadBrokerQuotas(ctx context.Context, client *kgo.Client, q *config.KafkaQu
 			err = kerr.ErrorForCode(resp.ErrorCode)
 		}
 		if err != nil {
-			return nil, 0, fmt.Errorf("how many brokers there are: %w", err)
+			return nil, 0, fmt.Errorf("the number of brokers is unknown: %w", err)
 		}
 		factor = float64(max(len(resp.Brokers), 1))
 	}
@@ -91,7 +92,7 @@ func ReadBrokerQuotas(ctx context.Context, client *kgo.Client, q *config.KafkaQu
 	return all, factor, nil
 }
 
-// onlyFirst leaves one of several quotas that would be the same rule here, as those of two addresses of one /64 are.
+// onlyFirst keeps only the first of several quotas that would be the same rule here, such as those of two addresses in one /64.
 func onlyFirst(all []BrokerQuota) {
 	type rule struct {
 		gate  string
@@ -105,14 +106,14 @@ func onlyFirst(all []BrokerQuota) {
 		}
 		r := rule{b.Op.Gate, b.Op.Set.Rule.Pattern()}
 		if first := taken[r]; first != nil {
-			b.Op, b.Err = quotas.Op{}, fmt.Errorf("the gateway counts %s as one with %s, whose quota is taken", b.Entity(), first.Entity())
+			b.Op, b.Err = quotas.Op{}, fmt.Errorf("the gateway counts %s and %s as one, and takes the quota of %s", b.Entity(), first.Entity(), first.Entity())
 			continue
 		}
 		taken[r] = b
 	}
 }
 
-// imported sets a broker's quota here.
+// imported returns the operation that sets a broker's quota here.
 func (q *Quotas) imported(b *BrokerQuota, gate string, factor float64) (op quotas.Op, err error) {
 	var entity []kmsg.AlterClientQuotasRequestEntryEntity
 	for _, is := range b.entity {
@@ -124,7 +125,7 @@ func (q *Quotas) imported(b *BrokerQuota, gate string, factor float64) (op quota
 	}
 	value := b.Value
 	if (b.Key == produceRate || b.Key == fetchRate) && value < unlimited {
-		value = math.Max(1, math.Round(value*factor)) // as a long is
+		value = math.Max(1, math.Round(value*factor)) // a whole number, as in Kafka
 	}
 	op.Gate = gate
 	if op.Set, op.Asked, err = q.ruleOf(whose, b.Key, value); err != nil {
@@ -133,8 +134,8 @@ func (q *Quotas) imported(b *BrokerQuota, gate string, factor float64) (op quota
 	return op, nil
 }
 
-// RemoveBrokerQuotas takes quotas from the brokers of a cluster, but for those with an Err. The error is about the entities that are
-// left with theirs.
+// RemoveBrokerQuotas deletes quotas from the brokers of a cluster, except those with an Err. The error names the entities whose quotas were
+// not deleted.
 func RemoveBrokerQuotas(ctx context.Context, client *kgo.Client, all []BrokerQuota) error {
 	req, at := kmsg.NewPtrAlterClientQuotasRequest(), map[string]int{}
 	for i := range all {
@@ -190,14 +191,14 @@ func describeAll(ctx context.Context, client *kgo.Client) ([]kmsg.DescribeClient
 	return resp.Entries, nil
 }
 
-// overlap is what is known of quotas that the brokers have for what is counted here, too.
+// overlap is the state of quotas of the brokers that count the same as gates here.
 type overlap struct {
-	quotas map[string]int // by key; nil if there is none to look for
-	said   string         // of the last line in the log
+	quotas map[string]int // how many, by key; nil if no gate counts anything
+	said   string         // the last line in the log
 }
 
-// look asks the cluster, by the gateway's own principal, whether its brokers have quotas for what a gate counts. The log has a line when
-// that changes.
+// look asks the cluster, as the gateway's own principal, whether its brokers have quotas for what a gate counts. It logs a line when that
+// changes.
 func (s *Server) look(ctx context.Context) {
 	q := s.opts.Quotas()
 	gates := q.gates()
@@ -211,7 +212,7 @@ func (s *Server) look(ctx context.Context) {
 		entries, err := describeAll(ctx, s.asks)
 		if err != nil {
 			if s.stopping.Err() == nil && s.overlapSays(nil, err.Error()) {
-				s.log.Warn("cannot tell whether brokers have quotas for what is counted here, which would hold too; the gateway's principal needs DESCRIBE_CONFIGS on the cluster", "error", err)
+				s.log.Warn("cannot find out whether brokers have quotas that count the same as this gateway; such quotas would hold, too. The gateway's principal needs DESCRIBE_CONFIGS on the cluster", "error", err)
 			}
 			return
 		}
@@ -235,13 +236,13 @@ func (s *Server) look(ctx context.Context) {
 	switch changed := s.overlapSays(counts, fmt.Sprint(of...)); {
 	case !changed:
 	case len(of) > 0:
-		s.log.Warn("brokers have quotas of their own for what is counted here, so both hold, and the longer wait counts; weir kafka import takes them over", append(of, "first", first)...)
+		s.log.Warn("brokers have quotas that count the same as this gateway; both hold, and the longer wait counts. To take these quotas over, run weir kafka import", append(of, "first", first)...)
 	default:
-		s.log.Info("brokers have no quotas of their own for what is counted here")
+		s.log.Info("brokers have no quotas that count the same as this gateway")
 	}
 }
 
-// overlapSays takes note of what there is, nil if that cannot be told, and reports whether a line about it is new.
+// overlapSays keeps the counts, which are nil if they are unknown. It reports whether the line is new.
 func (s *Server) overlapSays(counts map[string]int, said string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

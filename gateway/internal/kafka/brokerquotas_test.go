@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/weir/policy"
 )
 
-// Quotas that brokers have for what is counted here are counted, and told once until something changes.
+// Quotas of brokers that count the same as the gateway are counted, and logged once until something changes.
 func TestBothHold(t *testing.T) {
 	c, err := kfake.NewCluster(kfake.NumBrokers(1))
 	if err != nil {
@@ -57,7 +57,7 @@ func TestBothHold(t *testing.T) {
 	}
 	look("", map[string]int{produceRate: 0, fetchRate: 0})
 	alterBy(alter("user=a", set(produceRate, 10), set("request_percentage", 5)))
-	look(`brokers have quotas of their own for what is counted here, so both hold, and the longer wait counts; weir kafka import takes them over" cluster=orders producer_byte_rate=1 first="user=\"a\""`,
+	look(`brokers have quotas that count the same as this gateway; both hold, and the longer wait counts. To take these quotas over, run weir kafka import" cluster=orders producer_byte_rate=1 first="user=\"a\""`,
 		map[string]int{produceRate: 1, fetchRate: 0})
 	alterBy(alter("user=b", set(produceRate, 10), set(fetchRate, 5)))
 	look("consumer_byte_rate=1 producer_byte_rate=2", map[string]int{produceRate: 2, fetchRate: 1})
@@ -67,12 +67,12 @@ func TestBothHold(t *testing.T) {
 		resp.ErrorCode = kerr.ClusterAuthorizationFailed.Code
 		return resp, nil, true
 	})
-	look("cannot tell whether brokers have quotas for what is counted here, which would hold too; the gateway's principal needs DESCRIBE_CONFIGS on the cluster", nil)
+	look("cannot find out whether brokers have quotas that count the same as this gateway; such quotas would hold, too. The gateway's principal needs DESCRIBE_CONFIGS on the cluster", nil)
 	counted = Quotas{}
-	look("brokers have no quotas of their own for what is counted here", map[string]int{})
+	look("brokers have no quotas that count the same as this gateway", map[string]int{})
 }
 
-// What of a broker's quotas can be set here, and as what: byte rates are multiplied, and stay whole.
+// A broker's quotas become rules here, if they can: byte rates are multiplied, and stay whole.
 func TestImported(t *testing.T) {
 	name := "a"
 	q := Quotas{Samples: 11, Window: time.Second}

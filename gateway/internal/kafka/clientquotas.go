@@ -20,9 +20,9 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// Quotas that clients set by AlterClientQuotas, as kafka-configs does. Those that a gate of the gateway counts are kept as rules that are
-// set at run time (package quotas); all others are the broker's. The broker always decides first who may ask for what. It is asked on the
-// client's own connection, and what it refuses is refused in its words.
+// Clients set quotas by AlterClientQuotas, as kafka-configs does. If a gate of the gateway counts a quota, it becomes a rule that is set at
+// run time (package quotas). All other quotas stay with the broker. The broker always decides first whether the client has the right. It is
+// asked on the client's own connection, and its refusals are passed on in its words.
 
 // Keys of quotas that a gate may count.
 const (
@@ -32,7 +32,7 @@ const (
 	connectionRate = "connection_creation_rate"
 )
 
-// gates are the quotas that are counted here, by Kafka's names for them.
+// gates are the gates of the quotas that are counted here, by Kafka's names for them.
 func (q *Quotas) gates() map[string]*policy.Gate {
 	all := map[string]*policy.Gate{mutationRate: q.Mutations, produceRate: q.Produce, fetchRate: q.Fetch, connectionRate: q.Connections}
 	maps.DeleteFunc(all, func(_ string, g *policy.Gate) bool { return g == nil || g.Quota() == nil })
@@ -42,9 +42,9 @@ func (q *Quotas) gates() map[string]*policy.Gate {
 // unlimited is how a quota without a limit is described.
 const unlimited = float64(math.MaxInt64)
 
-// ruleOf returns the rule for an entity whose quota has a value, and what was asked for where the rule cannot have it. The burst is
-// what brokers allow: all samples for mutations (KIP-599), all but one for what has a rate (ClientQuotaManager). A rate that is beyond
-// counting is none.
+// ruleOf returns the rule for an entity whose quota has a value. If the rule cannot have exactly that value, asked is the value. The burst
+// is what brokers allow: all samples for mutations (KIP-599), and all but one for rates (ClientQuotaManager). A rate that is too large to
+// count is no limit.
 func (q *Quotas) ruleOf(whose quota.Rule, key string, value float64) (spec *policy.QuotaRuleSpec, asked float64, err error) {
 	if !(value > 0) || math.IsInf(value, 0) {
 		return nil, 0, fault.New(fmt.Sprintf("%s=%v is not a rate", key, value), "set one above 0, or delete the quota")
@@ -60,21 +60,21 @@ func (q *Quotas) ruleOf(whose quota.Rule, key string, value float64) (spec *poli
 	}
 	samples, least := q.Samples, 0.0
 	if key != mutationRate {
-		samples, least = max(samples-1, 1), 1 // a byte, and a connection, is never a part of one
+		samples, least = max(samples-1, 1), 1 // bytes and connections are whole
 	}
 	spec.Rate = strconv.FormatFloat(rate, 'f', -1, 64) + "/s"
 	spec.Burst = min(max(rate*float64(samples)*q.Window.Seconds(), least), quota.MaxTokens)
 	return spec, asked, nil
 }
 
-// alteration is a request to set quotas, and what becomes of each of its entries.
+// alteration is a request to set quotas, with the result of each entry.
 type alteration struct {
 	*kmsg.AlterClientQuotasRequest
 	gates   map[string]*policy.Gate
 	results []altered // of its entries, in their order
 }
 
-// altered is what becomes of an entry. A code of 0 is none.
+// altered is the result of an entry. A code of 0 is no error.
 type altered struct {
 	code int16
 	why  *string
@@ -127,8 +127,8 @@ func (a *alteration) ops(e *kmsg.AlterClientQuotasRequestEntry) (ops []kmsg.Alte
 	return ops
 }
 
-// judged takes note of what the broker says of the entries that it was asked about. It returns how long the client is to wait for that, in
-// ms. If it was to carry something out and has not, the client is told what holds nevertheless.
+// judged keeps the broker's results for the entries that it was asked about. It returns the throttle time for the client, in ms. If the
+// broker has not carried out its part of an entry, the client is told which part holds nevertheless.
 func (a *alteration) judged(asked *kmsg.AlterClientQuotasRequest, resp kmsg.Response) (throttle int32) {
 	wanted, said := map[string]bool{}, map[string]*kmsg.AlterClientQuotasResponseEntry{}
 	for i := range asked.Entries {
@@ -146,7 +146,7 @@ func (a *alteration) judged(asked *kmsg.AlterClientQuotasRequest, resp kmsg.Resp
 		case r.code != 0 || !wanted[id]:
 			continue
 		case e == nil:
-			why := "the broker says nothing of this entity"
+			why := "the broker's answer does not contain this entity"
 			r.code, r.why = kerr.UnknownServerError.Code, &why
 		case e.ErrorCode != 0:
 			r.code, r.why = e.ErrorCode, e.ErrorMessage
@@ -156,15 +156,15 @@ func (a *alteration) judged(asked *kmsg.AlterClientQuotasRequest, resp kmsg.Resp
 			if r.why != nil {
 				why = *r.why
 			}
-			why = "what the gateway counts of it is changed, and the rest is not: " + why
+			why = "the quotas that the gateway counts are changed, and the others are not: " + why
 			r.why = &why
 		}
 	}
 	return all.ThrottleMillis
 }
 
-// rest is what the broker has to carry out of the entries that nobody has refused: quotas that are not counted here, and each removal. So what
-// it has of the others goes too. It is nil if nothing is left.
+// rest is the broker's part of the entries that were not refused: quotas that are not counted here, and each removal. So removals also
+// delete old quotas of the broker that are counted here now. It is nil if there is no such part.
 func (a *alteration) rest() *kmsg.AlterClientQuotasRequest {
 	if a.ValidateOnly {
 		return nil
@@ -200,7 +200,8 @@ func (a *alteration) answer() *kmsg.AlterClientQuotasResponse {
 	return resp
 }
 
-// changeRules carries out what is counted here, of the entries that the broker finds valid: of each entity everything, or nothing.
+// changeRules carries out the gateway's part of the entries that the broker finds valid. For each entity it carries out all changes, or
+// none.
 func (r *relay) changeRules(a *alteration, q *Quotas) {
 	var changes []quotas.Change
 	var of []int // the entries
@@ -223,7 +224,7 @@ func (r *relay) changeRules(a *alteration, q *Quotas) {
 		}
 		return
 	}
-	for len(changes) > 0 { // what others wait for meanwhile is bounded
+	for len(changes) > 0 { // in steps, so that others wait for a bounded time
 		n := min(len(changes), quotas.MaxOps)
 		for j, answer := range r.server.opts.Rules.Each(r.ctx, changes[:n]) {
 			if answer.Err != nil {
@@ -236,7 +237,7 @@ func (r *relay) changeRules(a *alteration, q *Quotas) {
 	}
 }
 
-// changes are the operations on rules that an entry asks for.
+// changes returns the operations on rules that an entry asks for.
 func (a *alteration) changes(e *kmsg.AlterClientQuotasRequestEntry, q *Quotas) (ops []quotas.Op, err error) {
 	whose, err := whoseRule(e.Entity)
 	for _, op := range a.ops(e) {
@@ -245,7 +246,7 @@ func (a *alteration) changes(e *kmsg.AlterClientQuotasRequestEntry, q *Quotas) (
 		case !op.Remove && err != nil:
 			return nil, err
 		case err != nil:
-			continue // no rule is about that, and the broker may have a quota for it
+			continue // no rule can have such an entity, but the broker may have a quota for it
 		case op.Remove:
 			do.Delete = &whose
 		default:
@@ -258,7 +259,7 @@ func (a *alteration) changes(e *kmsg.AlterClientQuotasRequestEntry, q *Quotas) (
 	return ops, nil
 }
 
-// fail takes note of why an entry was not carried out.
+// fail keeps the reason why an entry was not carried out.
 func (a *alteration) fail(i int, err error) {
 	text, code := err.Error(), kerr.UnknownServerError.Code
 	var wrong fault.Fault
@@ -269,7 +270,7 @@ func (a *alteration) fail(i int, err error) {
 	a.results[i].code, a.results[i].why = code, &text
 }
 
-// logRefused logs that the broker has refused to let quotas be set. Who may not is only counted: anybody can ask.
+// logRefused logs that the broker has refused to set quotas. Clients without the right are only counted, because anybody can ask.
 func (r *relay) logRefused(a *alteration) {
 	book, n, first := r.server.opts.Rules, 0, -1
 	for i := range a.results {
@@ -300,7 +301,7 @@ func (r *relay) logRefused(a *alteration) {
 	book.LogRefused(r.by(), quotas.ViaKafka, errors.New(why))
 }
 
-// by says who asks, for the log.
+// by names the client, for the log.
 func (r *relay) by() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -321,7 +322,7 @@ const (
 // peerBits is the part of an IPv6 address that stands for its host, as everywhere else here.
 const peerBits = 64
 
-// whoseRule is what a rule for an entity matches. The default of a type is each user, each client, or each address.
+// whoseRule returns the match of a rule for an entity. The default entity of a type is each user, each client, or each address.
 func whoseRule(entity []kmsg.AlterClientQuotasRequestEntryEntity) (whose quota.Rule, err error) {
 	for _, is := range entity {
 		match := quota.Every
@@ -349,17 +350,17 @@ func whoseRule(entity []kmsg.AlterClientQuotasRequestEntryEntity) (whose quota.R
 	return whose, nil
 }
 
-// networkOf is what an address stands for: itself, or a /64 of IPv6.
+// networkOf is the network of an address: the address itself, or its /64 for IPv6.
 func networkOf(name string) (netip.Prefix, error) {
 	addr, err := netip.ParseAddr(name)
 	if err != nil {
-		return netip.Prefix{}, fault.New(fmt.Sprintf("%.80q is not an address", name), "set it for an address, such as 10.0.0.7: here no name of a host is looked up")
+		return netip.Prefix{}, fault.New(fmt.Sprintf("%.80q is not an address", name), "set it for an address, such as 10.0.0.7; host names are not looked up here")
 	}
 	addr = addr.Unmap().WithZone("")
 	return addr.Prefix(min(addr.BitLen(), peerBits))
 }
 
-// describeQuotas serves a request for quotas, of n bytes: those of the broker, and over them those that are kept here.
+// describeQuotas serves a request for quotas, of n bytes. The answer has the broker's quotas, overlaid by those that are kept here.
 func (r *relay) describeQuotas(req *request, frame []byte, n int) error {
 	memory, book := heldRequest*n, r.server.opts.Rules
 	if book != nil {
@@ -387,7 +388,7 @@ func (r *relay) describeQuotas(req *request, frame []byte, n int) error {
 	return r.reply(req, resp)
 }
 
-// describe puts the quotas that a filter asks for over those in an answer.
+// describe overlays the quotas in an answer with those here that match a filter.
 func (q *Quotas) describe(book *quotas.Book, filter *kmsg.DescribeClientQuotasRequest, resp *kmsg.DescribeClientQuotasResponse) {
 	gates := q.gates()
 	at := map[string]int{}
@@ -419,8 +420,8 @@ func (q *Quotas) describe(book *quotas.Book, filter *kmsg.DescribeClientQuotasRe
 	resp.Entries = sorted
 }
 
-// described is a rule in Kafka's terms. ok is false if Kafka has none for it: it is not in force, has more than one limit, or is about
-// something else.
+// described is a rule in Kafka's terms. ok is false if Kafka has no terms for it: the rule is not in force, has more than one limit, or
+// matches something else.
 func described(v *quotas.View) (entity []kmsg.DescribeClientQuotasResponseEntryEntity, value float64, ok bool) {
 	rule := &v.Rule
 	if !v.InForce || rule.Blocked {
@@ -468,8 +469,8 @@ func described(v *quotas.View) (entity []kmsg.DescribeClientQuotasResponseEntryE
 	return entity, value, len(entity) > 0
 }
 
-// matches reports whether an entity is one that a filter asks for. Every component of it has to match, and if it is strict the entity has
-// no other. An address gets the name that it was asked for by.
+// matches reports whether an entity is one that a filter asks for. Every component of the filter must match. If the filter is strict, the
+// entity must have no other part. An address gets the name that the filter has for it.
 func matches(filter *kmsg.DescribeClientQuotasRequest, entity []kmsg.DescribeClientQuotasResponseEntryEntity) bool {
 	for _, c := range filter.Components {
 		i := slices.IndexFunc(entity, func(is kmsg.DescribeClientQuotasResponseEntryEntity) bool { return is.Type == c.EntityType })
@@ -492,7 +493,7 @@ func matches(filter *kmsg.DescribeClientQuotasRequest, entity []kmsg.DescribeCli
 	return !filter.Strict || len(filter.Components) == len(entity)
 }
 
-// sameHost reports whether two addresses stand for the same.
+// sameHost reports whether two addresses are of the same host.
 func sameHost(a, b string) bool {
 	one, errA := networkOf(a)
 	other, errB := networkOf(b)

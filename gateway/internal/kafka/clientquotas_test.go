@@ -38,7 +38,7 @@ type clerk struct {
 	done   chan struct{}
 }
 
-// newClerk is a gateway before it that counts everything but what is left out.
+// newClerk is a gateway before it that counts everything except what is left out.
 func newClerk(t *testing.T, store quotas.Store, without ...string) (c *clerk, client net.Conn) {
 	c = &clerk{own: map[string]map[string]float64{}, done: make(chan struct{})}
 	spec := policy.Spec{
@@ -197,7 +197,7 @@ func nameIn(entity []kmsg.AlterClientQuotasRequestEntryEntity) string {
 	return strings.Join(words, " ")
 }
 
-// alter asks for quotas of entities: each text is an entity, and what follows until the next its quotas, as key=value, or key- to remove one.
+// alter sets quotas of entities. Each text is an entity; after it come its quotas, as key=value, or key- to remove one.
 func alter(all ...any) *kmsg.AlterClientQuotasRequest {
 	req := kmsg.NewPtrAlterClientQuotasRequest()
 	req.Version = 1
@@ -246,7 +246,7 @@ func (c *clerk) altered(client net.Conn, req *kmsg.AlterClientQuotasRequest) (er
 	return errs
 }
 
-// filter asks for quotas. Each component is type=name, type for the default, type? for any that is there.
+// filter asks for quotas. Each component is type=name, type for the default, or type? for any name.
 func filter(strict bool, components ...string) *kmsg.DescribeClientQuotasRequest {
 	req := kmsg.NewPtrDescribeClientQuotasRequest()
 	req.Version, req.Strict = 1, strict
@@ -264,7 +264,7 @@ func filter(strict bool, components ...string) *kmsg.DescribeClientQuotasRequest
 	return req
 }
 
-// described returns what there is of quotas, as lines.
+// described returns all quotas, as lines.
 func (c *clerk) described(client net.Conn, f *kmsg.DescribeClientQuotasRequest) (lines []string) {
 	c.Helper()
 	resp := c.ask(client, f).(*kmsg.DescribeClientQuotasResponse)
@@ -282,10 +282,10 @@ func (c *clerk) described(client net.Conn, f *kmsg.DescribeClientQuotasRequest) 
 	return lines
 }
 
-// byFile is the quotas that the file of a clerk gives.
+// byFile are the quotas from the file of a clerk.
 var byFile = []string{"user: producer_byte_rate=1000", `user="file": producer_byte_rate=5`}
 
-// Each case is a request of one entity: what the client is told of it, what the broker is asked, and which quota is described then.
+// Each case is a request for one entity, with the answer, the requests to the broker, and the quota that is described afterwards.
 func TestAlterOneEntity(t *testing.T) {
 	long := strings.Repeat("x", 300)
 	for _, c := range []struct {
@@ -363,7 +363,7 @@ func TestAlterOneEntity(t *testing.T) {
 	}
 }
 
-// Each entity of a request stands for itself, and the answer is in the order of the request.
+// The entities of a request are independent, and the answer is in the order of the request.
 func TestAlterSeveralEntities(t *testing.T) {
 	b, client := newClerk(t, new(quotas.Memory))
 	b.own["user=a"] = map[string]float64{produceRate: 3}
@@ -405,7 +405,7 @@ func TestAlterSeveralEntities(t *testing.T) {
 	}
 }
 
-// What is set holds at once, with the burst that a broker gives it.
+// A quota holds at once, with the burst of a broker.
 func TestQuotasHold(t *testing.T) {
 	b, client := newClerk(t, new(quotas.Memory))
 	long := strings.Repeat("x", 300)
@@ -494,7 +494,7 @@ func TestDescribeFilters(t *testing.T) {
 	}
 }
 
-// The gateway's quotas stand over the broker's of the same key, and beside others.
+// The gateway's quotas replace the broker's of the same key, and stand beside others.
 func TestDescribeMerges(t *testing.T) {
 	b, client := newClerk(t, new(quotas.Memory))
 	b.own["user=a"] = map[string]float64{produceRate: 3, "request_percentage": 50}
@@ -511,7 +511,7 @@ func TestDescribeMerges(t *testing.T) {
 	}
 }
 
-// Rules for which Kafka has no words are not described: of several limits, blocked, of a network, about something else.
+// Rules without terms in Kafka are not described: with several limits, blocked, for a network, or for something else.
 func TestNotDescribed(t *testing.T) {
 	b, client := newClerk(t, new(quotas.Memory))
 	rule := func(r quota.Rule, limits ...string) *policy.QuotaRuleSpec {
@@ -532,7 +532,7 @@ func TestNotDescribed(t *testing.T) {
 	}
 }
 
-// Who may not ask gets the broker's words, and nothing is kept or shown. It is counted, and not logged.
+// A client without the right gets the broker's error, and nothing is kept or shown. The refusal is counted, and not logged.
 func TestQuotasDenied(t *testing.T) {
 	b, client := newClerk(t, new(quotas.Memory))
 	b.denied = true
@@ -549,14 +549,14 @@ func TestQuotasDenied(t *testing.T) {
 	}
 }
 
-// broken is a store that takes nothing.
+// broken is a store that cannot write.
 type broken struct{ quotas.Memory }
 
 func (*broken) Write(context.Context, string, []byte) error {
 	return fmt.Errorf("%w: disk full", quotas.ErrUnchanged)
 }
 
-// What cannot be kept here is not carried out at the broker either.
+// If a change cannot be kept here, the broker does not carry it out either.
 func TestQuotasCannotBeKept(t *testing.T) {
 	for want, store := range map[string]quotas.Store{
 		"UNKNOWN_SERVER_ERROR: nothing is changed: disk full": &broken{}, "INVALID_REQUEST: " + quotas.ErrNowhere.Error(): nil,
@@ -570,7 +570,7 @@ func TestQuotasCannotBeKept(t *testing.T) {
 	}
 }
 
-// Quotas that no gate counts are the broker's alone, the request as it is.
+// Quotas that no gate counts are the broker's alone, and the request is passed on as it is.
 func TestQuotasOfTheBroker(t *testing.T) {
 	b, client := newClerk(t, new(quotas.Memory), "out", "dial")
 	req := alter("user=a", set(fetchRate, 10), "ip=localhost", set(connectionRate, 5))
@@ -608,7 +608,7 @@ func TestBadQuotaRequests(t *testing.T) {
 	}
 }
 
-// Whatever an entity is called, and whatever its quota, it is kept, read again after a restart, and described as it was set.
+// For any name and any quota, an entity is kept, read again after a restart, and described as it was set.
 func FuzzKeptQuota(f *testing.F) {
 	f.Add("alice", "app", false, false, 10.0)
 	f.Add("*", "\x00", true, false, 1e300)
@@ -667,8 +667,8 @@ func FuzzKeptQuota(f *testing.F) {
 	})
 }
 
-// Whatever is in a request for quotas and in the broker's answer, each entry gets one result, and nothing goes on to the broker that it
-// or the gateway has refused, or that is kept here.
+// For any request for quotas, and any answer of the broker, each entry gets one result. The broker never gets an entry that it or the
+// gateway has refused, or that is kept here.
 func FuzzQuotaRequest(f *testing.F) {
 	p, err := policy.Compile(policy.Spec{RuntimeRules: true, Gates: map[string]policy.GateSpec{"in": {Quota: &policy.QuotaSpec{}}, "dial": {Quota: &policy.QuotaSpec{}}}}, policy.Options{})
 	if err != nil {
@@ -730,7 +730,7 @@ func FuzzQuotaRequest(f *testing.F) {
 	})
 }
 
-// The burst of a rule is that of a broker, and within what a rule may have.
+// The burst of a rule is that of a broker, within the bounds of a rule.
 func TestRuleOf(t *testing.T) {
 	for _, c := range []struct {
 		key     string
@@ -764,7 +764,7 @@ func TestRuleOf(t *testing.T) {
 	}
 }
 
-// Two addresses of one /64 are one rule here. The second is not taken over, and says why.
+// Two addresses of one /64 are one rule here. The second is not taken over, and its error says why.
 func TestOneQuotaOfAPrefix(t *testing.T) {
 	q := Quotas{Samples: 11, Window: time.Second}
 	var all []BrokerQuota
@@ -782,21 +782,21 @@ func TestOneQuotaOfAPrefix(t *testing.T) {
 			t.Errorf("%s: %+v, %v", b.Entity(), b.Op, b.Err)
 		}
 	}
-	if err := all[1].Err; err == nil || !strings.Contains(err.Error(), `ip "2001:db8::2" as one with ip "2001:db8::1"`) {
+	if err := all[1].Err; err == nil || !strings.Contains(err.Error(), `ip "2001:db8::2" and ip "2001:db8::1" as one`) {
 		t.Error(err)
 	}
 }
 
-// An entity of which the broker says nothing is none that it allows. Where only the gateway's part is carried out, the client is told so.
+// An entity that is missing in the broker's answer is not allowed. If only the gateway's part is carried out, the client is told so.
 func TestBrokerSaysNothingOfAnEntity(t *testing.T) {
-	const nothing = "the broker says nothing of this entity"
+	const nothing = "the broker's answer does not contain this entity"
 	const validated, altered = "validate user=a producer_byte_rate=10 request_percentage=50", "alter user=a request_percentage=50"
 	for silent, want := range map[string]struct {
 		err, seen string
 		kept      bool
 	}{
 		"validate": {nothing, validated, false},
-		"alter":    {"what the gateway counts of it is changed, and the rest is not: " + nothing, validated + "; " + altered, true},
+		"alter":    {"the quotas that the gateway counts are changed, and the others are not: " + nothing, validated + "; " + altered, true},
 	} {
 		c, client := newClerk(t, new(quotas.Memory))
 		c.mute = silent

@@ -2,62 +2,63 @@ package kafka
 
 import "time"
 
-// connection is what is known of a client's connection: which answers it waits for, who it is, and until when it is not listened to. It
-// has no socket, no lock and no clock. A [relay] has them.
+// connection is the state of a client's connection: its pending answers, its principal, and until when no request is read. It has no
+// socket, no lock and no clock. A [relay] has them.
 type connection struct {
 	pending []pending // in the order of the requests
-	kept    int       // bytes of others' choice in them
-	writing bool      // somebody writes answers of the gateway's own
+	kept    int       // bytes in them whose number clients choose
+	writing bool      // a goroutine writes the gateway's own answers
 	login   login
 	muted   mute
 	leaving bool // no further request is read
 }
 
-// mute is why no request is read, and until when. The zero value is none.
+// mute says why no request is read, and until when. The zero value is no mute.
 type mute struct {
 	until  time.Time
 	quota  string // produce, fetch or mutations
 	client string // the client id of the request that made it
 }
 
-// pending is an answer that a client waits for. One with bytes of its own is not the broker's.
+// pending is an answer for which a client waits. If it has bytes, it is the gateway's own and not the broker's.
 type pending struct {
 	request
 	own   []byte
 	share *share    // of the memory for answers
 	step  step      // of a login
-	until time.Time // what the request has been charged is paid back then; zero: it owes nothing
+	until time.Time // when the request's charge is paid back; zero if nothing is owed
 
-	rule, bucket string // it was charged by and to; empty: it was not
+	rule, bucket string // of the charge; empty if there is none
 
-	question *question // the gateway's own; the answer is not the client's
-	mutation *mutation // that a quota has counted; nil: none
-	makes    bool      // it asks for metadata, and the broker may make topics that are counted
+	question *question // of the gateway itself; the answer is not for the client
+	mutation *mutation // one that a quota has counted, or nil
+	makes    bool      // it asks for metadata, and the broker may create topics that are counted
 }
 
-// kept is how many bytes of others' choice are kept until the answer.
+// kept is how many bytes of the client's choice are kept until the answer.
 func (p *pending) kept() int {
 	return len(p.client) + len(p.own) + len(p.step.user.name) + len(p.rule) + len(p.bucket)
 }
 
 const (
-	// mostPending bounds the requests of a connection that have no answer yet. More are read when there is room.
+	// mostPending bounds the requests of a connection that have no answer yet. Further requests are read when there is room.
 	mostPending = 4096
-	// mostKept bounds the bytes that are kept of them: a client id may have 32 KiB. All connections together keep as much times their number.
+	// mostKept bounds the bytes that a connection keeps of these requests: a client id may have 32 KiB.
 	mostKept = 64 << 10
 )
 
 // full reports whether no further request may be read now.
 func (c *connection) full() bool { return len(c.pending) >= mostPending || c.kept >= mostKept }
 
-// expect notes that an answer is to come, behind all others.
+// expect appends a pending answer.
 func (c *connection) expect(p pending) {
 	c.pending = append(c.pending, p)
 	c.kept += p.kept()
 }
 
-// firstOwn returns the next answer if it is the gateway's own and nobody writes those. Then the caller does, until nextOwn
-// returns nil. The goroutine of requests asks after each own answer, that of answers after each of the broker's; so one of them writes.
+// firstOwn returns the next answer if it is the gateway's own and no goroutine writes such answers. Then the caller writes them until
+// nextOwn returns nil. The goroutine of requests calls firstOwn after each own answer, and that of answers after each answer of the broker.
+// So one of them writes.
 func (c *connection) firstOwn() []byte {
 	if c.writing || len(c.pending) == 0 || c.pending[0].own == nil {
 		return nil
@@ -66,38 +67,38 @@ func (c *connection) firstOwn() []byte {
 	return c.pending[0].own
 }
 
-// nextOwn is told that an own answer has been written, and returns the one behind it, nil if that is not the gateway's.
+// nextOwn removes an own answer that has been written. It returns the next answer if that is the gateway's own, or else nil.
 func (c *connection) nextOwn() []byte {
 	c.answered()
 	c.writing = false
 	return c.firstOwn()
 }
 
-// answers returns the request that the broker's next answer belongs to. Its correlation id has to be that of the request.
+// answers returns the request of the broker's next answer. The correlation ids of both must be equal.
 func (c *connection) answers(id int32) (pending, error) {
 	if len(c.pending) == 0 || c.pending[0].own != nil || c.pending[0].correlation != id {
-		return pending{}, endErrorf("the broker answers request %d, and no such request is next", id)
+		return pending{}, endErrorf("the broker answers request %d, which is not the next request", id)
 	}
 	return c.pending[0], nil
 }
 
-// answered is told that the first answer has been written.
+// answered removes the first answer, which has been written.
 func (c *connection) answered() {
 	c.kept -= c.pending[0].kept()
 	c.pending[0].share.leave()
-	c.pending[0] = pending{} // or it would keep its bytes
+	c.pending[0] = pending{} // so that its bytes can be freed
 	c.pending = c.pending[1:]
 }
 
-// mute lets no request be read for as long as m says. The longest counts.
+// mute stops the reading of requests until m ends. Of several mutes, the longest counts.
 func (c *connection) mute(m mute) {
 	if m.until.After(c.muted.until) {
 		c.muted = m
 	}
 }
 
-// mutedFor returns for how long no request is to be read. A connection that is let go has no time for that: its request has begun. Neither
-// has a login that is under way: it would not end in time. What comes behind it waits.
+// mutedFor returns for how long no request may be read. It is 0 while the connection is drained, because a request has begun, and during a
+// login, which would not end in time. Requests after the login wait.
 func (c *connection) mutedFor(now time.Time) time.Duration {
 	if c.leaving || c.login.underway {
 		return 0
@@ -105,8 +106,8 @@ func (c *connection) mutedFor(now time.Time) time.Duration {
 	return max(c.muted.until.Sub(now), 0)
 }
 
-// leave lets no further request be read.
+// leave stops the reading of requests for good.
 func (c *connection) leave() { c.leaving = true }
 
-// over reports whether the connection is let go, and nothing is in flight.
+// over reports whether the connection is drained, and nothing is in flight.
 func (c *connection) over() bool { return c.leaving && len(c.pending) == 0 }

@@ -11,8 +11,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// connectionModel is a connection and a naive model of it: lists of all that has happened, from which each answer is found anew. The two
-// goroutines of a relay are two places in the program that take a step in turn.
+// connectionModel is a connection and a naive model of it: lists of all events, from which each answer is computed anew. The two goroutines
+// of a relay are two places in the test that take steps in turn.
 type connectionModel struct {
 	*testing.T
 	connection
@@ -45,7 +45,7 @@ func (m *connectionModel) wouldRead() bool {
 	return m.writers[0] == nil && !m.full() && !m.leaving && m.mutedFor(m.now) == 0 && m.login.may(keyMetadata, 100) == nil
 }
 
-// request lets a request come, which the gateway answers itself if own.
+// request makes a request arrive. If own is set, the gateway itself answers it.
 func (m *connectionModel) request(p pending, own bool) {
 	if !m.wouldRead() || len(m.sent) > 250 {
 		return
@@ -64,7 +64,7 @@ func (m *connectionModel) request(p pending, own bool) {
 	m.expect(p)
 }
 
-// mayRead checks that a request may be read now. One of a login under way may, though the connection is muted.
+// mayRead checks that a request may be read now. During a login a request may be read even if the connection is muted.
 func (m *connectionModel) mayRead() {
 	m.Helper()
 	if m.left || m.refused || !m.handshake && m.until().After(m.now) {
@@ -72,7 +72,7 @@ func (m *connectionModel) mayRead() {
 	}
 }
 
-// until is when the last of all mutes is over.
+// until is the end of the last mute.
 func (m *connectionModel) until() (last time.Time) {
 	for _, one := range m.mutes {
 		if one.until.After(last) {
@@ -82,7 +82,7 @@ func (m *connectionModel) until() (last time.Time) {
 	return last
 }
 
-// logIn lets the next request of a login come: who it is for is one of three.
+// logIn makes the next request of a login arrive, for one of three principals.
 func (m *connectionModel) logIn(who int) {
 	if !m.wouldRead() || len(m.sent) > 250 || m.handshake && m.claims != "" {
 		return // clients wait for the end of one
@@ -97,7 +97,7 @@ func (m *connectionModel) logIn(who int) {
 	m.request(pending{request: request{key: keySaslAuthenticate}, step: m.login.authenticate(&kmsg.SASLAuthenticateRequest{SASLAuthBytes: []byte("\x00" + m.claims + "\x00secret")})}, false)
 }
 
-// answer lets the broker answer the first request that it has. It agrees to a login or not.
+// answer makes the broker answer its first request. It accepts a login or not.
 func (m *connectionModel) answer(agrees bool) {
 	if m.writers[1] != nil || m.ended {
 		return
@@ -135,7 +135,7 @@ func (m *connectionModel) answer(agrees bool) {
 	m.writers[1] = m.firstOwn()
 }
 
-// agree lets the broker decide about a login.
+// agree makes the broker decide about a login.
 func (m *connectionModel) agree(s step, agrees bool) {
 	resp := new(kmsg.SASLAuthenticateResponse)
 	if !agrees {
@@ -169,7 +169,7 @@ func (m *connectionModel) wrote(writer int) {
 	}
 }
 
-// check compares all that can be seen with the model.
+// check compares the visible state with the model.
 func (m *connectionModel) check() {
 	who := anonymous
 	if len(m.users) > 0 {
@@ -207,8 +207,8 @@ func (m *connectionModel) check() {
 	}
 }
 
-// A connection against a model of it: all answers in the order of their requests, each written once and by one goroutine at a time, nothing
-// taken for an answer that is none. Who it is follows the broker's word, no request is read while it is muted or let go, and it is over when the last
+// A connection agrees with a model of it. Answers are in the order of their requests, and each is written once, by one goroutine at a time.
+// The principal follows the broker's answers. No request is read while the connection is muted or drained, and it is over when the last
 // answer is written.
 func FuzzConnection(f *testing.F) {
 	f.Add([]byte{0, 1, 1, 2, 3, 1, 3, 2, 4})

@@ -10,9 +10,9 @@ import (
 	"github.com/weir-go/weir/policy"
 )
 
-// enter lets a new connection in by the quota of its address, before anything is read of it. Where the gate has a queue it waits there,
-// if not it is reset. Brokers hold one that is too many as well, but only to close it then (KIP-612). Here it is served when its turn comes:
-// a client that has connected waits, and one that was turned away comes back at once.
+// enter charges a new connection to the quota of its address, before anything is read from it. If the quota is used up, the connection
+// waits in the gate's queue, or is reset if there is no queue. Brokers hold such a connection, too, but then they close it (KIP-612). Here
+// it is served when its turn comes. A connected client waits, but a client whose connection was closed would come back at once.
 func (r *relay) enter() error {
 	g := r.server.opts.Quotas().Connections
 	if g == nil {
@@ -21,8 +21,8 @@ func (r *relay) enter() error {
 	host, _, _ := net.SplitHostPort(r.raw.RemoteAddr().String())
 	turn := make(chan error, 1)
 	p, waiter, err := g.Arrive(weir.Work{User: policy.PeerName(host)}, func(p weir.Permit, err error) {
-		p.Done(weir.OK)                            // of what it has let in a quota knows no more
-		_ = r.raw.SetReadDeadline(time.Unix(1, 0)) // it wakes who waits
+		p.Done(weir.OK)                            // a quota does not follow the connection
+		_ = r.raw.SetReadDeadline(time.Unix(1, 0)) // it wakes awaitTurn
 		turn <- err
 	})
 	p.Done(weir.OK)
@@ -35,7 +35,7 @@ func (r *relay) enter() error {
 	return err
 }
 
-// awaitTurn waits for the answer of a gate. It ends early if the client goes, or is let go: nothing is in flight yet.
+// awaitTurn waits for the answer of a gate. It ends early if the client leaves or the connection is drained: nothing is in flight yet.
 func (r *relay) awaitTurn(waiter weir.Waiter, turn <-chan error) (err error) {
 	waits := true
 	if gone := awaitGone(r.raw); errors.Is(gone, errors.ErrUnsupported) {
@@ -48,13 +48,13 @@ func (r *relay) awaitTurn(waiter weir.Waiter, turn <-chan error) (err error) {
 	if waits && waiter.Cancel() {
 		return net.ErrClosed
 	} else if waits {
-		err = <-turn // which has come, or is about to
+		err = <-turn // the answer has come, or is about to come
 	}
 	if err == nil {
 		err = r.raw.SetReadDeadline(time.Time{})
 	}
 	if err == nil && r.leaving() {
-		err = net.ErrClosed // or the deadline of drain would be lost
+		err = net.ErrClosed // otherwise the deadline of drain would be lost
 	}
 	return err
 }

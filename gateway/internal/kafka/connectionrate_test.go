@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/weir/policy"
 )
 
-// newDoor is a gateway with a quota of new connections, and a broker that takes what comes.
+// newDoor is a gateway with a quota of new connections, and a broker that accepts everything.
 func newDoor(t *testing.T, q policy.QuotaSpec, mode policy.Mode) (r *rig, brokers <-chan net.Conn) {
 	q.By = []string{"address"}
 	spec := policy.Spec{OtherWork: map[string]string{"dial": "user"}, Gates: map[string]policy.GateSpec{"dial": {Mode: mode, Quota: &q}}}
@@ -36,7 +36,7 @@ func newDoor(t *testing.T, q policy.QuotaSpec, mode policy.Mode) (r *rig, broker
 	return r, all
 }
 
-// Who is one too many is turned away, and the broker never sees it.
+// A connection beyond the quota is refused, and the broker never sees it.
 func TestConnectionsAreRefused(t *testing.T) {
 	r, brokers := newDoor(t, policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "1/h", Burst: 2}}, policy.Enforce)
 	for range 2 {
@@ -64,7 +64,7 @@ func TestConnectionsAreRefused(t *testing.T) {
 	<-brokers
 }
 
-// With a queue a connection waits for its turn, and is served then. What it has sent meanwhile is not lost.
+// With a queue a connection waits for its turn, and is served then. Bytes that it has sent meanwhile are not lost.
 func TestConnectionsWait(t *testing.T) {
 	q := policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "5/s", Burst: 1}}
 	q.Queue.Len, q.Queue.MaxWait = 1, policy.Duration(time.Minute)
@@ -87,7 +87,7 @@ func TestConnectionsWait(t *testing.T) {
 	}
 }
 
-// A client that goes while it waits, or is let go, waits no longer.
+// A waiting connection ends when its client leaves, or when it is drained.
 func TestConnectionsLeaveTheQueue(t *testing.T) {
 	q := policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "1/h", Burst: 1}}
 	q.Queue.Len, q.Queue.MaxWait = 10, policy.Duration(2*time.Hour)

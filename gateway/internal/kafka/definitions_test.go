@@ -36,13 +36,13 @@ type field struct {
 // betweenBrokers are the APIs that a broker's listener has and clients are not offered.
 var betweenBrokers = []int16{27, 80, 81, 83, 84, 85, 86, 87}
 
-// notOfBrokers are the hosts in answers that are no brokers': of clients, of rights, and where members of a group of streams serve their users.
+// notOfBrokers are the hosts in answers that do not belong to brokers. They are of clients, of rights, and of members of a streams group.
 var notOfBrokers = map[int16][]string{
 	15: {"ClientHost"}, 69: {"ClientHost"}, 77: {"ClientHost"}, 89: {"ClientHost", "Host"}, 29: {"Host"}, 31: {"Host"}, 88: {"Host"},
 }
 
-// What is offered agrees with the definitions of the newest Kafka that is known here: clients are offered all that is theirs, up to
-// the newest stable version, and each answer with a broker's host in it is rewritten.
+// The offered APIs agree with the definitions of the newest known Kafka. Clients are offered every API for clients, up to the newest stable
+// version. Each answer with a broker's host is rewritten.
 func TestDefinitions(t *testing.T) {
 	requests, answers := definitions(t)
 	less := map[int16]string{1: "answers from 16 on name nodes", 55: "answers from 2 on name controllers"}
@@ -74,7 +74,7 @@ func TestDefinitions(t *testing.T) {
 	}
 }
 
-// checkHosts holds that an answer that is not rewritten names no host of a broker.
+// checkHosts checks that an answer that is not rewritten names no host of a broker.
 func checkHosts(t *testing.T, key int16, of span, answer definition) {
 	t.Helper()
 	for _, fields := range [][]field{answer.Fields, answer.CommonStructs} {
@@ -92,7 +92,7 @@ func checkHosts(t *testing.T, key int16, of span, answer definition) {
 	}
 }
 
-// checkFlexible holds that the messages are read as Kafka writes them, so that nothing is looked for in the wrong place.
+// checkFlexible checks that messages are read as Kafka writes them, so that no field is read at a wrong offset.
 func checkFlexible(t *testing.T, key int16, of span, request, answer definition) {
 	t.Helper()
 	ours := kmsg.RequestForKey(key)
@@ -146,10 +146,10 @@ func versions(t *testing.T, s string) (first, last int16) {
 	return int16(a), int16(b)
 }
 
-// comment finds comments of a definition. It finds strings as well, so that what looks like a comment in one of them is none.
+// comment finds comments of a definition. It matches strings as well, so that a comment sign within a string does not count.
 var comment = regexp.MustCompile(`"(?:[^"\\\n]|\\.)*"|//[^\n]*`)
 
-// definitions returns what the jar of Kafka's clients says of requests and of answers, by their keys.
+// definitions returns the definitions of requests and answers in the jar of Kafka's clients, by their keys.
 func definitions(t *testing.T) (requests, answers map[int16]definition) {
 	t.Helper()
 	jars, err := filepath.Glob("../../../.cache/kafka/kafka-clients-*.jar")
@@ -205,8 +205,8 @@ func readDefinition(file *zip.File, d *definition) error {
 	return json.Unmarshal(text, d)
 }
 
-// No answer that is offered lets a broker's host through, wherever kmsg has a host in it. kmsg writes a tag in every flexible version, also where
-// Kafka has it in later ones only: in Fetch from 16 on, in Produce from 10 on.
+// No offered answer passes a broker's host on, wherever kmsg has a host in it. kmsg writes a tag in every flexible version, even if Kafka
+// has it only in later ones: in Fetch from 16 on, in Produce from 10 on.
 func TestNoHostGetsThrough(t *testing.T) {
 	to := func(id int32, host string, port int32) (string, int32, bool) { return "gateway", 9100, true }
 	for key, of := range offered {

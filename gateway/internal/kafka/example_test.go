@@ -24,7 +24,7 @@ func (quiet) ConnectionRefused(*weir.Rejection, netip.AddrPort, bool) {}
 func (quiet) CertificateRefused(string, string, net.Addr, error)      {}
 func (quiet) AuthorityExpired(string, string)                         {}
 
-// A client that knows the gateway alone finds the node of a cluster.
+// A client that knows only the gateway finds the node of a cluster.
 func Example() {
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
 	if err != nil {
@@ -73,7 +73,7 @@ func Example() {
 	// <nil>
 }
 
-// freePort is a range of one port where nobody listens now.
+// freePort is a range of one port that is free now.
 func freePort() string {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// Keys of APIs that are more than passed on.
+// Keys of APIs whose requests or answers are not only passed on.
 const (
 	keyProduce          = 0
 	keyFetch            = 1
@@ -27,20 +27,20 @@ const (
 	keyDescribeClust    = 60
 	keyShareFetch       = 78
 	keyShareAck         = 79
-	apiVersionsNames    = 3 // from here on a request says which software asks
-	lastApiVersions     = 4 // that the answer of a broker is read in
-	produceThrottles    = 1 // from here on an answer says how long to wait
+	apiVersionsNames    = 3 // from this version on, a request names the client's software
+	lastApiVersions     = 4 // the last version that can be decoded
+	produceThrottles    = 1 // from this version on, an answer has a throttle time
 	produceNamesNodes   = 10
 	firstFlexibleFetch  = 12
-	fetchWithoutReplica = 15 // whose requests do not begin with the id of a replica
+	fetchWithoutReplica = 15 // from this version on, requests do not begin with the id of a replica
 )
 
 // span is the versions of an API that clients are offered.
 type span struct{ min, max int16 }
 
-// offered are the APIs for clients, with the versions of Kafka 4.2. What is missing is between brokers, or new: nobody knows
-// whether its answers name a broker. Some end below the newest version, whose answers do, or have to be held whole for it: Fetch
-// from 16 on, DescribeQuorum from 2 on.
+// offered are the APIs for clients, with the versions of Kafka 4.2. An API is missing if it is between brokers, or so new that its answers
+// may name brokers. Some end below the newest version, because its answers name brokers, or must be held in memory as a whole: Fetch from
+// 16 on, DescribeQuorum from 2 on.
 var offered = map[int16]span{
 	keyProduce: {0, 13}, keyFetch: {4, 15}, 2: {0, 11}, keyMetadata: {0, 13}, 8: {0, 10}, 9: {0, 10}, keyFindCoord: {0, 6}, 11: {0, 9}, 12: {0, 4}, 13: {0, 5}, 14: {0, 5},
 	15: {0, 6}, 16: {0, 5}, keySaslHandshake: {1, 1}, keyApiVersions: {0, lastApiVersions}, keyCreateTopics: {2, 7}, keyDeleteTopics: {1, 6}, 21: {0, 2}, 22: {0, 5}, 23: {0, 4}, 24: {0, 5},
@@ -55,16 +55,16 @@ type request struct {
 	key, version int16
 	correlation  int32
 	client       string
-	software     string // that the client is, with its version, from ApiVersions 3 on
-	silent       bool   // it has no answer: Produce with acks 0
-	maxBytes     int    // where max_bytes of a fetch begins, behind the size of the frame; 0: it is none
+	software     string // of the client, with its version, from ApiVersions 3 on
+	silent       bool   // there is no answer: Produce with acks 0
+	maxBytes     int    // the offset of max_bytes in a fetch, after the size of the frame; 0 for other requests
 }
 
-// leastRequest is what every request has: key, version and correlation id.
+// leastRequest is the size of the fields that every request has: key, version and correlation id.
 const leastRequest = 8
 
-// mostHeader bounds what a request may have before the fields that are read of it, in bytes: up to three texts of 32,767, and tags. Brokers
-// bound the tags by the request alone.
+// mostHeader bounds the bytes of a request before the fields that are read: up to three texts of 32,767 bytes, and tags. Brokers bound the
+// tags only by the size of the request.
 const mostHeader = mostRequest
 
 // endError is why a connection ends.
@@ -75,7 +75,7 @@ func (e endError) Error() string { return string(e) }
 
 func endErrorf(format string, args ...any) error { return endError(fmt.Sprintf(format, args...)) }
 
-// readRequest reads the beginning of a request, of the size that its frame says. more is true if it does not reach.
+// readRequest reads the beginning of a request, whose frame has this size. more is true if b is too short.
 func readRequest(b []byte, size int) (r request, more bool, err error) {
 	in := reader{b: b}
 	r.key, r.version, r.correlation = in.int16(), in.int16(), in.int32()
@@ -88,10 +88,10 @@ func readRequest(b []byte, size int) (r request, more bool, err error) {
 	}
 	r.client = in.nullable()
 	if r.key == keyApiVersions && r.version > of.max {
-		return r, in.short && len(b) < size, nil // it is answered here, whatever else is in it
+		return r, in.short && len(b) < size, nil // the gateway answers it, whatever else is in it
 	}
 	if r.version < of.min || r.version > of.max {
-		return r, false, endErrorf("version %d of %s is not offered, %d to %d are", r.version, kmsg.NameForKey(r.key), of.min, of.max)
+		return r, false, endErrorf("version %d of %s is not offered; versions %d to %d are", r.version, kmsg.NameForKey(r.key), of.min, of.max)
 	}
 	switch r.key {
 	case keyApiVersions:
@@ -103,7 +103,7 @@ func readRequest(b []byte, size int) (r request, more bool, err error) {
 		}
 		r.software = strings.TrimSpace(string(in.compact()) + " " + string(in.compact()))
 		if in.short && len(b) >= size {
-			in.short, r.software = false, "" // what is wrong with it the broker says
+			in.short, r.software = false, "" // the broker reports the fault
 		}
 	case keyFetch:
 		if r.version >= firstFlexibleFetch {
@@ -125,13 +125,13 @@ func readRequest(b []byte, size int) (r request, more bool, err error) {
 		r.silent = in.int16() == 0
 	}
 	if in.short && len(b) >= min(size, mostHeader) {
-		return r, false, endErrorf("a request of %d bytes ends in its header, or has one of more than %d bytes", size, mostHeader)
+		return r, false, endErrorf("a request of %d bytes ends within its header, or its header has more than %d bytes", size, mostHeader)
 	}
 	return r, in.short, nil
 }
 
-// ownAnswer is the answer to a request that no broker is asked about, nil if it has to be. An ApiVersions that is newer than what
-// is understood here gets error 35 in version 0. A broker that does not know it answers so.
+// ownAnswer is the gateway's own answer to a request, or nil if the broker must answer. An ApiVersions of an unknown newer version gets
+// error 35 in version 0, as from a broker that does not know the version.
 func (r *request) ownAnswer() []byte {
 	if r.key != keyApiVersions || r.version <= lastApiVersions {
 		return nil
@@ -147,8 +147,8 @@ func (r *request) ownAnswer() []byte {
 	return frame
 }
 
-// decoded reports whether the answer has to be: it may name nodes, APIs or mechanisms, or says who the client is. Others are
-// where a quota counts.
+// decoded reports whether the answer must be decoded: it may name nodes, APIs or mechanisms, or may say who the client is. If a quota
+// counts, further answers are decoded.
 func (r *request) decoded() bool {
 	switch r.key {
 	case keyProduce:
@@ -159,8 +159,8 @@ func (r *request) decoded() bool {
 	return r.response() != nil
 }
 
-// response returns an empty answer to r, nil if none of the kind is decoded. kmsg can make one of every kind, but that would make the binary
-// larger by 2 MB.
+// response returns an empty answer to r, or nil if such answers are not decoded. kmsg could make an answer of every kind, but that would
+// add 2 MB to the binary.
 func (r *request) response() kmsg.Response {
 	switch r.key {
 	case keyProduce:
@@ -195,10 +195,10 @@ func (r *request) response() kmsg.Response {
 	return nil
 }
 
-// advertise says where clients reach a node that an answer names. ok is false if they cannot.
+// advertise returns the address at which clients reach a node that an answer names. ok is false if clients cannot reach it.
 type advertise func(id int32, host string, port int32) (newHost string, newPort int32, ok bool)
 
-// login reads a request of a login, of which b is everything behind the size of its frame. It returns nil for any other.
+// login reads a login request; b is everything after the size of its frame. It returns nil for any other request.
 func (r *request) login(b []byte) (kmsg.Request, error) {
 	var req kmsg.Request
 	switch r.key {
@@ -211,12 +211,12 @@ func (r *request) login(b []byte) (kmsg.Request, error) {
 	}
 	req.SetVersion(r.version)
 	if readBody(b, req) != nil {
-		return nil, endErrorf("a request to log in cannot be read") // and what is in it is told to nobody
+		return nil, endErrorf("a login request cannot be read") // without its content, which may be secret
 	}
 	return req, nil
 }
 
-// readBody reads the fields of a request of a known version, of which b is everything behind the size of its frame.
+// readBody reads the fields of a request of a known version; b is everything after the size of its frame.
 func readBody(b []byte, to kmsg.Request) error {
 	in := reader{b: b, at: leastRequest}
 	in.nullable()
@@ -224,13 +224,13 @@ func readBody(b []byte, to kmsg.Request) error {
 		in.tags()
 	}
 	if in.short {
-		return errors.New("it ends in its header")
+		return errors.New("the request ends within its header")
 	}
 	return to.ReadFrom(b[in.at:])
 }
 
-// likeRequest returns the frame of a request q in place of another, of which b is everything behind the size of its frame. The
-// correlation id, the client id and the tags are those of the other.
+// likeRequest returns the frame of a request q that replaces other; b is everything after the size of other's frame. Correlation id, client
+// id and tags are those of other.
 func likeRequest(b []byte, other, q kmsg.Request) []byte {
 	frame := binary.BigEndian.AppendUint16(make([]byte, 4, 256), uint16(q.Key()))
 	frame = binary.BigEndian.AppendUint16(frame, uint16(q.GetVersion()))
@@ -250,12 +250,12 @@ func likeRequest(b []byte, other, q kmsg.Request) []byte {
 	return frame
 }
 
-// decode reads the answer to r, of which b is everything behind the size of its frame. body is where its fields begin.
+// decode reads the answer to r; b is everything after the size of its frame. body is the offset of its fields.
 func (r *request) decode(b []byte) (resp kmsg.Response, body int, err error) {
 	resp = r.response()
 	resp.SetVersion(r.version)
 	if r.key == keyApiVersions && len(b) >= 6 && int16(binary.BigEndian.Uint16(b[4:])) == kerr.UnsupportedVersion.Code {
-		resp.SetVersion(0) // that of an error about the version
+		resp.SetVersion(0) // an error about the version has version 0
 	}
 	in := reader{b: b}
 	in.int32() // the correlation id
@@ -263,7 +263,7 @@ func (r *request) decode(b []byte) (resp kmsg.Response, body int, err error) {
 		in.tags()
 	}
 	if in.short {
-		return nil, 0, endErrorf("an answer to %s ends in its header", kmsg.NameForKey(r.key))
+		return nil, 0, endErrorf("an answer to %s ends within its header", kmsg.NameForKey(r.key))
 	}
 	if err := resp.ReadFrom(b[in.at:]); err != nil {
 		return nil, 0, endErrorf("an answer to %s cannot be read: %v", kmsg.NameForKey(r.key), err)
@@ -279,15 +279,16 @@ func encode(header []byte, resp kmsg.Response) []byte {
 	return frame
 }
 
-// replace puts nodes where clients reach them, and leaves out those that they do not, and the APIs that are not offered.
+// replace changes the addresses of nodes to those that clients reach. It removes nodes that clients cannot reach, and APIs that are not
+// offered.
 func replace(resp kmsg.Response, to advertise) {
 	switch resp := resp.(type) {
 	case *kmsg.ApiVersionsResponse:
 		kept := resp.ApiKeys[:0]
 		for _, k := range resp.ApiKeys {
 			if of, ok := offered[k.ApiKey]; ok && k.MinVersion <= of.max {
-				// The least version stays what it is. Of SaslHandshake version 0 is not served, because bytes in no frame
-				// follow it. It is named, because librdkafka 2.0 logs in nowhere else.
+				// The lowest version stays as it is. Version 0 of SaslHandshake is named but not served, because bytes without a frame
+				// follow it. librdkafka 2.0 does not log in unless it is named.
 				if k.MaxVersion = min(k.MaxVersion, of.max); k.MinVersion <= k.MaxVersion {
 					kept = append(kept, k)
 				}
@@ -319,7 +320,7 @@ func replace(resp kmsg.Response, to advertise) {
 	}
 }
 
-// among returns the nodes that clients reach.
+// among returns the nodes that clients can reach.
 func among[N any](nodes []N, to advertise, fields func(*N) (int32, *string, *int32)) []N {
 	kept := nodes[:0]
 	for _, n := range nodes {
@@ -332,7 +333,7 @@ func among[N any](nodes []N, to advertise, fields func(*N) (int32, *string, *int
 	return kept
 }
 
-// coordinator does the same for a coordinator. One that clients cannot reach is none that is there.
+// coordinator does the same for a coordinator. If clients cannot reach it, the answer says that there is none.
 func coordinator(id *int32, host *string, port *int32, code *int16, to advertise) {
 	if *id < 0 || *host == "" {
 		return // there is none
@@ -344,14 +345,14 @@ func coordinator(id *int32, host *string, port *int32, code *int16, to advertise
 	*host, *port = newHost, newPort
 }
 
-// reader reads the fields of a header. short is true once one of them has not been whole.
+// reader reads the fields of a header. short is true once a field was incomplete.
 type reader struct {
 	b     []byte
 	at    int
 	short bool
 }
 
-// next returns the next n bytes, nil if there are not as many.
+// next returns the next n bytes, or nil if there are fewer.
 func (r *reader) next(n int) []byte {
 	if r.short || n < 0 || n > len(r.b)-r.at {
 		r.short = true
@@ -404,7 +405,7 @@ func (r *reader) uvarint() int {
 	return int(n)
 }
 
-// tags passes over tagged fields.
+// tags skips tagged fields.
 func (r *reader) tags() {
 	for n := r.uvarint(); n > 0 && !r.short; n-- {
 		r.uvarint()

@@ -9,13 +9,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// sent is a request behind the size of its frame.
+// sent is a request without the size of its frame.
 func sent(client string, version int16, req kmsg.Request) []byte {
 	req.SetVersion(version)
 	return kmsg.NewRequestFormatter(kmsg.FormatterClientID(client)).AppendRequest(nil, req, 7)[4:]
 }
 
-// The acks of every version of Produce are found behind the client id and the transactional id, however long.
+// The acks of every version of Produce are found after the client id and the transactional id, however long these are.
 func TestReadProduce(t *testing.T) {
 	for version := int16(0); version <= offered[keyProduce].max; version++ {
 		for _, acks := range []int16{0, 1, -1} {
@@ -40,7 +40,7 @@ func TestReadProduce(t *testing.T) {
 	}
 }
 
-// ApiVersions says which software asks, from version 3 on. What is wrong with one the broker says.
+// From version 3 on, ApiVersions names the client's software. The broker reports a faulty request.
 func TestReadSoftware(t *testing.T) {
 	for version := range int16(lastApiVersions + 1) {
 		req := kmsg.NewPtrApiVersionsRequest()
@@ -64,7 +64,7 @@ func TestReadRequestRefuses(t *testing.T) {
 		key, version int16
 		want         string
 	}{
-		{1, 16, "version 16 of Fetch is not offered, 4 to 15 are"}, {1, 3, "version 3 of Fetch"}, {17, 0, "version 0 of SASLHandshake"},
+		{1, 16, "version 16 of Fetch is not offered; versions 4 to 15 are"}, {1, 3, "version 3 of Fetch"}, {17, 0, "version 0 of SASLHandshake"},
 		{27, 0, "API 27 is not offered"}, {80, 0, "API 80"}, {-1, 0, "API -1"}, {999, 0, "API 999"}, {55, 2, "version 2 of DescribeQuorum"},
 	} {
 		b := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, uint16(c.key)), uint16(c.version))
@@ -80,8 +80,8 @@ func TestReadRequestRefuses(t *testing.T) {
 	}
 }
 
-// Every API that is offered is known, and ends at its newest version unless there is a reason: an answer that names nodes, or a version that is
-// newer than Kafka 4.2.
+// Every offered API is known, and is offered up to its newest version. The exceptions are answers that name nodes, and versions newer than
+// Kafka 4.2.
 func TestOffered(t *testing.T) {
 	ends := map[int16]int16{1: 15, keyApiVersions: lastApiVersions, 28: 5, 35: 4, 42: 2, 55: 1, 88: 0, 89: 0}
 	for key, of := range offered {
@@ -110,7 +110,7 @@ func TestOffered(t *testing.T) {
 	}
 }
 
-// rewrite does with an answer what a relay does.
+// rewrite rewrites an answer as a relay does.
 func (r *request) rewrite(b []byte, to advertise) ([]byte, error) {
 	resp, body, err := r.decode(b)
 	if err != nil {
@@ -120,7 +120,7 @@ func (r *request) rewrite(b []byte, to advertise) ([]byte, error) {
 	return encode(b[:body], resp), nil
 }
 
-// Nodes get the gateway's addresses in each answer that names any. Those that clients do not reach are left out.
+// Nodes have the gateway's addresses in each answer that names nodes. Nodes that clients cannot reach are left out.
 func TestRewrite(t *testing.T) {
 	to := func(id int32, host string, port int32) (string, int32, bool) { return "gateway", 9100 + id, id < 3 }
 	metadata := kmsg.NewPtrMetadataResponse()
@@ -168,7 +168,7 @@ func TestRewrite(t *testing.T) {
 	}
 }
 
-// ApiVersions offers what is offered here, and no version of it that the broker lacks.
+// ApiVersions offers the APIs that the gateway offers, in versions that the broker has.
 func TestRewriteApiVersions(t *testing.T) {
 	resp := kmsg.NewPtrApiVersionsResponse()
 	for _, k := range [][3]int16{{0, 0, 13}, {1, 4, 18}, {17, 0, 1}, {27, 0, 1}, {55, 0, 2}, {3, 0, 12}, {500, 0, 0}, {18, 0, 5}} {

@@ -19,7 +19,7 @@ import (
 	"github.com/weir-go/weir/policy"
 )
 
-// conversation is what a real client and a gateway have said to each other on one connection, frame by frame in the order in which it came.
+// conversation is the recorded traffic between a real client and a gateway on one connection, frame by frame in its order.
 // TestRecordExchanges of gateway/integration has recorded it.
 type conversation struct {
 	client string
@@ -75,7 +75,7 @@ func (e *conversation) stream(answers bool) (b []byte) {
 	return b
 }
 
-// What real clients send, and real brokers answer, is understood as a whole: read and written again it is the same, byte by byte.
+// The requests of real clients, and the answers of real brokers, are decoded completely: written again, they are the same bytes.
 func TestRecordedExchanges(t *testing.T) {
 	seen := map[int16]int{}
 	for _, e := range recordedExchanges(t) {
@@ -108,7 +108,7 @@ func TestRecordedExchanges(t *testing.T) {
 	}
 }
 
-// What a client and a broker say passes the gateway as it was said, where nothing counts it: answers that name nodes but for these.
+// If nothing counts the traffic, requests and answers pass the gateway unchanged, except the nodes in answers.
 func TestRecordedExchangesPass(t *testing.T) {
 	for _, e := range recordedExchanges(t) {
 		t.Run(e.client, func(t *testing.T) {
@@ -136,8 +136,7 @@ func TestRecordedExchangesPass(t *testing.T) {
 	}
 }
 
-// Whatever a client asks, and whatever the broker answers it, and the gateway in between: the connection ends when they do, and leaves
-// nothing behind.
+// For any requests and any answers, the connection ends with its two sides, and leaves nothing behind.
 func FuzzRelay(f *testing.F) {
 	for _, e := range recordedExchanges(f) {
 		f.Add(e.stream(false), e.stream(true))
@@ -189,7 +188,7 @@ func FuzzRelay(f *testing.F) {
 	})
 }
 
-// firstFrame cuts a stream behind its first frame, or takes it as a whole if that frame is not.
+// firstFrame cuts a stream after its first frame. If the frame is incomplete, it returns the whole stream.
 func firstFrame(b []byte) (frame, rest []byte) {
 	if len(b) < 4 {
 		return b, nil
@@ -201,7 +200,7 @@ func firstFrame(b []byte) (frame, rest []byte) {
 	return b[:4+n], b[4+n:]
 }
 
-// hears reads a frame, and gives its correlation id to what answers it. It returns false if none comes.
+// hears reads a frame, and sets its correlation id in the answer. It returns false if no frame comes.
 func hears(c net.Conn, answer []byte) bool {
 	var head [12]byte
 	if _, err := io.ReadFull(c, head[:4]); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// decodedRequests are those that the gateway reads as a whole.
+// decodedRequests are the requests that the gateway decodes completely.
 var decodedRequests = []int16{keyMetadata, keySaslHandshake, keyCreateTopics, keyDeleteTopics, keySaslAuthenticate, keyCreatePartitions, keyDescribeQuotas, keyAlterQuotas}
 
 // seeds are requests as clients send them: those of real ones, and each API that is offered, in its first and its last version.
@@ -44,8 +44,8 @@ func seeds(f *testing.F, add func(b []byte)) {
 	f.Add(bytes.Repeat([]byte{0xff}, 40))
 }
 
-// The beginning of a request comes in pieces. However it is cut, what is read of it is the same, lies within it, and is asked for no further than
-// it may reach.
+// The beginning of a request may arrive in any pieces. The result is always the same, lies within the request, and needs no bytes beyond
+// the request.
 func FuzzReadRequest(f *testing.F) {
 	seeds(f, func(b []byte) { f.Add(b) })
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -79,8 +79,8 @@ func FuzzReadRequest(f *testing.F) {
 	})
 }
 
-// What a client sends is read, or ends its connection. What is put together anew of it says the same, with the same header. Questions
-// about a mutation can be asked, and whatever is refused of it, each of its topics is in the answer.
+// The bytes of a client are read, or end its connection. A request that is written again has the same content and header. Questions about a
+// mutation can be asked. Whichever topics are refused, each topic is in the answer.
 func FuzzDecodedRequests(f *testing.F) {
 	seeds(f, func(b []byte) { f.Add(b) })
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -151,7 +151,7 @@ func requestIn(key int16) kmsg.Request {
 	return nil
 }
 
-// What a broker answers is read, or ends the connection. Nodes are replaced in it, and a wait is put into it, whatever it is.
+// The answer of a broker is read, or ends the connection. In any answer, nodes are replaced, and a throttle time is set.
 func FuzzDecodedAnswers(f *testing.F) {
 	for key, of := range offered {
 		r := request{key: key}
@@ -202,8 +202,8 @@ func FuzzDecodedAnswers(f *testing.F) {
 	})
 }
 
-// Steps of logins in any order, with answers of all kinds, run ahead or not. Nobody is who the broker has not agreed to, nobody becomes
-// somebody else, and after a failure nothing is let through.
+// Steps of logins come in any order, with any answers, pipelined or not. The principal is always one that the broker has accepted, and
+// never changes. After a failure no request is passed on.
 func FuzzLoginSteps(f *testing.F) {
 	f.Add([]byte{0, 4, 8, 1, 12})
 	f.Add([]byte{1, 5, 6, 9, 10, 1, 5, 6, 13, 14})
@@ -275,7 +275,7 @@ func FuzzLoginSteps(f *testing.F) {
 	})
 }
 
-// A connection of any bytes ends, and the broker has got nothing but whole requests of it, and the beginning of the last one.
+// A connection with any bytes ends. The broker has got only whole requests, and perhaps the beginning of the last one.
 func FuzzFraming(f *testing.F) {
 	for _, e := range recordedExchanges(f) {
 		f.Add(e.stream(false))

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// awaitGone waits until the other side of a connection has closed it, whatever it has sent that nobody has read. Then the error is io.EOF.
-// The read deadline of the connection bounds the wait.
+// awaitGone waits until the other side has closed a connection, even if bytes from it are still unread. Then the error is io.EOF. The read
+// deadline of the connection bounds the wait.
 func awaitGone(c net.Conn) error {
 	in, ok := c.(syscall.Conn)
 	if !ok {

@@ -7,5 +7,5 @@ import (
 	"net"
 )
 
-// awaitGone cannot tell here.
+// awaitGone is not supported here.
 func awaitGone(net.Conn) error { return errors.ErrUnsupported }

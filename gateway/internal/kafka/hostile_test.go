@@ -39,7 +39,7 @@ func sized(n uint32, b []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, n), b...)
 }
 
-// What is no request ends its own connection, and no broker gets any of it. Somebody else is served meanwhile.
+// Bytes that are not a request end their own connection, and no broker gets them. Other clients are served meanwhile.
 func TestWhatIsNoRequest(t *testing.T) {
 	list := framed("app", 0, kmsg.NewPtrListGroupsRequest())
 	versions := framed("app", 3, kmsg.NewPtrApiVersionsRequest())
@@ -95,7 +95,7 @@ func TestWhatIsNoRequest(t *testing.T) {
 	}
 }
 
-// The log names the software of a client that asks for what it was not offered, if it has said which.
+// If a client uses a version that is not offered, the log names its software, if that is known.
 func TestLogNamesTheSoftware(t *testing.T) {
 	r := newRig(t, policy.Enforce, time.Minute)
 	client, broker := r.pair()
@@ -111,12 +111,12 @@ func TestLogNamesTheSoftware(t *testing.T) {
 	}
 	await.That(t, "the log says so", func() bool {
 		line := r.logs.String()
-		return strings.Contains(line, `client id \"app\"`) && strings.Contains(line, `software="librdkafka 222`) && strings.Contains(line, "version 16 of Fetch is not offered, 4 to 15 are") &&
+		return strings.Contains(line, `client id \"app\"`) && strings.Contains(line, `software="librdkafka 222`) && strings.Contains(line, "version 16 of Fetch is not offered; versions 4 to 15 are") &&
 			!strings.Contains(line, versions.ClientSoftwareVersion)
 	})
 }
 
-// A request that claims 2 GiB, and one whose records are nonsense, are copied as they come: nothing is held, and nothing looked into.
+// A request that announces 2 GiB, and one with invalid records, are copied as they arrive: nothing is held in memory or decoded.
 func TestRecordsAreNotLookedInto(t *testing.T) {
 	r := newRig(t, policy.Off, time.Minute)
 	client, broker := r.pair()
@@ -135,7 +135,7 @@ func TestRecordsAreNotLookedInto(t *testing.T) {
 	}
 }
 
-// Arrays that claim more than there is end the connection of whoever sends them, in each request that is decoded.
+// In each request that is decoded, an array that announces more than there is ends the connection.
 func TestArraysThatClaimTooMuch(t *testing.T) {
 	for _, c := range []struct {
 		req     kmsg.Request
@@ -172,8 +172,8 @@ func TestArraysThatClaimTooMuch(t *testing.T) {
 	}
 }
 
-// A message that says anywhere in it that four billion tags or entries follow is read to its end at once, and refused if it ends there. kmsg
-// before 1.15.1 took minutes.
+// A message may announce four billion tags or entries anywhere. It is read to its end at once, and refused if it ends there. kmsg before
+// 1.15.1 took minutes.
 func TestManyTags(t *testing.T) {
 	many := binary.AppendUvarint(nil, 1<<32-1)
 	check := func(what string, b []byte, read func(b []byte) error) {
@@ -250,8 +250,8 @@ func tagged(frame []byte, value string) []byte {
 	return sized(uint32(len(frame)-4+len(tag)-1), slices.Concat(frame[4:at], tag, frame[at+1:]))
 }
 
-// A header may have all that Kafka's own brokers take: texts of 32,767 bytes, and tags up to 1 MiB. Beyond that its connection ends, with a line
-// in the log.
+// A header may have texts of 32,767 bytes, as for Kafka's own brokers, and tags up to 1 MiB. A larger header ends the connection, with a
+// line in the log.
 func TestLongHeaders(t *testing.T) {
 	long := strings.Repeat("x", 1<<15-1)
 	produce, fetch, versions := produceOf("app", 100).(*kmsg.ProduceRequest), kmsg.NewPtrFetchRequest(), kmsg.NewPtrApiVersionsRequest()
@@ -286,12 +286,12 @@ func TestLongHeaders(t *testing.T) {
 	if got, _ := io.ReadAll(broker); len(got) > 0 {
 		t.Errorf("the broker gets %d bytes", len(got))
 	}
-	if text := r.logs.String(); !strings.Contains(text, "has one of more than 1048576 bytes (client id") {
+	if text := r.logs.String(); !strings.Contains(text, "its header has more than 1048576 bytes (client id") {
 		t.Errorf("no line says why: %s", text)
 	}
 }
 
-// Tags that nobody knows go on with a request that is put together anew, and with its answer.
+// Unknown tags stay in a request that is written again, and in its answer.
 func TestUnknownTagsAreKept(t *testing.T) {
 	r := newRigWith(t, policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "5/s", Burst: 10}, Debt: true}, policy.Enforce, time.Hour)
 	client, broker := r.pair()
@@ -325,7 +325,7 @@ func TestUnknownTagsAreKept(t *testing.T) {
 	}
 }
 
-// Requests with the same correlation id are answered in their order. An answer to another one ends the connection, as does one to none.
+// Requests with the same correlation id are answered in their order. An answer to another request, or to no request, ends the connection.
 func TestCorrelationIDs(t *testing.T) {
 	r := newRig(t, policy.Enforce, time.Minute)
 	client, broker := r.pair()
@@ -361,7 +361,8 @@ func TestCorrelationIDs(t *testing.T) {
 	}
 }
 
-// A broker that dies within an answer, or sends what is none, ends the client's connection. What the client has got is the beginning of that answer.
+// If a broker dies within an answer, or sends an invalid one, the client's connection ends. The client has got the beginning of that
+// answer.
 func TestBrokerDiesWithinAnAnswer(t *testing.T) {
 	meta := kmsg.NewPtrMetadataResponse()
 	meta.ClusterID = kmsg.StringPtr(strings.Repeat("c", 200)) // more than what is read of an answer first
@@ -381,10 +382,10 @@ func TestBrokerDiesWithinAnAnswer(t *testing.T) {
 		"in its header":         {kmsg.NewPtrListGroupsRequest(), answer(0, kmsg.NewPtrListGroupsResponse()), 6, ""},
 		"in one that is copied": {kmsg.NewPtrFetchRequest(), answer(12, fetched), 50_000, ""},
 		"in one that is read":   {kmsg.NewPtrMetadataRequest(), answer(12, meta), 100, ""},
-		"of -1 bytes":           {kmsg.NewPtrListGroupsRequest(), sized(1<<32-1, nil), 4, "it has -1 bytes"},
-		"of 3 bytes":            {kmsg.NewPtrListGroupsRequest(), sized(3, []byte{1, 2, 3}), 7, "it has 3 bytes"},
-		"that is too large":     {kmsg.NewPtrMetadataRequest(), sized(mostDecoded+1, answer(12, meta)[4:]), 100, "larger than what is decoded"},
-		"of nonsense":           {kmsg.NewPtrMetadataRequest(), sized(100, append([]byte{0, 0, 0, 7}, bytes.Repeat([]byte{0xff}, 96)...)), 104, "ends in its header"},
+		"of -1 bytes":           {kmsg.NewPtrListGroupsRequest(), sized(1<<32-1, nil), 4, "an answer of -1 bytes"},
+		"of 3 bytes":            {kmsg.NewPtrListGroupsRequest(), sized(3, []byte{1, 2, 3}), 7, "an answer of 3 bytes"},
+		"that is too large":     {kmsg.NewPtrMetadataRequest(), sized(mostDecoded+1, answer(12, meta)[4:]), 100, "is too large; answers of at most"},
+		"of nonsense":           {kmsg.NewPtrMetadataRequest(), sized(100, append([]byte{0, 0, 0, 7}, bytes.Repeat([]byte{0xff}, 96)...)), 104, "ends within its header"},
 		"with too many tags":    {kmsg.NewPtrMetadataRequest(), sized(uint32(len(tags)), tags), 4 + len(tags), "an answer to Metadata cannot be read"},
 		"with a header alone":   {kmsg.NewPtrMetadataRequest(), sized(100, append([]byte{0, 0, 0, 7, 0}, bytes.Repeat([]byte{0xff}, 95)...)), 104, "cannot be read"},
 	} {
@@ -410,7 +411,7 @@ func TestBrokerDiesWithinAnAnswer(t *testing.T) {
 	}
 }
 
-// A user * is one like every other, and no default.
+// A user named * is a user like every other, and not the default.
 func TestNamesThatLookLikeSomethingElse(t *testing.T) {
 	b := newBench(t, ruleFor(quota.Every, "", 100, 1000), ruleFor(quota.Named("*"), "", 1000, 1000), ruleFor(quota.Named("a,client=b"), "", 2000, 1000))
 	for user, rate := range map[string]int32{"*": 1000, "alice": 100, "a,client=b": 2000, strings.Repeat("x", 300): 100, "\x01": 100} {
@@ -423,7 +424,7 @@ func TestNamesThatLookLikeSomethingElse(t *testing.T) {
 	}
 }
 
-// Who is blocked by a rule makes no topic, whatever the client knows of quotas, and is delayed as long as may be. Nobody else is.
+// A client that a rule blocks creates no topic, whatever it knows of quotas, and is delayed for Longest. Other clients are not.
 func TestBlocked(t *testing.T) {
 	b := newBench(t, policy.QuotaRuleSpec{Rule: quota.Rule{User: "mallory", Blocked: true}}, ruleFor(quota.Every, "", 1e6, 1e6))
 	made := func(user string, version int16) (int16, int32) {
@@ -445,7 +446,7 @@ func TestBlocked(t *testing.T) {
 	}
 }
 
-// Each of many client ids has what one has, and nobody else notices.
+// Each of many client ids has a quota of its own, and does not affect others.
 func TestManyClientIDs(t *testing.T) {
 	r := newRig(t, policy.Enforce, time.Minute)
 	client, broker := r.pair()
@@ -519,7 +520,7 @@ func TestStormOfReconnects(t *testing.T) {
 	}
 }
 
-// A node that moves to another address is found there by the next connection, and clients hear of nothing.
+// If a node moves to another address, the next connection finds it there, and clients notice nothing.
 func TestNodeMoves(t *testing.T) {
 	r := newRig(t, policy.Off, time.Minute)
 	old, err := net.Listen("tcp", "127.0.0.1:0")
@@ -544,7 +545,7 @@ func TestNodeMoves(t *testing.T) {
 	_ = c.Close()
 }
 
-// Who speaks TLS to a plain port is told by the end of the connection, and so is who speaks Kafka to one with TLS.
+// A connection with TLS to a plain port ends at once, and so does a plain connection to a port with TLS.
 func TestPlainOnTLS(t *testing.T) {
 	r := newRig(t, policy.Off, time.Minute)
 	client, broker := r.pairWithTLS()

@@ -19,23 +19,23 @@ const (
 	oauthBearer = "OAUTHBEARER"
 )
 
-// relayed are the mechanisms that clients may use. GSSAPI is none: its token names the host that the client has dialled.
+// relayed are the mechanisms that clients may use. GSSAPI is not among them, because its token names the host that the client has dialled.
 var relayed = []string{plain, scram256, scram512, oauthBearer}
 
-// anonymous is who a client is without SASL, in Kafka's word.
+// anonymous is Kafka's name for a client without SASL.
 const anonymous = "ANONYMOUS"
 
-// principal is who a client is. The zero value is somebody whose name cannot be told.
+// principal is who a client is. The zero value has an unknown name.
 type principal struct {
 	name  string
 	known bool
-	token string // the delegation token that the client has shown; its owner is who the client is
+	token string // the delegation token of the login; its owner is the principal
 }
 
-// mostName bounds the name of a principal that is told apart, in bytes. It is that of a text of Kafka's.
+// mostName bounds the name of a principal, in bytes. It is the longest text of Kafka.
 const mostName = 1<<15 - 1
 
-// kept is the principal without the message that it stood in, which may be much longer.
+// kept is a copy of the principal that does not keep the message of the login in memory.
 func (p principal) kept() principal {
 	if len(p.name)+len(p.token) > mostName {
 		return principal{}
@@ -43,32 +43,32 @@ func (p principal) kept() principal {
 	return principal{strings.Clone(p.name), p.known, strings.Clone(p.token)}
 }
 
-// is reports whether two are the same, as far as can be told.
+// is reports whether two principals are the same. An unknown one may be any.
 func (p principal) is(other principal) bool { return !p.known || !other.known || p.name == other.name }
 
-// login follows the exchanges of SASL on a connection. The broker decides; here is only seen what it says. A name counts once
-// the broker has agreed to it. Requests may run ahead of answers: what one claims stays with it, as a [step].
+// login follows the exchanges of SASL on a connection. The broker decides, and login reads its answers. A name counts once the broker has
+// accepted it. A client may send requests before it has answers, so each request keeps its claim as a [step].
 type login struct {
 	mechanism string    // of the last handshake, empty before it
-	steps     int       // since then
-	claimed   principal // by the first of them
+	steps     int       // since that handshake
+	claimed   principal // by the first step
 
-	claim    string    // of a token of OAUTHBEARER that is the name
-	required bool      // nobody is served without one
-	user     principal // to whom the broker has agreed last
-	done     bool      // it has agreed to somebody
-	underway bool      // a handshake has been sent, and the broker has not agreed since
+	claim    string    // the claim of an OAUTHBEARER token that has the name
+	required bool      // clients must log in
+	user     principal // the last one that the broker has accepted
+	done     bool      // the broker has accepted a principal
+	underway bool      // a handshake was sent, and the broker has accepted nobody since
 	failed   bool      // the broker has refused, or the mechanism is not relayed
 }
 
-// step is what one request of an exchange comes to if the broker agrees.
+// step is the effect of one request of an exchange if the broker accepts it.
 type step struct {
 	mechanism string
 	user      principal
 	last      bool // the answer to it may end the exchange
 }
 
-// principal is who asks now.
+// principal is who the client is now.
 func (l *login) principal() principal {
 	if !l.done {
 		return principal{name: anonymous, known: true}
@@ -76,39 +76,40 @@ func (l *login) principal() principal {
 	return l.user
 }
 
-// mostLogin bounds a request of a login, in bytes, and where a login is required everything before its end. Brokers have the same bound.
+// mostLogin bounds a login request, in bytes. If a login is required, it bounds every request before the end of the login. Brokers have the
+// same bound.
 const mostLogin = 512 << 10
 
-// may returns why a request of n bytes is not let through, nil if it is. As with brokers, a client that has to log in may do nothing else
-// before, or it would be charged in the name of others.
+// may returns why a request of n bytes is not passed on, or nil if it is. As with brokers, a client that must log in may do nothing else
+// before. Otherwise it would be charged under another name.
 func (l *login) may(key int16, n int) error {
 	asks := key == keySaslHandshake || key == keySaslAuthenticate
 	switch {
 	case l.failed:
-		return endErrorf("a request after a login that failed")
+		return endErrorf("a request after a failed login")
 	case l.required && !l.done && !asks && key != keyApiVersions:
-		return endErrorf("a request for %s before the login that this cluster asks for", kmsg.NameForKey(key))
+		return endErrorf("a request for %s before the login; this cluster requires a login", kmsg.NameForKey(key))
 	case n > mostLogin && (asks || l.required && !l.done):
-		return endErrorf("a request of %d bytes before the login has ended; at most %d are read", n, mostLogin)
+		return endErrorf("a request of %d bytes before the end of the login; at most %d bytes are allowed", n, mostLogin)
 	}
 	return nil
 }
 
-// pending reports whether the broker has yet to agree to somebody.
+// pending reports whether a login is still to end.
 func (l *login) pending() bool { return l.underway || l.required && !l.done }
 
-// handshake is told that a client asks for a mechanism.
+// handshake notes that a client asks for a mechanism.
 func (l *login) handshake(req *kmsg.SASLHandshakeRequest) step {
 	l.mechanism, l.steps, l.claimed, l.underway = req.Mechanism, 0, principal{}, true
 	return step{mechanism: req.Mechanism}
 }
 
-// authenticate is told what a client says to prove who it is.
+// authenticate notes the proof of identity that a client sends.
 func (l *login) authenticate(req *kmsg.SASLAuthenticateRequest) step {
 	l.steps++
 	said := string(req.SASLAuthBytes)
 	if !utf8.ValidString(said) {
-		said = "" // a broker may read it in more than one way
+		said = "" // brokers may read it in different ways
 	}
 	if l.steps == 1 {
 		switch l.mechanism {
@@ -128,33 +129,33 @@ func (l *login) authenticate(req *kmsg.SASLAuthenticateRequest) step {
 	return step{mechanism: l.mechanism, user: l.claimed, last: l.steps == last}
 }
 
-// handshaken is told what the broker says of a mechanism. It takes those out of the answer that are not relayed.
+// handshaken handles the broker's answer to a handshake. It removes the mechanisms that are not relayed from the answer.
 func (l *login) handshaken(s step, resp *kmsg.SASLHandshakeResponse) {
 	resp.SupportedMechanisms = slices.DeleteFunc(resp.SupportedMechanisms, func(m string) bool { return !slices.Contains(relayed, m) })
 	if resp.ErrorCode == 0 && !slices.Contains(relayed, s.mechanism) {
 		resp.ErrorCode = kerr.UnsupportedSaslMechanism.Code
-		l.failed = true // the broker is in another state than the client
+		l.failed = true // broker and client are in different states
 	}
 	if resp.ErrorCode != 0 {
 		l.underway = false
 	}
 }
 
-// agrees reports whether an answer of the broker ends an exchange well.
+// agrees reports whether an answer of the broker completes an exchange with success.
 func (s step) agrees(resp *kmsg.SASLAuthenticateResponse) bool {
 	switch said := resp.SASLAuthBytes; {
 	case resp.ErrorCode != 0 || !s.last:
 		return false
 	case s.mechanism == oauthBearer:
-		return len(said) == 0 // else it is why the token is refused; the client has to say that it has understood
+		return len(said) == 0 // otherwise it says why the token is refused, and the client must confirm
 	case s.mechanism == scram256 || s.mechanism == scram512:
 		return strings.HasPrefix(string(said), "v=")
 	}
 	return true
 }
 
-// authenticated is told what the broker says to a step. ended reports whether the login has succeeded by it. Brokers let nobody log in
-// again as somebody else (KIP-368). So who cannot be told this time is who it was.
+// authenticated handles the broker's answer to a step. ended reports whether the login has succeeded. Brokers let no client log in again as
+// another principal (KIP-368). So if the name is unknown this time, the principal stays.
 func (l *login) authenticated(s step, resp *kmsg.SASLAuthenticateResponse) (ended bool, err error) {
 	if resp.ErrorCode != 0 {
 		l.underway, l.failed = false, l.failed || l.underway
@@ -164,7 +165,7 @@ func (l *login) authenticated(s step, resp *kmsg.SASLAuthenticateResponse) (ende
 		return false, nil
 	}
 	if l.done && !l.user.is(s.user) {
-		return false, endErrorf("a login again with another principal")
+		return false, endErrorf("a second login with another principal")
 	}
 	if s.user.known || !l.user.known {
 		l.user = s.user
@@ -182,8 +183,8 @@ func userOfPlain(said string) principal {
 	return principal{name: parts[1], known: true}
 }
 
-// userOfScram reads the first message of SCRAM (RFC 5802). The name of one with a delegation token (KIP-48) is the token's, and its
-// owner is not in the message.
+// userOfScram reads the first message of SCRAM (RFC 5802). With a delegation token (KIP-48) the message has the name of the token, and not
+// its owner.
 func userOfScram(said string) principal {
 	flag, rest, _ := strings.Cut(said, ",")
 	as, rest, ok := strings.Cut(rest, ",")
@@ -203,7 +204,7 @@ func userOfScram(said string) principal {
 	}
 	name = strings.ReplaceAll(name, "=3D", "=")
 	token := false
-	for _, f := range fields[2:] { // of several, brokers take the last
+	for _, f := range fields[2:] { // if there are several, brokers take the last
 		if key, value, _ := strings.Cut(f, "="); key == "tokenauth" {
 			token = strings.EqualFold(value, "true")
 		}
@@ -214,11 +215,11 @@ func userOfScram(said string) principal {
 	return principal{name: name, known: true}
 }
 
-// userOfToken reads the message of OAUTHBEARER (RFC 7628). Who it is stands in a claim of the token (RFC 7519).
+// userOfToken reads the message of OAUTHBEARER (RFC 7628). The name is in a claim of the token (RFC 7519).
 func userOfToken(said, claim string) principal {
-	_, pairs, _ := strings.Cut(said, ",\x01") // brokers let a name before it have a \x01, but no comma
+	_, pairs, _ := strings.Cut(said, ",\x01") // brokers allow a \x01 in the name before it, but no comma
 	var auth string
-	for pair := range strings.SplitSeq(pairs, "\x01") { // of several, brokers take the last
+	for pair := range strings.SplitSeq(pairs, "\x01") { // if there are several, brokers take the last
 		if key, value, _ := strings.Cut(pair, "="); key == "auth" {
 			auth = value
 		}

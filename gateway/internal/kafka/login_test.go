@@ -19,17 +19,17 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// token is a token of OAUTHBEARER that nobody has signed.
+// token is an unsigned token of OAUTHBEARER.
 func token(claims string) string {
 	return "n,,\x01auth=Bearer " + base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`)) + "." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".\x01\x01"
 }
 
-// twice is a message of OAUTHBEARER with what two of them say, one behind the other.
+// twice is a message of OAUTHBEARER with the content of two messages.
 func twice(first, second string) string {
 	return strings.TrimSuffix(first, "\x01") + strings.TrimPrefix(second, "n,,\x01")
 }
 
-// Who is claimed is whom a broker takes the message for.
+// The claimed principal is the one that a broker reads in the message.
 func TestWhoIsClaimed(t *testing.T) {
 	for _, c := range []struct{ mechanism, said, want string }{
 		{plain, "\x00alice\x00secret", "alice"},
@@ -86,7 +86,7 @@ func TestTokensNameTheirOwner(t *testing.T) {
 	}
 }
 
-// The owner of a token is asked for once, by one at a time, and what an answer says of others is kept.
+// The owner of a token is asked for once, by one lookup at a time, and other owners in an answer are kept.
 func TestOwners(t *testing.T) {
 	tokens := map[string]string{"a": "alice", "b": "bob"}
 	asked, trouble := 0, error(nil)
@@ -148,7 +148,7 @@ func TestOwners(t *testing.T) {
 	}
 }
 
-// exchange is a login: what the client says and what the broker answers, with its error.
+// exchange is a login: the messages of the client and the answers of the broker, with the expected error.
 type exchange struct {
 	mechanism string
 	refused   int16 // by the handshake
@@ -193,7 +193,7 @@ func (e exchange) run(l *login, pipelined bool) (ended bool, err error) {
 	return ended, err
 }
 
-// A name counts once the broker has agreed, whether or not requests run ahead of answers.
+// A name counts once the broker has accepted it, whether or not requests are pipelined.
 func TestLogin(t *testing.T) {
 	scram := func(name string) exchange {
 		return exchange{scram512, 0, []string{"n,,n=" + name + ",r=x", "c=biws,r=xy,p=proof"}, []string{"r=xy,s=salt,i=4096", "v=signature"}, 0}
@@ -272,7 +272,7 @@ func TestLoginBounds(t *testing.T) {
 	}
 }
 
-// Room for a request grows with what has come of it: whoever only announces much is kept cheap.
+// The buffer for a request grows with the bytes that have arrived, so an announced size costs no memory.
 func TestRestGrowsWithWhatComes(t *testing.T) {
 	const said = mostLogin
 	client, other := net.Pipe()
@@ -311,7 +311,7 @@ func TestMechanisms(t *testing.T) {
 	}
 }
 
-// What anybody may say to log in makes no panic, and who has been agreed to stays.
+// No login message causes a panic, and an accepted principal stays.
 func FuzzLogin(f *testing.F) {
 	f.Add(plain, []byte("\x00alice\x00secret"))
 	f.Add(scram256, []byte("n,a=x,m=y,n=a=2Cb,r=nonce,tokenauth=true"))

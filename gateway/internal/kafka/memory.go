@@ -8,37 +8,38 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Memory for what is held whole, in all connections of a cluster together: requests and answers that are decoded, or put together here. What
-// fits into a connection's buffer while it is read or written is not counted, nor is what is copied. Who finds no memory left waits for its turn,
-// and reads nothing meanwhile. Everybody gives its share of a budget back in a while, whatever clients do:
+// budgets bound the memory of all connections of a cluster together for requests and answers that are decoded or composed here. Bytes that
+// fit into a connection's buffer, or that are copied, do not count. A connection that finds no memory waits for its turn, and reads nothing
+// meanwhile. Each connection gives its share of a budget back after a bounded time, whatever clients do:
 //
-//   - who has a share of raw waits for its own client, for a time that is bounded. Then it waits for small or large, or for its broker to
-//     read;
-//   - who has one of small or large waits for its broker, and then for answers. Before it has one nothing is in flight on its connection;
-//   - who has one of answers waits for its broker or its client, for a time that is bounded, and for no budget.
+//   - with a share of raw, it waits for its own client, for a bounded time. Then it waits for small or large, or for its broker to read;
+//   - with a share of small or large, it waits for its broker, and then for answers. When it gets such a share, nothing is in flight on it;
+//   - with a share of answers, it waits for its broker or its client, for a bounded time, and for no budget.
 //
-// So nobody waits for somebody who waits for it.
+// So no two connections wait for each other.
 type budgets struct {
 	raw     budget // bytes of requests beyond a buffer
-	small   budget // decoded requests that take no more than one that fills a buffer
-	large   budget // those that take more; what they are held up by is no concern of small ones
-	answers budget // bytes of answers beyond a buffer, with what is decoded of them
+	small   budget // decoded requests of up to one buffer
+	large   budget // larger decoded requests; so they do not delay small ones
+	answers budget // bytes of answers beyond a buffer, and their decoded form
 }
 
 const (
-	// buffer is how much of a request or an answer is moved at a time. Each connection has one a direction while bytes move.
+	// buffer is how much of a request or an answer is moved at a time. A connection has a buffer for each direction while bytes move.
 	buffer = 32 << 10
-	// heldRequest is the memory of a decoded request, in bytes for each of its own. A topic without a name takes most: 107.
+	// heldRequest is the memory of a decoded request, as a multiple of its bytes. A topic without a name takes most: 107.
 	heldRequest = 128
-	// heldRule is the memory of a rule in an answer that describes quotas, in bytes. heldName is that of each byte of whom it is about.
+	// heldRule is the memory of a rule in an answer that describes quotas, in bytes. heldName is the memory of each byte of its entity's
+	// name.
 	heldRule, heldName = 3 << 10, 16
-	// heldAnswer is the same of an answer, with what is made of it. One to Metadata takes five.
+	// heldAnswer is the memory of an answer with its decoded form, as a multiple of its bytes. An answer to Metadata takes five.
 	heldAnswer = 8
-	// heldWithin is how long a client may take for each MiB that is held for it, or begins to be, and a broker.
+	// heldWithin is how long a client or a broker may take for each MiB, or part of one, that is held for it.
 	heldWithin = 10 * time.Second
 )
 
-// newBudgets returns the budgets of a server, which are 384 MiB together. The largest request fits once. Of the largest answers those fit that are let in alone.
+// newBudgets returns the budgets of a server, which are 384 MiB together. The largest request fits once. An answer larger than its budget
+// takes all of it.
 func newBudgets() *budgets {
 	return &budgets{raw: newBudget(64 << 20), small: newBudget(64 << 20), large: newBudget(heldRequest * mostRequest), answers: newBudget(128 << 20)}
 }
@@ -46,17 +47,17 @@ func newBudgets() *budgets {
 // patience is how long n bytes may take.
 func patience(n int) time.Duration { return heldWithin * time.Duration(1+n>>20) }
 
-// budget is so many bytes of memory that connections share. It is safe for concurrent use.
+// budget is an amount of memory, in bytes, that connections share. It is safe for concurrent use.
 type budget struct {
 	size    int64
-	free    *semaphore.Weighted // who comes first is served first
+	free    *semaphore.Weighted // first come, first served
 	held    atomic.Int64
 	waiting atomic.Int64 // connections
 }
 
 func newBudget(size int64) budget { return budget{size: size, free: semaphore.NewWeighted(size)} }
 
-// acquire waits for n bytes. More than there are in all are all of them. crowded is called if it has to wait.
+// acquire waits for n bytes, or for the whole budget if n is larger. It calls crowded if it has to wait.
 func (b *budget) acquire(ctx context.Context, n int, crowded func()) (*share, error) {
 	s := &share{b, min(int64(n), b.size)}
 	if !b.free.TryAcquire(s.n) {
@@ -71,13 +72,13 @@ func (b *budget) acquire(ctx context.Context, n int, crowded func()) (*share, er
 	return s, nil
 }
 
-// share is a part of a budget. nil is none. One goroutine uses it at a time.
+// share is a part of a budget. nil is no memory. One goroutine uses it at a time.
 type share struct {
 	of *budget
 	n  int64
 }
 
-// shrink gives back what is more than n bytes.
+// shrink gives back all but n bytes.
 func (s *share) shrink(n int) {
 	if s == nil || s.n <= int64(n) {
 		return
@@ -90,7 +91,7 @@ func (s *share) shrink(n int) {
 // leave gives all back. A second call does nothing.
 func (s *share) leave() { s.shrink(0) }
 
-// held is how many bytes are held, and how many connections wait for some.
+// held is how many bytes are held, and how many connections wait for memory.
 func (b *budgets) held() (bytes, waiting int64) {
 	for _, one := range []*budget{&b.raw, &b.small, &b.large, &b.answers} {
 		bytes, waiting = bytes+one.held.Load(), waiting+one.waiting.Load()
@@ -98,7 +99,7 @@ func (b *budgets) held() (bytes, waiting int64) {
 	return bytes, waiting
 }
 
-// holding is the memory of a request under way. Only the goroutine of requests uses it.
+// holding is the memory of the request in progress. Only the goroutine of requests uses it.
 type holding struct {
 	raw, decoded *share
 	questions    []*question // whose answers may have shares of their own
@@ -119,10 +120,10 @@ func (r *relay) quiet() error {
 	return r.openLocked()
 }
 
-// hold reads a request of n bytes to its end. Beyond a buffer it waits until nothing is in flight, and then until there is memory. Otherwise
-// a client that does not read its answers would keep others out.
+// hold reads a request of n bytes to its end. If the request is larger than a buffer, hold first waits until nothing is in flight, and then
+// until there is memory. Otherwise a client that does not read its answers would block others.
 func (r *relay) hold(frame []byte, n int) (_ []byte, err error) {
-	if 4+n <= max(buffer, len(frame)) { // it is whole if its header was large
+	if 4+n <= max(buffer, len(frame)) { // after a large header, frame may be the whole request
 		return r.rest(frame, n)
 	}
 	if err := r.quiet(); err != nil {
@@ -131,19 +132,19 @@ func (r *relay) hold(frame []byte, n int) (_ []byte, err error) {
 	if r.holds.raw, err = r.acquire(&r.server.memory.raw, n); err != nil {
 		return nil, err
 	}
-	defer r.within(patience(n), endErrorf("%d bytes of a request have not come within %v", n, patience(n)))()
+	defer r.within(patience(n), endErrorf("a request of %d bytes was not complete within %v", n, patience(n)))()
 	return r.rest(frame, n)
 }
 
-// decodable is hold for a request that is decoded, and has a share for that, too: so many bytes of memory.
+// decodable is hold for a request that is decoded. It also acquires that many bytes of memory for the decoded form.
 func (r *relay) decodable(frame []byte, n, memory int) (_ []byte, err error) {
 	if n > mostRequest {
-		return nil, endErrorf("a request of %d bytes is larger than what is decoded, %d", n, mostRequest)
+		return nil, endErrorf("a request of %d bytes is too large; requests of at most %d bytes are decoded", n, mostRequest)
 	}
 	if frame, err = r.hold(frame, n); err != nil {
 		return nil, err
 	}
-	if err := r.quiet(); err != nil { // within a buffer hold has not waited: a login does not
+	if err := r.quiet(); err != nil { // hold has not waited for a request that fits into a buffer
 		return nil, err
 	}
 	in := &r.server.memory.small
@@ -154,7 +155,7 @@ func (r *relay) decodable(frame []byte, n, memory int) (_ []byte, err error) {
 	return frame, err
 }
 
-// freeHeld gives back the memory of the request that was under way.
+// freeHeld gives back the memory of the request that was in progress.
 func (r *relay) freeHeld() {
 	r.holds.raw.leave()
 	r.holds.decoded.leave()
@@ -162,7 +163,7 @@ func (r *relay) freeHeld() {
 	r.holds = holding{}
 }
 
-// heard gives back the memory of answers to questions. All of them have come, or none comes any more.
+// heard gives back the memory of answers to questions. All answers have come, or no more will come.
 func (r *relay) heard() {
 	for _, q := range r.holds.questions {
 		q.share.leave()
@@ -170,7 +171,7 @@ func (r *relay) heard() {
 	r.holds.questions = nil
 }
 
-// within ends the connection after a while, unless it is stopped.
+// within ends the connection after d, unless stop is called before.
 func (r *relay) within(d time.Duration, why error) (stop func()) {
 	late := time.AfterFunc(d, func() {
 		r.logEnd(why)
@@ -179,10 +180,10 @@ func (r *relay) within(d time.Duration, why error) (stop func()) {
 	return func() { late.Stop() }
 }
 
-// deliver writes an answer that is held whole.
+// deliver writes an answer that is in memory.
 func (r *relay) deliver(b []byte) error {
 	if len(b) > buffer {
-		defer r.within(patience(len(b)), endErrorf("an answer of %d bytes has not been read within %v", len(b), patience(len(b))))()
+		defer r.within(patience(len(b)), endErrorf("the client has not read an answer of %d bytes within %v", len(b), patience(len(b))))()
 	}
 	_, err := r.client.Write(b)
 	return err
@@ -198,7 +199,7 @@ func (s *Server) crowded(of *budget) {
 	}
 	s.mu.Unlock()
 	if !quiet {
-		s.log.Warn("large requests or answers hold the memory for Kafka; connections wait, and go on by themselves when it is free",
+		s.log.Warn("large requests or answers hold the memory for Kafka; connections wait, and go on by themselves when memory is free",
 			"held_bytes", of.held.Load(), "of_bytes", of.size, "waiting", of.waiting.Load())
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// Who comes first is let in first, also if less would be enough for who comes after. More than there is in all is all of it.
+// The first to ask gets memory first, even if a later one needs less. A demand above the whole budget gets the whole budget.
 func TestBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, crowds, in := newBudget(10), 0, make(chan string, 3)
@@ -89,8 +89,8 @@ func (r *rig) answered(broker net.Conn) {
 	r.Cleanup(func() { _ = broker.Close(); <-done })
 }
 
-// Many connections whose requests are large have the memory of few: the others wait their turn. All are served in the end. Whose request is
-// small, or copied, does not notice.
+// Many connections with large requests have memory for a few; the others wait for their turn. All are served in the end. Connections with
+// small or copied requests are not delayed.
 func TestManyLargeRequests(t *testing.T) {
 	r := newRigWith(t, ample, policy.Enforce, time.Minute)
 	const clients, within = 100, 5
@@ -145,7 +145,8 @@ func TestManyLargeRequests(t *testing.T) {
 	}
 }
 
-// A client that goes while it waits, or in the middle of what is held for it, leaves nothing behind. Neither does a broker that goes while it is asked.
+// A client that leaves while it waits, or in the middle of a held request, leaves nothing behind. Neither does a broker that leaves during
+// a question.
 func TestGoneWhileHeld(t *testing.T) {
 	r := newRigWith(t, ample, policy.Enforce, time.Minute)
 	sent := bulky(100_000)
@@ -182,7 +183,7 @@ func largeMetadata() *kmsg.MetadataResponse {
 	return resp
 }
 
-// Answers that are decoded have a bound, too. Clients that read nothing hold it up, and as soon as they read all are served.
+// Decoded answers are bounded, too. Clients that read nothing block the budget, and as soon as they read, all are served.
 func TestManyLargeAnswers(t *testing.T) {
 	r := newRigWith(t, ample, policy.Enforce, time.Minute)
 	const clients = 20
@@ -212,7 +213,7 @@ func TestManyLargeAnswers(t *testing.T) {
 	await.That(t, "nothing is held", func() bool { bytes, waiting := r.server.memory.held(); return bytes == 0 && waiting == 0 })
 }
 
-// Where two questions have large answers, and there is room for one, nobody waits for ever.
+// If two questions have large answers, and there is memory for one, no connection waits for ever.
 func TestQuestionsWithLargeAnswers(t *testing.T) {
 	r := newRigWith(t, ample, policy.Enforce, time.Minute)
 	r.server.memory.answers = newBudget(1)
@@ -240,8 +241,8 @@ func TestQuestionsWithLargeAnswers(t *testing.T) {
 	served.Wait()
 }
 
-// Who has room, and does not use it in time, is ended with a line in the log: a client that does not send the rest, one that does not
-// read, a broker that does not send the rest.
+// A connection that holds memory for too long ends with a line in the log. The client does not send the rest, or does not read, or the
+// broker does not send the rest.
 func TestHeldForTooLong(t *testing.T) {
 	for name, c := range map[string]struct {
 		stall func(r *relay, client, broker net.Conn)
@@ -251,22 +252,22 @@ func TestHeldForTooLong(t *testing.T) {
 			sent := bulky(100_000)
 			go func() { _, _ = client.Write(sent[:70_000]) }()
 			_ = r.requests()
-		}, "bytes of a request have not come"},
+		}, "bytes was not complete"},
 		"a header": {func(r *relay, client, broker net.Conn) {
 			sent := tagged(framed("app", 9, produceOf("app", 1000)), strings.Repeat("t", 100_000))
 			go func() { _, _ = client.Write(sent[:70_000]) }()
 			_ = r.requests()
-		}, "bytes of a request have not come"},
+		}, "bytes was not complete"},
 		"an answer": {func(r *relay, client, broker net.Conn) {
 			r.state.expect(pending{request: request{key: keyMetadata, version: 12, correlation: 7}})
 			go func() { _, _ = broker.Write(answer(12, largeMetadata())) }()
 			_ = r.answers()
-		}, "has not been read"},
+		}, "has not read an answer"},
 		"half an answer": {func(r *relay, client, broker net.Conn) {
 			r.state.expect(pending{request: request{key: keyMetadata, version: 12, correlation: 7}})
 			go func() { _, _ = broker.Write(answer(12, largeMetadata())[:70_000]) }()
 			_ = r.answers()
-		}, "has not come whole"},
+		}, "was not complete"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -303,7 +304,7 @@ func newMutations(t *testing.T) *policy.Gate {
 	return p.Gate("g")
 }
 
-// What one request says of its kind takes no more memory than it is counted for: topics without a name, of which a MiB holds most.
+// A decoded request takes no more memory than is counted for it, even with as many topics without a name as fit into a MiB.
 func TestDecodedRequestsAreCounted(t *testing.T) {
 	req := kmsg.NewPtrDeleteTopicsRequest()
 	req.Version, req.TopicNames = 5, make([]string, 500_000)
@@ -323,8 +324,8 @@ func TestDecodedRequestsAreCounted(t *testing.T) {
 	runtime.KeepAlive([]any{m, names, questions, counts, b})
 }
 
-// An answer that describes quotas takes no more memory than it is counted for: of many rules, and of few with long names. An answer is made
-// when there is room for it.
+// An answer that describes quotas takes no more memory than is counted for it, with many rules, or with a few that have long names. An
+// answer is made when there is memory for it.
 func TestDescribedRulesAreCounted(t *testing.T) {
 	for name, of := range map[string]struct{ rules, name int }{"many": {9000, 4}, "long": {100, 30_000}} {
 		t.Run(name, func(t *testing.T) {
@@ -363,7 +364,7 @@ func TestDescribedRulesAreCounted(t *testing.T) {
 	}
 }
 
-// Of the message of a login only the name is kept, and a name that is no text of Kafka's is none.
+// Only the name in the message of a login is kept. A name that is not a valid text of Kafka does not count.
 func TestLoginKeepsTheNameAlone(t *testing.T) {
 	for name, want := range map[string]principal{"alice": {name: "alice", known: true}, strings.Repeat("n", 1<<15): {}} {
 		l := login{mechanism: scram256}

@@ -15,29 +15,29 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// A mutation is a request that creates or deletes partitions. A quota charges each topic of it, as brokers do, once it has been found
-// valid (KIP-599). So the gateway asks first, on the client's own connection and with its rights. A copy that only validates says
-// what would be made, Metadata what would be deleted. What a broker would refuse costs nothing, and the client gets the broker's
-// error. Topics that the quota refuses are left out of what is sent on, and put into the answer.
+// A mutation is a request that creates or deletes partitions. A quota charges each valid topic of it, as brokers do (KIP-599). So the
+// gateway asks the broker first, on the client's own connection and with its rights. A copy of the request that only validates shows which
+// partitions would be created, and Metadata which would be deleted. A topic that the broker would refuse costs nothing, and the client gets
+// the broker's error. Topics that the quota refuses are removed from the request, and added to the answer.
 type mutation struct {
 	topics
 	all    []mutated // in the order of the request
-	memory *share    // of what is decoded, until the answer
-	broker time.Time // until when the broker lets the client wait, for what it has been asked
+	memory *share    // of the decoded request, until the answer
+	broker time.Time // until when the broker throttles the client, because of the gateway's questions
 }
 
 // mutated is a topic of a mutation.
 type mutated struct {
-	partitions int64 // that are created or deleted, or unheard; 0: none, or the topic has been named before
+	partitions int64 // the number created or deleted, or unheard; 0 if none, or if the topic was named before
 	charged    weir.Permit
-	code       int16 // why it is refused here; 0: it is not
+	code       int16 // the error if it is refused here, or 0
 	why        string
 }
 
-// strictFrom are the versions from which on clients know error 89, and are refused. Older ones are delayed.
+// strictFrom are the first versions whose clients know error 89, and are refused. Older clients are delayed.
 var strictFrom = map[int16]int16{keyCreateTopics: 6, keyDeleteTopics: 5, keyCreatePartitions: 3}
 
-// mode is how a quota counts a mutation: clients that know error 89 are refused.
+// mode is the mode of a quota for a mutation: it refuses clients that know error 89.
 func (r *request) mode() quota.Mode {
 	if from, ok := strictFrom[r.key]; ok && r.version >= from {
 		return quota.Strict
@@ -45,7 +45,7 @@ func (r *request) mode() quota.Mode {
 	return quota.Permissive
 }
 
-// readMutation reads a mutation, of which b is everything behind the size of its frame.
+// readMutation reads a mutation; b is everything after the size of its frame.
 func readMutation(req *request, b []byte) (*mutation, error) {
 	var t topics
 	switch req.key {
@@ -93,11 +93,11 @@ func (r *relay) mutate(g *policy.Gate, req *request, frame []byte, n int) error 
 	m.memory, r.holds.decoded = r.holds.decoded, nil
 	defer func() { // after a panic, too
 		if sent {
-			return // the answer decides
+			return // the answer decides about the charges
 		}
 		m.memory.leave()
 		for i := range m.all {
-			m.all[i].charged.Cancel() // no broker has got it as a whole
+			m.all[i].charged.Cancel() // no broker has got the whole request
 		}
 	}()
 	p.mutation, p.until = m, r.chargeTopics(g, req, m, req.mode())
@@ -106,7 +106,7 @@ func (r *relay) mutate(g *policy.Gate, req *request, frame []byte, n int) error 
 	return err
 }
 
-// sendMutation sends on what is not refused of a mutation. If that is nothing, the answer is the gateway's own.
+// sendMutation sends the topics of a mutation that are not refused. If all are refused, the answer is the gateway's own.
 func (r *relay) sendMutation(p pending, frame []byte) error {
 	m := p.mutation
 	refused := func(i int) bool { return m.all[i].code != 0 }
@@ -123,7 +123,7 @@ func (r *relay) sendMutation(p pending, frame []byte) error {
 	return r.reply(&p.request, resp)
 }
 
-// longer returns when the longer of two waits ends: one that ends at a time, and the broker's.
+// longer returns the later end of two waits: until, and the end of the broker's throttle time.
 func (m *mutation) longer(until time.Time) time.Time {
 	if m.broker.After(until) {
 		return m.broker
@@ -131,7 +131,7 @@ func (m *mutation) longer(until time.Time) time.Time {
 	return until
 }
 
-// inquire lets the broker say what a mutation comes to, of which b is everything behind the size of its frame.
+// inquire asks the broker how many partitions a mutation changes; b is everything after the size of its frame.
 func (r *relay) inquire(m *mutation, req *request, b []byte) error {
 	err := r.askAll(req, b, m, m.questions(), func(a kmsg.Response) {
 		m.hear(a)
@@ -150,12 +150,12 @@ func (r *relay) inquire(m *mutation, req *request, b []byte) error {
 	return nil
 }
 
-// chargeTopics charges a mutation, topic by topic, and returns until when its client is to wait. Who is refused is told the whole
-// wait. The connection is not read for that time, or for Longest of the quotas if that is less. What refuses a topic refuses those behind
-// it, too: the quota is not asked again, and neither is its store.
+// chargeTopics charges a mutation, topic by topic, and returns until when its client must wait. A refused client is told the whole wait.
+// The connection is not read for that time, or for Longest of the quotas if that is less. After the first refusal, all further topics are
+// refused, too, without asking the quota or its store again.
 func (r *relay) chargeTopics(g *policy.Gate, req *request, m *mutation, mode quota.Mode) time.Time {
 	t, longest := &r.server.throttled.mutations, r.server.opts.Quotas().Longest
-	last := Charge{Gate: g.Name()} // whose wait counts, not the sum
+	last := Charge{Gate: g.Name()} // its wait counts, not the sum of waits
 	var refused *weir.Rejection
 	var code int16
 	var why string
@@ -191,9 +191,9 @@ func (r *relay) chargeTopics(g *policy.Gate, req *request, m *mutation, mode quo
 	return r.note(t, last, longest)
 }
 
-// answerTo is what a client is told of a refusal: an error, why, and how long it is to wait. A code of 0 is none, and the topic goes to the
-// broker. That is so where the client does not know the error, where the connection ends, and where the gate is closed. A reload closes
-// gates, and so does a stop.
+// answerTo is the answer to a client for a refusal: an error code, the reason, and the wait. With a code of 0 there is no error, and the
+// topic is sent to the broker. That is so if the client does not know the error, if the connection ends, or if a reload or a stop has
+// closed the gate.
 func answerTo(refused *weir.Rejection, mode quota.Mode, windows []quota.Window) (code int16, why string, wait time.Duration) {
 	switch refused.Reason {
 	case weir.ReasonBlocked:
@@ -211,10 +211,10 @@ func answerTo(refused *weir.Rejection, mode quota.Mode, windows []quota.Window) 
 	return code, why, wait
 }
 
-// tellOwed is what a client is told of a refusal: the rate, what is owed, and when to come back.
+// tellOwed is the text of a refusal: the rate, the debt, and when to come back.
 func tellOwed(refused *weir.Rejection, windows []quota.Window) string {
 	if refused.Reason == weir.ReasonStore {
-		return fmt.Sprintf("gate %s cannot tell what is left, because its store does not answer; come back in %v", refused.Gate, refused.RetryAfter)
+		return fmt.Sprintf("gate %s cannot decide, because its store does not answer; come back in %v", refused.Gate, refused.RetryAfter)
 	}
 	of := "the quota"
 	if i := max(refused.Window-1, 0); i < len(windows) {
@@ -228,19 +228,19 @@ func tellOwed(refused *weir.Rejection, windows []quota.Window) string {
 	return fmt.Sprintf("%s is used up (gate %s, rule %s): %s partitions are owed%s", of, refused.Gate, refused.Rule, owed, then)
 }
 
-// finishMutation is told the broker's answer to what was sent on, and returns the client's. What the broker has refused in the end is given
-// back. A topic that it had not heard of when it was asked, and has changed all the same, is charged now. The controller knows a topic before
-// the brokers do.
+// finishMutation takes the broker's answer to the sent topics, and returns the answer for the client. It refunds topics that the broker has
+// refused in the end. The broker may have changed a topic that it did not know when it was asked, because the controller knows topics
+// earlier. Such a topic is charged now.
 func (r *relay) finishMutation(p *pending, resp kmsg.Response) kmsg.Response {
 	m, made, now := p.mutation, &r.server.made, time.Now()
 	codes, refused := m.results(resp), false
 	late := &mutation{topics: m.topics, all: make([]mutated, len(m.all))}
-	defer late.abandon() // it is done either way
+	defer late.abandon() // the topic is changed in any case
 	defer m.memory.leave()
 	for i, name := range m.names() {
 		t := &m.all[i]
 		code, ok := codes[name]
-		delete(codes, name) // of a topic that is named twice the first counts
+		delete(codes, name) // if a topic is named twice, the first counts
 		if ok && code != 0 {
 			t.charged.Cancel()
 		} else {
@@ -256,7 +256,7 @@ func (r *relay) finishMutation(p *pending, resp kmsg.Response) kmsg.Response {
 		}
 		m.done(i, counted, now, made)
 	}
-	if g := r.server.opts.Quotas().Mutations; g != nil { // else a reload has taken the quota away
+	if g := r.server.opts.Quotas().Mutations; g != nil { // nil if a reload has removed the quota
 		if until := r.chargeTopics(g, &p.request, late, quota.Permissive); until.After(p.until) {
 			p.until = until
 		}
@@ -267,7 +267,7 @@ func (r *relay) finishMutation(p *pending, resp kmsg.Response) kmsg.Response {
 	return resp
 }
 
-// abandon is told that no answer will come. The broker may have done it, so what was charged stays charged.
+// abandon ends a mutation that gets no answer. The broker may have carried it out, so its charges stay.
 func (m *mutation) abandon() {
 	if m != nil {
 		for i := range m.all {

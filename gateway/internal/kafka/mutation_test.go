@@ -37,7 +37,7 @@ type cluster struct {
 	done    chan struct{}
 }
 
-// newCluster is a gateway before a broker with some topics. quota is how many tokens are there, of which half come back in a second.
+// newCluster is a gateway before a broker with some topics. quota is the burst, and half of it comes back in a second.
 func newCluster(t *testing.T, mode policy.Mode, quota int) (c *cluster, client net.Conn) {
 	q := policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: fmt.Sprintf("%d/s", quota/2), Burst: float64(quota)}, Debt: true}
 	return newClusterOf(newRigWith(t, q, mode, time.Hour))
@@ -211,7 +211,7 @@ func (r *rig) ask(client net.Conn, req kmsg.Request) kmsg.Response {
 	return resp
 }
 
-// create asks for topics, each as its name and how many partitions it is to have.
+// create asks for topics, each by its name and its number of partitions.
 func create(version int16, topics ...any) *kmsg.CreateTopicsRequest {
 	req := kmsg.NewPtrCreateTopicsRequest()
 	req.Version = version
@@ -223,7 +223,7 @@ func create(version int16, topics ...any) *kmsg.CreateTopicsRequest {
 	return req
 }
 
-// codes are the errors of an answer, in its order, and what it says of the time to come back, in ms.
+// codes are the errors of an answer, in its order, and its throttle time, in ms.
 func codes(resp kmsg.Response) (all []int16, throttle int32) {
 	switch resp := resp.(type) {
 	case *kmsg.CreateTopicsResponse:
@@ -243,8 +243,8 @@ func codes(resp kmsg.Response) (all []int16, throttle int32) {
 	return all, throttle
 }
 
-// Who is refused is told by how much, waits, and is served then. Meanwhile nothing of its connection is read. Requests that it has sent
-// before are answered in their order.
+// A refused client is told its debt, waits, and is served then. Meanwhile its connection is not read. Requests that it has sent before are
+// answered in their order.
 func TestRefusedMutationIsTold(t *testing.T) {
 	b, client := newCluster(t, policy.Enforce, 10)
 	b.write(client, framed("app", 0, kmsg.NewPtrListGroupsRequest()))
@@ -276,7 +276,7 @@ func TestRefusedMutationIsTold(t *testing.T) {
 	}
 }
 
-// Where a quota is observed it is charged, and refuses and delays nobody. Where it is off, or does not match, nothing is asked.
+// A quota in observe mode is charged, and refuses and delays nobody. If the quota is off, or does not match, the broker is asked nothing.
 func TestMutationsUnderModes(t *testing.T) {
 	for mode, want := range map[policy.Mode]struct {
 		left     float64
@@ -299,8 +299,8 @@ func TestMutationsUnderModes(t *testing.T) {
 	}
 }
 
-// What the controller has done is charged, though the broker that was asked has yet to hear of the topic: as much as the topic was made with, or what one
-// has by default. A topic that is made elsewhere in between is charged when it is made.
+// A change by the controller is charged even if the asked broker does not know the topic yet. The charge is the number of partitions at
+// creation, or the default. A topic that is created elsewhere meanwhile is charged at its creation.
 func TestBrokerHasNotHeardOfATopic(t *testing.T) {
 	grow := func(name string, count int32) kmsg.Request {
 		req, topic := kmsg.NewPtrCreatePartitionsRequest(), kmsg.NewCreatePartitionsRequestTopic()
@@ -356,7 +356,7 @@ func TestBrokerHasNotHeardOfATopic(t *testing.T) {
 	}
 }
 
-// Where the answer of the broker does not say how many partitions a topic would have, it is what the cluster's configuration says.
+// If the broker's answer has no number of partitions for a topic, the number in the cluster's configuration counts.
 func TestPartitionsByDefault(t *testing.T) {
 	b, client := newCluster(t, policy.Enforce, 10)
 	b.silent = true
@@ -365,7 +365,7 @@ func TestPartitionsByDefault(t *testing.T) {
 	}
 }
 
-// However long a debt takes to be paid back, what comes behind it is refused, and told the longest wait that an answer can say.
+// However long a debt takes to be paid back, later requests are refused, with the longest wait that an answer can express.
 func TestDebtThatLastsForEver(t *testing.T) {
 	for burst, want := range map[float64]string{
 		1.1e-8: "5 partitions are owed, and that takes more than 146 years to pay back",
@@ -415,7 +415,7 @@ func TestBrokerThrottlesTheCopy(t *testing.T) {
 	}
 }
 
-// brokenStore is a store elsewhere that does not answer.
+// brokenStore is a remote store that does not answer.
 type brokenStore struct {
 	quota.Store
 	asked atomic.Int64
@@ -426,7 +426,7 @@ func (s *brokenStore) Decide(context.Context, *quota.Request) (quota.Decision, e
 	return quota.Decision{}, io.ErrUnexpectedEOF
 }
 
-// A store that does not answer is no quota that is used up. It is asked once for a request, however many topics that has.
+// A store that does not answer does not mean that a quota is used up. It is asked once for a request, however many topics the request has.
 func TestStoreOfMutationsIsDown(t *testing.T) {
 	for version, want := range map[int16]int16{7: kerr.ThrottlingQuotaExceeded.Code, 5: 0} {
 		s := new(brokenStore)
@@ -440,7 +440,7 @@ func TestStoreOfMutationsIsDown(t *testing.T) {
 		if n := s.asked.Load(); n != 1 {
 			t.Errorf("version %d: the store is asked %d times", version, n)
 		}
-		const told = "gate bytes cannot tell what is left, because its store does not answer; come back in 1s"
+		const told = "gate bytes cannot decide, because its store does not answer; come back in 1s"
 		if want == 0 {
 			continue
 		}
@@ -452,8 +452,8 @@ func TestStoreOfMutationsIsDown(t *testing.T) {
 	}
 }
 
-// A gateway that stops serves a request that it has begun to its end, with all that it asks for it, and no further one. Its quotas have
-// been closed before, and refuse nothing.
+// A gateway that stops completes a request that it has begun, with all questions about it, and reads no further one. Its quotas were closed
+// before, and refuse nothing.
 func TestShutdownServesWhatHasBegun(t *testing.T) {
 	for _, closed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("quotas closed %v", closed), func(t *testing.T) { shutdownServes(t, closed) })
@@ -505,7 +505,7 @@ func shutdownServes(t *testing.T, closed bool) {
 	}
 }
 
-// A mutation that is too large to be decoded, or cannot be, ends the connection. So does a broker that goes while it is asked.
+// A mutation that is too large, or that cannot be decoded, ends the connection. So does a broker that leaves during a question.
 func TestBadMutations(t *testing.T) {
 	large := create(7)
 	for i := range 80_000 {
@@ -538,8 +538,8 @@ func TestBadMutations(t *testing.T) {
 	}
 }
 
-// Topics are charged one after another, in the order of the request, while nothing is owed (K25, K10, K23 of KIP-599). What the broker
-// refuses costs nothing, and has its error.
+// Topics are charged one after another, in the order of the request, while there is no debt (K25, K10, K23 of KIP-599). A topic that the
+// broker refuses costs nothing, and has the broker's error.
 func TestMutationsAreCharged(t *testing.T) {
 	const quota = int16(89)
 	denied, exists, unknown, factor := kerr.TopicAuthorizationFailed.Code, kerr.TopicAlreadyExists.Code, kerr.UnknownTopicOrPartition.Code, kerr.InvalidReplicationFactor.Code

@@ -20,18 +20,18 @@ import (
 	"github.com/weir-go/weir/gateway/internal/config"
 )
 
-// nodes are the brokers of a cluster, each with a listener of its own. A broker that has none is left out of
-// all answers, so that its own address reaches nobody.
+// nodes are the brokers of a cluster, each with a listener of its own. A broker without a listener is left out of all answers, so that no
+// client gets the broker's own address.
 type nodes struct {
-	host        string // that the listeners bind to
+	host        string // the listeners bind to it
 	first, last int    // ports
 	advertise   string
 	open        func(address string) (*accept.Listener, error)
 	serve       func(*node)
 	log         *slog.Logger
 
-	// opening is held by whoever learns of a node and opens its listener. The name that it listens at may have to be looked up first, and that
-	// takes a while. Only answers wait for it that name this node, or another new one.
+	// opening is held while a new node is noted and its listener is opened. That may take a while, because the listener's name may have to
+	// be looked up. Only answers that name this node, or another new node, wait for it.
 	opening sync.Mutex
 
 	mu     sync.RWMutex
@@ -42,20 +42,19 @@ type nodes struct {
 // node is a broker. Its fields but the counters are guarded by nodes.mu.
 type node struct {
 	id      int32
-	port    int              // of its listener; 0 if the range has none for it
+	port    int              // of its listener; 0 if the range has no port for it
 	address string           // its own, host:port
-	conns   *accept.Listener // nil while there is none
-	trouble string           // why there is none
-	unseen  int              // how often in a row the cluster has not named it
+	conns   *accept.Listener // nil while there is no listener
+	trouble string           // why there is no listener
+	unseen  int              // how many answers in a row have not named it
 
 	open     atomic.Int64 // connections
 	accepted atomic.Uint64
-	failed   atomic.Uint64 // connections that the broker did not take
+	failed   atomic.Uint64 // connections that the broker did not accept
 	moved    counted
 }
 
-// gone is how often in a row the cluster must leave a node out until its listener closes. A broker that restarts is out for
-// less.
+// gone is how many answers in a row must leave a node out before its listener is closed. A broker that restarts is back sooner.
 const gone = 3
 
 func newNodes(k *config.Kafka) *nodes {
@@ -64,8 +63,8 @@ func newNodes(k *config.Kafka) *nodes {
 	return &nodes{host: host, first: first, last: last, advertise: k.Nodes.Advertise, known: map[int32]*node{}}
 }
 
-// advertised returns what clients are told of a node that an answer names: where its listener is. It opens that if there is none
-// yet, or waits for whoever does. ok is false if the node has to be left out.
+// advertised returns the address of the listener of a node, for answers that name the node. If there is no listener yet, it opens one, or
+// waits until another goroutine has done so. ok is false if the node must be left out.
 func (ns *nodes) advertised(id int32, host string, port int32) (string, int32, bool) {
 	address := net.JoinHostPort(host, strconv.Itoa(int(port)))
 	ns.mu.RLock()
@@ -83,7 +82,7 @@ func (ns *nodes) advertised(id int32, host string, port int32) (string, int32, b
 	return ns.advertise, int32(n.port), n.conns != nil
 }
 
-// learn takes note of a node, and opens its listener if it has none. The caller holds opening.
+// learn notes a node, and opens its listener if it has none. The caller holds opening.
 func (ns *nodes) learn(id int32, address string) *node {
 	n, opens := ns.note(id, address)
 	if opens {
@@ -92,14 +91,14 @@ func (ns *nodes) learn(id int32, address string) *node {
 	return n
 }
 
-// note takes note of a node. opens reports whether its listener is to be opened.
+// note notes a node. opens reports whether its listener must be opened.
 func (ns *nodes) note(id int32, address string) (n *node, opens bool) {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
 	n = ns.known[id]
 	switch {
 	case n == nil && len(ns.known) >= mostNodes:
-		return &node{id: id, address: address}, false // nobody is that large; the address must not get through either way
+		return &node{id: id, address: address}, false // no cluster is that large; clients must not get the address in any case
 	case n == nil:
 		n = &node{id: id, address: address}
 		if port := int64(ns.first) + int64(id); id >= 0 && port <= int64(ns.last) {
@@ -107,16 +106,16 @@ func (ns *nodes) note(id int32, address string) (n *node, opens bool) {
 		}
 		ns.known[id] = n
 	case n.address != address:
-		ns.log.Info("a node of Kafka has another address", "node", id, "broker", address, "was", n.address)
+		ns.log.Info("a node of Kafka has a new address", "node", id, "broker", address, "was", n.address)
 		n.address = address
 	}
 	return n, n.conns == nil && !ns.closed
 }
 
-// mostNodes bounds the nodes that are known, those without a listener included.
+// mostNodes bounds the known nodes, including those without a listener.
 const mostNodes = 2000
 
-// listen opens the listener of a node, and says why if it cannot, once. The caller holds opening.
+// listen opens the listener of a node. If it cannot, it logs the reason, once. The caller holds opening.
 func (ns *nodes) listen(n *node) {
 	var trouble string
 	var conns *accept.Listener
@@ -131,7 +130,7 @@ func (ns *nodes) listen(n *node) {
 	defer ns.mu.Unlock()
 	switch {
 	case conns != nil && ns.closed: // meanwhile
-		_ = conns.Close() // nobody has used it
+		_ = conns.Close() // no client has used it
 		return
 	case conns != nil:
 		n.conns, n.trouble = conns, ""
@@ -140,12 +139,12 @@ func (ns *nodes) listen(n *node) {
 		return
 	}
 	if n.trouble != trouble {
-		ns.log.Error("a node of Kafka is left out of all answers: clients cannot reach it through this gateway", "node", n.id, "broker", n.address, "error", trouble)
+		ns.log.Error("a node of Kafka is left out of all answers, because clients cannot reach it through this gateway", "node", n.id, "broker", n.address, "error", trouble)
 	}
 	n.trouble = trouble
 }
 
-// named is told of all nodes that the cluster has.
+// named notes all nodes that the cluster has.
 func (ns *nodes) named(all []kmsg.MetadataResponseBroker) {
 	ns.opening.Lock()
 	defer ns.opening.Unlock()
@@ -163,22 +162,22 @@ func (ns *nodes) named(all []kmsg.MetadataResponseBroker) {
 		if n.unseen < gone {
 			continue
 		}
-		ns.log.Info("a node of Kafka has gone", "node", id, "broker", n.address)
+		ns.log.Info("a node of Kafka is gone", "node", id, "broker", n.address)
 		if n.conns != nil {
-			_ = n.conns.Close() // it accepts no more either way
+			_ = n.conns.Close() // in any case it accepts no more
 		}
 		delete(ns.known, id)
 	}
 }
 
-// addressOf returns where the broker of a node is, empty if it has gone.
+// addressOf returns the address of a node's broker, empty if the node is gone.
 func (ns *nodes) addressOf(n *node) string {
 	ns.mu.RLock()
 	defer ns.mu.RUnlock()
 	return n.address
 }
 
-// lost is told that the listener of a node has ended by itself.
+// lost notes that the listener of a node has failed.
 func (ns *nodes) lost(n *node, err error) {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
@@ -190,7 +189,7 @@ func (ns *nodes) lost(n *node, err error) {
 	ns.log.Error("the listener for a node of Kafka failed; it is opened again when Kafka next names its nodes, within about 30 s if Kafka answers", "node", n.id, "error", err)
 }
 
-// close returns the listeners of all nodes, and lets no more be opened.
+// close returns the listeners of all nodes, and forbids to open more.
 func (ns *nodes) close() (all []*accept.Listener) {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
@@ -203,7 +202,7 @@ func (ns *nodes) close() (all []*accept.Listener) {
 	return all
 }
 
-// at returns the listener at an address, nil if there is none. It waits for one that is being opened.
+// at returns the listener at an address, or nil. It waits for a listener that is being opened.
 func (ns *nodes) at(address string) *accept.Listener {
 	ns.opening.Lock()
 	defer ns.opening.Unlock()
@@ -217,7 +216,7 @@ func (ns *nodes) at(address string) *accept.Listener {
 	return nil
 }
 
-// addresses returns where all nodes are, by their ids.
+// addresses returns the addresses of all nodes, by their ids.
 func (ns *nodes) addresses() map[int32]string {
 	ns.mu.RLock()
 	defer ns.mu.RUnlock()
@@ -232,15 +231,15 @@ func (ns *nodes) addresses() map[int32]string {
 type NodeStatus struct {
 	Node        int32  `json:"node"`
 	Broker      string `json:"broker"`  // its own address
-	Address     string `json:"address"` // what clients are told; empty while it is left out of answers
+	Address     string `json:"address"` // the one in answers to clients; empty while the node is left out
 	Trouble     string `json:"trouble,omitempty"`
 	Connections int64  `json:"connections"`
 	Accepted    uint64 `json:"accepted"`
-	Failed      uint64 `json:"failed"` // connections of clients that the broker did not take
+	Failed      uint64 `json:"failed"` // connections of clients that the broker did not accept
 	Traffic
 }
 
-// counts returns what has been counted of a node.
+// counts returns the counters of a node.
 func (n *node) counts() NodeStatus {
 	return NodeStatus{Node: n.id, Connections: n.open.Load(), Accepted: n.accepted.Load(), Failed: n.failed.Load(), Traffic: n.moved.snapshot()}
 }
@@ -262,7 +261,7 @@ func (ns *nodes) status() []NodeStatus {
 	return all
 }
 
-// one returns the id of a node, the same as long as it is there; -1 if none is known.
+// one returns the id of a node, or -1 if none is known. It returns the same node for as long as that exists.
 func (ns *nodes) one() int32 {
 	ns.mu.RLock()
 	defer ns.mu.RUnlock()
@@ -275,14 +274,14 @@ func (ns *nodes) one() int32 {
 	return least
 }
 
-// How often the cluster is asked for its nodes, how soon again if it does not answer, and how long an answer may take.
+// The interval at which the cluster is asked for its nodes, the interval if it does not answer, and the time-out of an answer.
 const (
 	askEvery  = 30 * time.Second
 	askAgain  = time.Second
 	askWithin = 10 * time.Second
 )
 
-// ask asks the cluster for its nodes, by the gateway's own principal.
+// ask asks the cluster for its nodes, as the gateway's own principal.
 func (ns *nodes) ask(ctx context.Context, client *kgo.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()

@@ -8,16 +8,17 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// question is what the gateway asks on a client's connection, and the answer once there is one.
+// question is a request of the gateway itself on a client's connection, with its answer.
 type question struct {
 	answer kmsg.Response
-	share  *share // of the memory for answers, as long as the answer is looked at
+	share  *share // of the memory for answers, while the answer is in use
 }
 
-// ask lets the broker answer a question of the gateway's own, on the connection of a client and so with its rights. It comes in place of a request
-// of the client's. The fields of that are other, and b is everything behind the size of its frame. Nothing else of the client is sent meanwhile.
+// ask sends a question of the gateway on the connection of a client, and so with its rights, and returns the answer. The question takes the
+// place of a request of the client: other has the fields of that request, and b is everything after the size of its frame. Meanwhile no
+// other request of the client is sent.
 func (r *relay) ask(req *request, b []byte, other, q kmsg.Request) (kmsg.Response, error) {
-	r.heard() // what was asked before
+	r.heard() // answers to earlier questions
 	asked, err := r.sendQuestions(req, b, other, []kmsg.Request{q})
 	if err != nil {
 		return nil, err
@@ -25,8 +26,8 @@ func (r *relay) ask(req *request, b []byte, other, q kmsg.Request) (kmsg.Respons
 	return r.awaitAnswer(asked[0], q.Key())
 }
 
-// askAll is ask for several questions, all of which are sent before the first answer is waited for. What hear is told is held no longer than
-// it takes: the next answer may need the memory.
+// askAll is ask for several questions. It sends all of them before it waits for the first answer. The memory of an answer is held only
+// during hear, because the next answer may need it.
 func (r *relay) askAll(req *request, b []byte, other kmsg.Request, all []kmsg.Request, hear func(kmsg.Response)) error {
 	asked, err := r.sendQuestions(req, b, other, all)
 	if err != nil {
@@ -58,8 +59,8 @@ func (r *relay) sendQuestions(req *request, b []byte, other kmsg.Request, all []
 	return asked, nil
 }
 
-// awaitAnswer waits for the answer to a question of the gateway's own. The broker's time for it begins when all that was asked before has
-// been answered: a client may have asked for what takes minutes.
+// awaitAnswer waits for the answer to a question of the gateway. The broker's time begins when all earlier requests have been answered,
+// because a request of the client may take minutes.
 func (r *relay) awaitAnswer(q *question, key int16) (kmsg.Response, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,7 +71,7 @@ func (r *relay) awaitAnswer(q *question, key int16) (kmsg.Response, error) {
 		}
 		if late == nil && r.state.pending[0].question == q {
 			late = time.AfterFunc(saidWithin, func() {
-				r.logEnd(endErrorf("the broker has not answered %s within %v", kmsg.NameForKey(key), saidWithin))
+				r.logEnd(endErrorf("the broker has not answered the gateway's %s within %v", kmsg.NameForKey(key), saidWithin))
 				r.close()
 			})
 			defer late.Stop()
@@ -80,7 +81,7 @@ func (r *relay) awaitAnswer(q *question, key int16) (kmsg.Response, error) {
 	return q.answer, nil
 }
 
-// reply answers a request here.
+// reply sends the gateway's own answer to a request.
 func (r *relay) reply(req *request, resp kmsg.Response) error {
 	header := binary.BigEndian.AppendUint32(nil, uint32(req.correlation))
 	if resp.IsFlexible() {
@@ -96,7 +97,7 @@ func (r *relay) reply(req *request, resp kmsg.Response) error {
 			return err
 		}
 	}
-	r.freeHeld() // what is left of the request: its client may take its time to read
+	r.freeHeld() // of the request, because its client may read the answer slowly
 	if err := r.expect(p); err != nil {
 		p.share.leave()
 		return err

@@ -16,30 +16,31 @@ import (
 	"github.com/weir-go/weir/policy"
 )
 
-// Quotas are the gates that count what clients of a cluster use up. A client that owes is delayed, as brokers do it (KIP-13,
-// KIP-219). Its answer says for how long, and meanwhile no request of its connection is read. Only mutations are refused, to clients
-// that know the error (KIP-599).
+// Quotas are the gates that count what clients of a cluster use. A client with a debt is delayed, as by brokers (KIP-13, KIP-219). The
+// answer says for how long, and meanwhile no request of the connection is read. Only mutations are refused, and only to clients that know
+// the error (KIP-599).
 type Quotas struct {
-	// Produce counts the bytes of requests to produce, Fetch those of answers to fetch, Mutations the partitions that are created
-	// and deleted. Connections counts new connections by address, before anybody has said anything. nil counts nothing.
+	// Produce counts the bytes of requests to produce, Fetch those of answers to fetch, and Mutations the partitions that are created and
+	// deleted. Connections counts new connections by address, before their first byte. nil counts nothing.
 	Produce, Fetch, Mutations, Connections *policy.Gate
-	// NoAutoCreate lets no topic be made because a client has asked for its metadata. Else it counts as a mutation.
+	// NoAutoCreate forbids brokers to create a topic because a client asks for its metadata. Otherwise such a topic counts as a mutation.
 	NoAutoCreate bool
-	// Longest bounds a delay. What is owed beyond it stays a debt.
+	// Longest bounds a delay. The rest of the debt stays.
 	Longest time.Duration
-	// Samples and Window make the burst of a quota that a client sets, as quota.window.num and quota.window.size.seconds of a broker.
+	// Samples and Window determine the burst of a quota that a client sets, as do quota.window.num and quota.window.size.seconds of a
+	// broker.
 	Samples int
 	Window  time.Duration
 }
 
-// Charge is what a quota has counted, or a wait that a client has been told for it.
+// Charge is a charge of a quota, or a wait that a client was told because of it.
 type Charge struct {
 	Quota              string // produce, fetch or mutations
 	Gate, Rule, Bucket string
 	User, Client       string
-	// Cost is how many bytes or partitions were charged. Of a wait for several topics it is 0: each has been told before.
+	// Cost is how many bytes or partitions were charged. For the wait of several topics it is 0, because each topic had a Charge before.
 	Cost int64
-	// Wait is what the client is told, 0 if it owes nothing.
+	// Wait is the throttle time for the client, 0 if there is no debt.
 	Wait time.Duration
 }
 
@@ -49,7 +50,7 @@ type throttles struct {
 	times, milliseconds atomic.Uint64
 }
 
-// Throttled is how often, and for how long in all, clients have been told to wait by a quota.
+// Throttled is how often, and for how long in total, a quota has told clients to wait.
 type Throttled struct {
 	Times   uint64  `json:"times"`
 	Seconds float64 `json:"seconds"`
@@ -59,7 +60,7 @@ func (t *throttles) snapshot() Throttled {
 	return Throttled{t.times.Load(), float64(t.milliseconds.Load()) / 1000}
 }
 
-// note takes note of a charge, and mutes the connection for its wait, for longest at most. It returns when the wait is over.
+// note reports a charge, and mutes the connection for its wait, but at most for longest. It returns when the wait ends.
 func (r *relay) note(t *throttles, c Charge, longest time.Duration) (until time.Time) {
 	c.Quota = t.quota
 	if c.Wait > 0 {
@@ -73,7 +74,7 @@ func (r *relay) note(t *throttles, c Charge, longest time.Duration) (until time.
 	return until
 }
 
-// mute lets no request of the client be read for a while.
+// mute stops the reading of requests of the client for the wait.
 func (r *relay) mute(t *throttles, client string, wait time.Duration) time.Time {
 	until := time.Now().Add(wait)
 	r.mu.Lock()
@@ -82,7 +83,7 @@ func (r *relay) mute(t *throttles, client string, wait time.Duration) time.Time 
 	return until
 }
 
-// clipped is a client id, which others chose, as it is kept: at most 100 bytes.
+// clipped returns at most 100 bytes of a client id, because clients choose its length.
 func clipped(s string) string {
 	const most = 100
 	if len(s) <= most {
@@ -91,16 +92,16 @@ func clipped(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "..."
 }
 
-// work is what a quota counts: n bytes, or partitions, of the client that asks now. Whose name cannot be told has none, so only rules for every user match,
-// and those that look at no user.
+// work is the work for a quota: n bytes or partitions of the present client. If the client's name is unknown, User is empty, so only rules
+// for every user or without a user match.
 func (r *relay) work(req *request, n int64) weir.Work {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return weir.Work{User: r.state.login.principal().name, Client: req.client, Cost: n}
 }
 
-// charge charges a request for n bytes, its own or those of its answer. It notes when the client has paid back what it owes, as far as
-// is known here: it waits for no store. Until then no request of the client is read any more. The permit gives the bytes back.
+// charge charges a request for n bytes, of the request or of its answer. It mutes the connection until the debt is paid back, as far as the
+// gateway knows, because charge waits for no store. To refund the bytes, cancel the permit.
 func (r *relay) charge(g *policy.Gate, p *pending, n int, t *throttles) weir.Permit {
 	if g == nil || n == 0 {
 		return weir.Permit{}
@@ -116,15 +117,15 @@ func (r *relay) charge(g *policy.Gate, p *pending, n int, t *throttles) weir.Per
 			c.Wait = refused.RetryAfter
 		case weir.ReasonBlocked:
 			c.Wait = longest
-		} // else the connection ends, or the gate is one that a reload has just replaced
+		} // otherwise the connection ends, or a reload has just replaced the gate
 	}
 	c.Wait = min(c.Wait, longest)
 	p.rule, p.bucket, p.until = c.Rule, c.Bucket, r.note(t, c, longest)
 	return permit
 }
 
-// owed is told that the broker has answered a request that was charged, and returns until when its client is to wait. A store
-// elsewhere has answered meanwhile, too, and others may have charged the same bucket.
+// owed returns until when the client of a charged request must wait, when the broker has answered the request. By then a remote store has
+// answered, too, and others may have charged the same bucket.
 func (r *relay) owed(g *policy.Gate, p *pending, t *throttles) time.Time {
 	if g == nil || !g.IsDistant() {
 		return p.until
@@ -135,16 +136,16 @@ func (r *relay) owed(g *policy.Gate, p *pending, t *throttles) time.Time {
 		return p.until
 	}
 	if !p.until.IsZero() {
-		return r.mute(t, w.Client, wait) // it has been counted as one delay
+		return r.mute(t, w.Client, wait) // the delay was counted before
 	}
 	return r.note(t, Charge{Gate: g.Name(), Rule: p.rule, Bucket: p.bucket, User: w.User, Client: w.Client, Wait: wait}, longest)
 }
 
-// leastFetch is the least that max_bytes of a fetch is lowered to. Brokers send a batch that is larger nevertheless.
+// leastFetch is the smallest value to which max_bytes of a fetch is lowered. Brokers still send a larger batch.
 const leastFetch = 1 << 20
 
-// lower lowers max_bytes of a fetch to what a full bucket of its quota holds. Else the answer would be a debt whatever there was
-// before. A store elsewhere is asked what is there while the broker works: the answer says it in its first bytes.
+// lower lowers max_bytes of a fetch to the tokens of a full bucket of its quota. A larger answer would always make a debt. A remote store
+// is asked for the state of the bucket while the broker works, because the throttle time is in the first bytes of the answer.
 func (r *relay) lower(g *policy.Gate, req *request, frame []byte) {
 	if g == nil || g.Mode() != policy.Enforce {
 		return
@@ -167,19 +168,19 @@ func (r *relay) lower(g *policy.Gate, req *request, frame []byte) {
 	binary.BigEndian.PutUint32(field, uint32(int32(most)))
 }
 
-// mostTold is the longest wait that an answer can say, some 24.8 days.
+// mostTold is the longest wait that an answer can express, some 24.8 days.
 const mostTold = math.MaxInt32 * time.Millisecond
 
-// throttleOf is what an answer says at a time, in milliseconds, of a wait that ends at another.
+// throttleOf is the throttle time in milliseconds of an answer that is sent now, for a wait that ends at until.
 func throttleOf(until, now time.Time) int32 { return inMillis(until.Sub(now)) }
 
-// inMillis rounds a wait up to milliseconds, as an answer says it.
+// inMillis rounds a wait up to the milliseconds of an answer.
 func inMillis(wait time.Duration) int32 {
 	wait = min(max(wait, 0), mostTold)
 	return int32((wait + time.Millisecond - 1) / time.Millisecond)
 }
 
-// raise lets a decoded answer say the longer of two waits: the broker's and ours.
+// raise sets the throttle time of a decoded answer to the longer of the broker's and ours.
 func raise(resp kmsg.Response, ms int32) {
 	told, ok := resp.(kmsg.ThrottleResponse)
 	set, can := resp.(kmsg.SetThrottleResponse)
@@ -191,7 +192,7 @@ func raise(resp kmsg.Response, ms int32) {
 	}
 }
 
-// raiseFetch does the same in the first bytes of an answer to fetch, behind the size of its frame.
+// raiseFetch does the same in the first bytes of an answer to fetch, after the size of its frame.
 func raiseFetch(b []byte, version int16, ms int32) error {
 	in := reader{b: b, at: 4}
 	if version >= firstFlexibleFetch {
@@ -199,15 +200,15 @@ func raiseFetch(b []byte, version int16, ms int32) error {
 	}
 	at := in.at
 	if was := in.int32(); in.short {
-		return endErrorf("an answer to Fetch ends in its header")
+		return endErrorf("an answer to Fetch ends within its header")
 	} else if was < ms {
 		binary.BigEndian.PutUint32(b[at:], uint32(ms))
 	}
 	return nil
 }
 
-// unmuted waits until requests of the client are read again. Meanwhile nothing is read, except to see that the client has gone. A
-// connection that is let go waits no longer: its request has begun.
+// unmuted waits until requests of the client may be read again. Meanwhile it only checks whether the client has left. While the connection
+// is drained it does not wait, because a request has begun.
 func (r *relay) unmuted() error {
 	for {
 		r.mu.Lock()
@@ -225,7 +226,7 @@ func (r *relay) unmuted() error {
 			return err
 		}
 		if r.leaving() {
-			continue // or the deadline of drain would be lost
+			continue // otherwise the deadline of drain would be lost
 		}
 		err := awaitGone(r.raw)
 		if errors.Is(err, errors.ErrUnsupported) {

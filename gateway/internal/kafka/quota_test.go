@@ -88,7 +88,7 @@ type rig struct {
 	wrap   func(net.Conn) net.Conn // what the gateway sees of a client; nil: the client
 }
 
-// newRig has a quota of 10,000 bytes, of which 20,000 a second would come back if the clock did not stand still.
+// newRig has a quota with a burst of 10,000 bytes and 20,000 bytes a second. Its clock stands still.
 func newRig(t *testing.T, mode policy.Mode, longest time.Duration) *rig {
 	return newRigWith(t, policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "20000/s", Burst: 10_000}}, mode, longest)
 }
@@ -156,7 +156,7 @@ func (l *logs) String() string {
 	return l.text.String()
 }
 
-// come is a client that has just connected.
+// come returns a client that has just connected.
 func (r *rig) come() net.Conn {
 	r.Helper()
 	in, err := net.Listen("tcp", "127.0.0.1:0")
@@ -236,7 +236,7 @@ func framed(client string, version int16, req kmsg.Request) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...)
 }
 
-// answer is an answer of a broker that sees no reason to wait.
+// answer is an answer of a broker without a throttle time.
 func answer(version int16, resp kmsg.Response) []byte {
 	resp.SetVersion(version)
 	header := []byte{0, 0, 0, 7}
@@ -252,7 +252,8 @@ func (r *rig) left() float64 {
 	return d.Remaining
 }
 
-// Who has produced too much is told so in the answer, whatever its version, and not read for as long. Nothing is lost.
+// A client that has produced too much gets a throttle time in the answer, whatever its version, and is not read for that time. Nothing is
+// lost.
 func TestProduceIsDelayed(t *testing.T) {
 	for _, c := range []struct {
 		version, acks int16
@@ -293,7 +294,7 @@ func TestProduceIsDelayed(t *testing.T) {
 	}
 }
 
-// A request that announces more than has come costs nobody anything until it has.
+// A request costs nothing until all of its announced bytes have arrived.
 func TestAnnouncedIsNotCharged(t *testing.T) {
 	r := newRig(t, policy.Enforce, time.Hour)
 	client, broker := r.pair()
@@ -356,7 +357,7 @@ func TestFetchIsDelayed(t *testing.T) {
 	}
 }
 
-// A client that is not read for a quota is let go at once when it goes, although it has sent more.
+// A muted connection ends at once when its client leaves, although the client has sent more.
 func TestMutedClientGoes(t *testing.T) {
 	r := newRig(t, policy.Enforce, time.Hour)
 	client, broker := r.pair()
@@ -369,7 +370,7 @@ func TestMutedClientGoes(t *testing.T) {
 	}
 }
 
-// A connection that is let go while it is not read ends at once. A request that has begun is served before, as a whole.
+// A muted connection that is drained ends at once. A request that has begun is completed before.
 func TestMutedConnectionDrains(t *testing.T) {
 	r := newRig(t, policy.Enforce, time.Hour)
 	client, broker := r.pair()
@@ -387,7 +388,7 @@ func TestMutedConnectionDrains(t *testing.T) {
 	}
 }
 
-// An answer to a fetch is charged where its quota is observed, and says nothing of it. What is asked for is what the client wants.
+// In observe mode an answer to a fetch is charged, and has no throttle time. max_bytes is not lowered.
 func TestFetchIsObserved(t *testing.T) {
 	r := newRig(t, policy.Observe, time.Hour)
 	client, broker := r.pair()
@@ -423,7 +424,7 @@ func TestFetchIsObserved(t *testing.T) {
 	}
 }
 
-// What is charged is told with who it was, and so is the wait. Who waits longest is named, with the number of all.
+// Charges and waits are reported with their clients. The snapshot names the clients that wait longest, and counts all.
 func TestChargesAreTold(t *testing.T) {
 	r := newRig(t, policy.Enforce, time.Hour)
 	var mu sync.Mutex
@@ -493,7 +494,7 @@ func TestTrafficIsCounted(t *testing.T) {
 	}
 }
 
-// Where a quota is observed it is charged and delays nobody. A request that does not come to its end is not charged.
+// A quota in observe mode is charged and delays nobody. An incomplete request is not charged.
 func TestObservedAndUnfinished(t *testing.T) {
 	r := newRig(t, policy.Observe, time.Hour)
 	client, broker := r.pair()
@@ -520,7 +521,7 @@ func TestObservedAndUnfinished(t *testing.T) {
 	}
 }
 
-// elsewhere is a store on another machine: it says when it has decided.
+// elsewhere is a remote store that tells the test when it has decided.
 type elsewhere struct {
 	*quota.Memory
 	decided chan int64 // the cost
@@ -532,7 +533,7 @@ func (e *elsewhere) Decide(ctx context.Context, r *quota.Request) (quota.Decisio
 	return d, err
 }
 
-// newDistantRig has a quota of 10,000 bytes, and of 1,000 more a second, in a store elsewhere.
+// newDistantRig has a quota with a burst of 10,000 bytes and 1,000 bytes a second, in a remote store.
 func newDistantRig(t *testing.T) (*rig, *elsewhere) {
 	m, err := quota.NewMemory(quota.MemoryConfig{})
 	if err != nil {
@@ -543,7 +544,7 @@ func newDistantRig(t *testing.T) (*rig, *elsewhere) {
 	return newRigOn(t, q, policy.Enforce, time.Hour, policy.Options{Stores: map[string]quota.Store{"shared": s}}), s
 }
 
-// owe lets another gateway charge the client app.
+// owe charges the client app from another gateway.
 func (r *rig) owe(bytes int64) {
 	r.Helper()
 	if _, _, err := r.gate.AdmitIn(r.Context(), quota.Permissive, weir.Work{User: anonymous, Client: "app", Cost: bytes}); err != nil {
@@ -551,7 +552,7 @@ func (r *rig) owe(bytes int64) {
 	}
 }
 
-// A store elsewhere is asked while the broker works. So the first answer already tells what another gateway has charged.
+// A remote store is asked while the broker works. So the first answer already includes the charges of another gateway.
 func TestStoreIsAskedMeanwhile(t *testing.T) {
 	told := func(r *rig, client net.Conn, resp kmsg.Response, header int) int32 {
 		b := r.frame(client)
@@ -600,7 +601,7 @@ func TestStoreIsAskedMeanwhile(t *testing.T) {
 		t.Errorf("told to wait %d ms, and 20,000 bytes are owed", ms)
 	}
 
-	// What another gateway charges meanwhile makes a delay longer, which stays one.
+	// A charge by another gateway meanwhile makes the delay longer, and it still counts as one delay.
 	r, _ = newDistantRig(t)
 	client, broker = r.pair()
 	owed := func(least time.Duration) {
@@ -624,7 +625,8 @@ func TestStoreIsAskedMeanwhile(t *testing.T) {
 	}
 }
 
-// While a store elsewhere does not answer, closed delays by what the gate names, and open delays nobody. No request waits for the store.
+// While a remote store does not answer, a gate that fails closed delays by its own time, and one that fails open delays nobody. No request
+// waits for the store.
 func TestStoreOfBytesIsDown(t *testing.T) {
 	for on, delays := range map[string]bool{"closed": true, "open": false} {
 		s := new(brokenStore)
@@ -653,7 +655,7 @@ func TestStoreOfBytesIsDown(t *testing.T) {
 	}
 }
 
-// Whatever is sent, a store elsewhere is asked every 20 ms at most about a bucket, and told of each byte.
+// A remote store is asked about a bucket at most every 20 ms, however much is sent, and is told of each byte.
 func TestDecisionsAreBounded(t *testing.T) {
 	r, s := newDistantRig(t)
 	client, broker := r.pair()

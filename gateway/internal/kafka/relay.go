@@ -22,7 +22,7 @@ import (
 	"github.com/weir-go/weir/policy"
 )
 
-// relay is a client and the connection to a broker that is its own. One goroutine moves requests, another answers.
+// relay is a client's connection and its own connection to a broker. One goroutine moves requests, another moves answers.
 type relay struct {
 	server *Server
 	node   *node
@@ -32,43 +32,43 @@ type relay struct {
 	end context.CancelFunc
 
 	mu     sync.Mutex
-	moved  sync.Cond   // an answer has been written, or the end came
-	client net.Conn    // raw, or TLS over it; it changes before there is a broker only
-	broker net.Conn    // nil until there is one
-	late   *time.Timer // ends the connection if its login takes too long; nil before one
+	moved  sync.Cond   // signals that an answer has been written, or that the connection has ended
+	client net.Conn    // raw, or TLS over raw; it changes only while broker is nil
+	broker net.Conn    // nil until connected
+	late   *time.Timer // ends the connection if its login takes too long; nil before a login
 	closed bool
 	state  connection
-	// software is what the client says that it is; only the log has it.
+	// software is the name that the client gives for its software. It is used only in the log.
 	software string
 
-	size  [2][4]byte // of the frame that is read: requests, answers
+	size  [2][4]byte // the size of the present frame: of a request, of an answer
 	holds holding
 }
 
 const (
-	// connectWithin bounds how long a broker may take to be connected to, and a client for its handshake of TLS.
+	// connectWithin bounds the time to connect to a broker, and the time of a client's TLS handshake.
 	connectWithin = 10 * time.Second
-	// loginWithin bounds a login as a whole: where the gateway logs in itself from the beginning of a connection, else from the handshake.
+	// loginWithin bounds a whole login. If the cluster requires a login, the time starts with the connection, otherwise with the handshake.
 	loginWithin = 10 * time.Second
-	// mostDecoded bounds an answer that is decoded, in bytes, and mostRequest a request that is. Requests of a login have mostLogin.
+	// mostDecoded bounds a decoded answer, in bytes, and mostRequest a decoded request. For login requests mostLogin holds.
 	mostDecoded = 64 << 20
 	mostRequest = 1 << 20
-	// saidWithin bounds how long a broker may take to answer a question of the gateway's own.
+	// saidWithin bounds how long a broker may take to answer a question of the gateway.
 	saidWithin = time.Minute
-	// mostAnswerHeader is how much of an answer is read before anything else is done, or all of one that is shorter. Its header is in that,
-	// and the wait that an answer to Fetch begins with.
+	// mostAnswerHeader is how much of an answer is read first; a shorter answer is read as a whole. These bytes contain the header, and the
+	// throttle time of an answer to Fetch.
 	mostAnswerHeader = 64
 )
 
-// leastMoved is the least that is moved as a large request or a large answer. Below that, what it takes to begin is more than what is saved.
+// leastMoved is the smallest size that is moved as a large request or answer. For smaller ones the setup costs more than it saves.
 const leastMoved = 64 << 10
 
-// requestCopies bounds the large requests that are copied through large buffers at a time, and answerSplices the answers that the kernel
-// moves. Such an answer has a pipe: two descriptors, and up to 1 MiB of the kernel's memory. A user has 64 MiB of that by default
-// (pipe-user-pages-soft).
+// requestCopies bounds how many large requests are copied through large buffers at a time. answerSplices bounds how many answers the kernel
+// moves at a time. Such an answer needs a pipe: two descriptors, and up to 1 MiB of the kernel's memory. By default a user has 64 MiB of
+// pipe memory (pipe-user-pages-soft).
 var requestCopies, answerSplices = make(chan struct{}, 32), make(chan struct{}, 32)
 
-// buffers are what bytes are copied through, largeBuffers those for large requests. An idle connection has none.
+// buffers are for copying bytes, largeBuffers for large requests. An idle connection has none.
 var (
 	buffers      = sync.Pool{New: func() any { return new([buffer]byte) }}
 	largeBuffers = sync.Pool{New: func() any { return new([largeBuffer]byte) }}
@@ -99,37 +99,37 @@ func (r *relay) close() {
 	if closed {
 		return
 	}
-	_ = client.Close() // they are gone either way
+	_ = client.Close() // the connection ends in any case
 	if broker != nil {
 		_ = broker.Close()
 	}
 }
 
-// reset ends the client's connection as the kernel of a broker does that is not there. An end in order, before the first answer, is one that
-// clients take for a broker that wants TLS or a login. franz-go gives up records then.
+// reset resets the client's connection, as a kernel does if no broker listens. If the connection were closed in order before the first
+// answer, clients would assume a broker that wants TLS or a login. franz-go gives up records then.
 func (r *relay) reset() {
 	if in := rawconn.TCP(r.raw); in != nil {
-		_ = in.SetLinger(0) // where it cannot be, it ends in order
+		_ = in.SetLinger(0) // if that fails, the connection is closed in order
 	}
-	_ = r.raw.Close() // before TLS says that it ends
+	_ = r.raw.Close() // before TLS sends its own end
 }
 
-// drain lets the connection end: no further request is read, and the answers that are under way are waited for.
+// drain lets the connection end: it reads no further request, and waits for the answers in flight.
 func (r *relay) drain() {
 	r.mu.Lock()
 	r.state.leave()
 	r.mu.Unlock()
-	_ = r.raw.SetReadDeadline(time.Unix(1, 0)) // it wakes who waits for a request
+	_ = r.raw.SetReadDeadline(time.Unix(1, 0)) // it wakes a reader that waits for a request
 }
 
-// leaving reports whether the connection is let go.
+// leaving reports whether the connection is drained.
 func (r *relay) leaving() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.state.leaving
 }
 
-// run serves the client until it or the broker goes.
+// run serves the client until the client or the broker closes its connection.
 func (r *relay) run() {
 	defer r.close()
 	defer r.recovered()
@@ -162,15 +162,15 @@ func (r *relay) run() {
 	}
 }
 
-// recovered ends the connection after a panic, and nothing else.
+// recovered ends only this connection after a panic.
 func (r *relay) recovered() {
 	if v := recover(); v != nil {
-		r.server.log.Error("the gateway panicked at a connection of Kafka, and closed it; others go on. This is a bug, please report it",
+		r.server.log.Error("the gateway panicked, and closed one connection of Kafka; other connections go on. This is a bug, please report it",
 			"client", r.raw.RemoteAddr().String(), "node", r.node.id, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 	}
 }
 
-// logEnd logs why a connection ends, where it is not that somebody has gone.
+// logEnd logs why a connection ends, unless one side has simply closed it.
 func (r *relay) logEnd(err error) {
 	var why endError
 	if errors.As(err, &why) {
@@ -218,13 +218,13 @@ func (r *relay) connect() error {
 	return nil
 }
 
-// hurry ends the connection in a while if a login is still under way then, and forgets that if none is now. The caller holds mu.
+// hurry starts the time-out of a login. If no login is in progress, it stops the time-out. The caller holds mu.
 func (r *relay) hurry() {
 	switch waits := r.state.login.pending(); {
 	case r.closed:
 	case waits && r.late == nil:
 		r.late = time.AfterFunc(loginWithin, func() {
-			r.logEnd(endErrorf("a login has not ended within %v", loginWithin))
+			r.logEnd(endErrorf("a login was not complete within %v", loginWithin))
 			r.close()
 		})
 	case !waits && r.late != nil:
@@ -233,8 +233,8 @@ func (r *relay) hurry() {
 	}
 }
 
-// dial connects to the broker of a node, or to any of those where the cluster bootstraps. Each of them has its part of the time, or one
-// that is silent would use it all.
+// dial connects to the broker of a node, or to any of the bootstrap brokers. Each of these has its part of the time, so that a silent one
+// does not use it all.
 func (s *Server) dial(ctx context.Context, n *node) (c net.Conn, address string, err error) {
 	all := s.opts.Config.Bootstrap
 	first := 0
@@ -260,7 +260,7 @@ func (s *Server) dial(ctx context.Context, n *node) (c net.Conn, address string,
 	return nil, address, err
 }
 
-// requests moves requests until the client goes, or none is to be read any more: then the error is nil.
+// requests moves requests until the client closes its connection, or until no more may be read: then the error is nil.
 func (r *relay) requests() error {
 	size := r.size[0][:]
 	for {
@@ -269,7 +269,7 @@ func (r *relay) requests() error {
 		}
 		n := int(int32(binary.BigEndian.Uint32(size)))
 		if n < leastRequest {
-			return endErrorf("a request says that it has %d bytes", n)
+			return endErrorf("the client announces a request of %d bytes", n)
 		}
 		if err := r.unmuted(); err != nil {
 			return err
@@ -277,11 +277,11 @@ func (r *relay) requests() error {
 		if err := r.request(n); err != nil {
 			return err
 		}
-		r.freeHeld() // else run does, when nobody answers any more
+		r.freeHeld() // after an error, run frees it when the answers have ended
 	}
 }
 
-// await reads the size of the next frame. It returns false if none is to be read: the client is let go between two requests.
+// await reads the size of the next frame. It returns false if the connection is drained between two requests.
 func (r *relay) await(size []byte) (bool, error) {
 	got := 0
 	for {
@@ -304,7 +304,7 @@ func (r *relay) await(size []byte) (bool, error) {
 	}
 }
 
-// whole lets the rest of a request be read on a connection that is let go.
+// whole allows to read the rest of a request while the connection is drained.
 func (r *relay) whole() error {
 	if !r.leaving() {
 		return nil
@@ -312,7 +312,7 @@ func (r *relay) whole() error {
 	return r.raw.SetReadDeadline(time.Time{})
 }
 
-// Read is the client's, in the middle of a request: being let go ends no request.
+// Read reads from the client, in the middle of a request. A drain does not end a request that has begun.
 func (r *relay) Read(b []byte) (int, error) {
 	for {
 		n, err := r.client.Read(b)
@@ -344,7 +344,7 @@ func (r *relay) request(n int) error {
 	r.countRequest(&req, n)
 	if own := req.ownAnswer(); own != nil {
 		r.countAnswer(&req, len(own))
-		r.holds.raw.leave() // the rest may take its time
+		r.holds.raw.leave() // the rest may be slow
 		if _, err := io.CopyN(io.Discard, r, int64(4+n-len(frame))); err != nil {
 			return err
 		}
@@ -356,17 +356,17 @@ func (r *relay) request(n int) error {
 	return r.serve(&req, frame, n, pooled[:])
 }
 
-// may returns why a request of n bytes is not let through, nil if it is.
+// may returns why a request of n bytes is not passed on, or nil if it is.
 func (r *relay) may(req *request, n int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if req.software != "" {
-		r.software, req.software = clipped(req.software), "" // nothing of it is kept with the answer to come
+		r.software, req.software = clipped(req.software), "" // it is not kept with the pending answer
 	}
 	return r.state.login.may(req.key, n)
 }
 
-// serve lets a request of n bytes be answered, whose beginning is frame: by the broker, but for what quotas make of it.
+// serve serves a request of n bytes, whose beginning is frame. The broker answers it, unless a quota decides otherwise.
 func (r *relay) serve(req *request, frame []byte, n int, buf []byte) error {
 	p := pending{request: *req}
 	switch quotas := r.server.opts.Quotas(); req.key {
@@ -405,7 +405,8 @@ func (r *relay) serve(req *request, frame []byte, n int, buf []byte) error {
 	return r.passOn(p, frame, 4+n-len(frame), buf)
 }
 
-// produce sends on a request to produce. It is charged before the last of it: a size costs nobody anything until the bytes have come.
+// produce sends a request to produce. The request is charged before its last bytes are sent, so that an announced size costs nothing until
+// the bytes have arrived.
 func (r *relay) produce(g *policy.Gate, p pending, frame []byte, n int, buf []byte) error {
 	left := 4 + n - len(frame)
 	if left > heldBack {
@@ -415,7 +416,7 @@ func (r *relay) produce(g *policy.Gate, p pending, frame []byte, n int, buf []by
 		frame, left = nil, heldBack
 	}
 	charged := r.charge(g, &p, n, &r.server.throttled.produce)
-	defer charged.Cancel() // unless the broker has got it as a whole
+	defer charged.Cancel() // unless the broker has got the whole request
 	if err := r.passOn(p, frame, left, buf); err != nil {
 		return err
 	}
@@ -423,7 +424,7 @@ func (r *relay) produce(g *policy.Gate, p pending, frame []byte, n int, buf []by
 	return nil
 }
 
-// passOn sends on a request of which so many bytes are left behind what has been read, and notes that its answer is to come.
+// passOn sends a request, of which left bytes are still to be read, and notes that an answer is pending.
 func (r *relay) passOn(p pending, frame []byte, left int, buf []byte) error {
 	if !p.silent {
 		if err := r.expect(p); err != nil {
@@ -433,19 +434,18 @@ func (r *relay) passOn(p pending, frame []byte, left int, buf []byte) error {
 	return r.forward(frame, left, buf)
 }
 
-// heldBack is how much of a request to produce is sent on only after it has been charged.
+// heldBack is how many bytes of a request to produce are sent only after the charge.
 const heldBack = 1 << 10
 
-// forward sends a part of a request: what has been read of it, and the bytes behind that. It uses a buffer that may be where the first
-// part is.
+// forward sends a part of a request: the bytes in frame, and left bytes that are still to be read. buf may overlap frame.
 func (r *relay) forward(frame []byte, left int, buf []byte) error {
 	if len(frame) > 0 {
 		if _, err := r.broker.Write(frame); err != nil {
 			return err
 		}
-		r.holds.raw.leave() // of a large header; the rest may take its time
+		r.holds.raw.leave() // of a large header; the rest may be slow
 	}
-	if left >= leastMoved && rawconn.TCP(r.client) != nil { // TLS gives less at a time than a buffer has
+	if left >= leastMoved && rawconn.TCP(r.client) != nil { // TLS reads less at a time than a buffer holds
 		select {
 		case requestCopies <- struct{}{}:
 			defer func() { <-requestCopies }()
@@ -478,7 +478,7 @@ func (r *relay) rest(frame []byte, n int) ([]byte, error) {
 		return frame[:4+n], err
 	}
 	whole := append([]byte(nil), frame...)
-	for got < 4+n { // no more than twice what has come: whoever only announces bytes is kept cheap
+	for got < 4+n { // the buffer is at most twice the bytes that have arrived, so an announced size costs no memory
 		more := min(4+n-got, max(got, 4<<10))
 		whole = slices.Grow(whole, more)[:got+more]
 		if _, err := io.ReadFull(r, whole[got:]); err != nil {
@@ -489,7 +489,7 @@ func (r *relay) rest(frame []byte, n int) ([]byte, error) {
 	return whole, nil
 }
 
-// login takes note of a request to log in.
+// login handles a login request.
 func (r *relay) login(req *request, b []byte) (step, error) {
 	body, err := req.login(b)
 	if err != nil {
@@ -507,10 +507,10 @@ func (r *relay) login(req *request, b []byte) (step, error) {
 	return step{}, nil
 }
 
-// header reads as much of a request as its header needs, and what comes with it.
+// header reads a request up to the end of its header, and what else arrives with it.
 func (r *relay) header(frame []byte, n int) (req request, _ []byte, err error) {
 	for {
-		if len(frame) == buffer { // it is one of few
+		if len(frame) == buffer { // such large headers are rare
 			if err = r.may(&req, n); err == nil {
 				frame, err = r.hold(frame, min(n, mostHeader))
 			}
@@ -549,7 +549,7 @@ func copyN(to io.Writer, from io.Reader, n int, buf []byte) error {
 	return nil
 }
 
-// expect notes that an answer is to come. It waits while too many are.
+// expect appends a pending answer. It waits while there are too many.
 func (r *relay) expect(p pending) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

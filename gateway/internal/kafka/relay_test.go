@@ -36,8 +36,8 @@ func occupy(t *testing.T, slots chan struct{}, n int) {
 	})
 }
 
-// A large request arrives as it was sent, also while its connection is let go, whether it has a large buffer or not. What
-// follows it is not part of it. With TLS it has none.
+// A large request arrives as it was sent, also while its connection is drained, with or without a large buffer. The next bytes are not part
+// of it. With TLS there is no large buffer.
 func TestLargeRequests(t *testing.T) {
 	for name, c := range map[string]struct {
 		busy, held int
@@ -110,7 +110,7 @@ func TestLargeRequests(t *testing.T) {
 	}
 }
 
-// A client that goes within a large request takes its broker's connection along.
+// If a client leaves within a large request, the connection to the broker ends, too.
 func TestLargeRequestEndsEarly(t *testing.T) {
 	r := newRig(t, policy.Off, time.Minute)
 	client, broker := r.pair()
@@ -127,7 +127,7 @@ func TestLargeRequestEndsEarly(t *testing.T) {
 	}
 }
 
-// waiting is a connection of which no request is read, and of which the test is the broker. It is not served: the test moves what it needs.
+// waiting is a connection whose broker is the test. It is not served: the test itself moves the bytes.
 func waiting(t *testing.T) (r *relay, broker net.Conn, logs *strings.Builder) {
 	logs = new(strings.Builder)
 	s := &Server{log: slog.New(slog.NewTextHandler(logs, nil)), memory: newBudgets()}
@@ -146,8 +146,8 @@ func connected(r *relay) (client net.Conn) {
 	return client
 }
 
-// Who does not read stops what is read for it: of a large answer no more than a buffer is taken from the broker, and of a large request a large
-// one from the client. When it reads again it gets the rest.
+// If one side does not read, no more than a buffer is read from the other side. The buffer is a large one for a request. When it reads
+// again, it gets the rest.
 func TestWhoDoesNotRead(t *testing.T) {
 	const size = 5 << 20
 	fetched, topic, part := kmsg.NewPtrFetchResponse(), kmsg.NewFetchResponseTopic(), kmsg.NewFetchResponseTopicPartition()
@@ -193,7 +193,7 @@ func TestWhoDoesNotRead(t *testing.T) {
 	}
 }
 
-// A connection that is idle stays, however long. To end it is the broker's.
+// An idle connection stays open for any time. Only the broker ends it.
 func TestIdleConnectionStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, broker, _ := waiting(t)
@@ -220,7 +220,7 @@ func TestIdleConnectionStays(t *testing.T) {
 	})
 }
 
-// A request of which two bytes have come when its connection is let go is served, and is the last.
+// If two bytes of a request have arrived when its connection is drained, the request is served, and is the last.
 func TestBegunRequestIsServed(t *testing.T) {
 	r, broker, _ := waiting(t)
 	client := connected(r)
@@ -345,7 +345,7 @@ func TestQuestionBehindAnother(t *testing.T) {
 		}
 		begin := time.Now()
 		r.answered()
-		if err := <-ended; err != net.ErrClosed || time.Since(begin) != saidWithin || !strings.Contains(logs.String(), "the broker has not answered Metadata within 1m0s") {
+		if err := <-ended; err != net.ErrClosed || time.Since(begin) != saidWithin || !strings.Contains(logs.String(), "the broker has not answered the gateway's Metadata within 1m0s") {
 			t.Errorf("%v after %v: %s", err, time.Since(begin), logs)
 		}
 	})
@@ -365,7 +365,7 @@ func (c *trap) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// A panic ends its connection, and nothing else: what was charged on it is given back, or settled if the broker has got it.
+// A panic ends only its connection. Its charges are refunded, or stay if the broker has got the request.
 func TestPanicEndsPermits(t *testing.T) {
 	large := produce(9, 1, 100_000)
 	mutation := framed("app", 7, create(7, "a", 50))
@@ -416,8 +416,8 @@ func TestPanicEndsPermits(t *testing.T) {
 	}
 }
 
-// A client whose broker is not there, or resets the connection, is reset: clients take an end in order, before the
-// first answer, for a fault of their settings. A broker's end in order is one for the client, too.
+// If the broker cannot be reached, or resets the connection, the client is reset. To clients, a close in order before the first answer
+// would mean a fault in their settings. If the broker closes in order, so does the gateway.
 func TestBrokerIsNotThere(t *testing.T) {
 	r := newRig(t, policy.Off, time.Minute)
 	for name, c := range map[string]struct {
@@ -442,8 +442,8 @@ func TestBrokerIsNotThere(t *testing.T) {
 	}
 }
 
-// Large answers arrive as they were sent, whether the kernel moves them or the gateway, and what follows them is not part of them. A broker that ends within one
-// ends its client, which has got the beginning.
+// Large answers arrive as they were sent, whether the kernel or the gateway moves them, and the next bytes are not part of them. If a
+// broker ends within an answer, the client has got the beginning, and its connection ends.
 func TestLargeAnswers(t *testing.T) {
 	for name, busy := range map[string]int{"spliced": 0, "copied": cap(answerSplices)} {
 		t.Run(name, func(t *testing.T) {

@@ -21,10 +21,10 @@ import (
 	"github.com/weir-go/weir/policy"
 )
 
-// secret is what clients of these tests prove who they are with. It is to be in no log.
+// secret is the password or token of the clients in these tests. It must be in no log.
 const secret = "pa55w0rd"
 
-// handshake asks for a mechanism, and says what the broker says.
+// handshake asks for a mechanism, and returns the broker's answer.
 func (r *rig) handshake(client, broker net.Conn, mechanism string, code int16) *kmsg.SASLHandshakeResponse {
 	r.Helper()
 	req := kmsg.NewPtrSASLHandshakeRequest()
@@ -42,7 +42,7 @@ func (r *rig) handshake(client, broker net.Conn, mechanism string, code int16) *
 	return resp
 }
 
-// says takes a step of a login, to which the broker gives an answer.
+// says makes a step of a login, with the given answer of the broker.
 func (r *rig) says(client, broker net.Conn, said, answered string, code int16) *kmsg.SASLAuthenticateResponse {
 	r.Helper()
 	req := kmsg.NewPtrSASLAuthenticateRequest()
@@ -63,7 +63,8 @@ func (r *rig) says(client, broker net.Conn, said, answered string, code int16) *
 	return resp
 }
 
-// Who logs in with a delegation token is its owner. Where the owner cannot be told nobody is held up, and the log says why.
+// A client that logs in with a delegation token counts as the token's owner. If the owner is unknown, no client is delayed, and the log
+// says why.
 func TestTokenIsItsOwner(t *testing.T) {
 	for owner, named := range map[string]bool{"alice": true, "": false} {
 		r := newRig(t, policy.Enforce, time.Minute)
@@ -87,13 +88,13 @@ func TestTokenIsItsOwner(t *testing.T) {
 			t.Errorf("%q: %v left", owner, d.Remaining)
 		}
 		s := r.server.Snapshot()
-		if s.Logins != 1 || (s.LoginsUnnamed == 0) != named || strings.Contains(r.logs.String(), "who owns a delegation token") == named {
+		if s.Logins != 1 || (s.LoginsUnnamed == 0) != named || strings.Contains(r.logs.String(), "the owner of a delegation token") == named {
 			t.Errorf("%q: %+v\n%s", owner, s, r.logs)
 		}
 	}
 }
 
-// A login that fails in any of its steps has the broker's own error, and nothing is served behind it. Nothing of what was said is in the log.
+// A login that fails in any step has the broker's own error, and no request after it is served. The log has nothing of its messages.
 func TestLoginsThatFail(t *testing.T) {
 	failed := kerr.SaslAuthenticationFailed.Code
 	nonce := "n,,n=alice,r=" + secret
@@ -138,7 +139,7 @@ func TestLoginsThatFail(t *testing.T) {
 	}
 }
 
-// What cannot be read of a login ends the connection, and is not in the log either.
+// A login request that cannot be read ends the connection, and is not in the log either.
 func TestLoginsThatCannotBeRead(t *testing.T) {
 	whole := func(claimed uint32) []byte {
 		req := kmsg.NewPtrSASLAuthenticateRequest()
@@ -160,8 +161,8 @@ func TestLoginsThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// A login that does not end is ended after 10 s, whatever is said meanwhile, and so is one that never begins where the gateway logs in itself. Who
-// has logged in has time.
+// A login that is not complete after 10 s ends the connection, whatever is sent meanwhile. So does a missing login if the cluster requires
+// one. After a login there is no such bound.
 func TestLoginsThatNeverEnd(t *testing.T) {
 	shake := func(mechanism string) []byte {
 		return framed("app", 1, &kmsg.SASLHandshakeRequest{Mechanism: mechanism})
@@ -241,7 +242,7 @@ func TestLoginsThatNeverEnd(t *testing.T) {
 				} else if !over {
 					return
 				}
-				if after := <-ended; after != c.ends || !strings.Contains(logs.String(), "a login has not ended within 10s") {
+				if after := <-ended; after != c.ends || !strings.Contains(logs.String(), "a login was not complete within 10s") {
 					t.Errorf("ended after %v, want %v\n%s", after, c.ends, logs)
 				}
 			})
@@ -249,7 +250,7 @@ func TestLoginsThatNeverEnd(t *testing.T) {
 	}
 }
 
-// Who does not end the handshake of TLS is cut off in time, and no broker hears of it.
+// A client that does not complete its TLS handshake is cut off in time, and no broker sees it.
 func TestHandshakeThatNeverEnds(t *testing.T) {
 	cert, key := selfSigned(t)
 	k := config.KafkaListen{TLS: &config.TLS{Cert: cert, Key: key}}
@@ -272,7 +273,7 @@ func TestHandshakeThatNeverEnds(t *testing.T) {
 	})
 }
 
-// agreeing is a broker that finds nothing wrong with what is said to log in, until its connection ends.
+// agreeing is a broker that accepts every login message, until its connection ends.
 func agreeing(c net.Conn, says string) {
 	for {
 		var head [8]byte // with key and version
@@ -292,7 +293,7 @@ func agreeing(c net.Conn, says string) {
 	}
 }
 
-// isSilent checks that nothing of what was said to log in is in the log, in any form.
+// isSilent checks that the log has nothing of the login messages, in any form.
 func isSilent(r *rig, name string) {
 	r.Helper()
 	text := r.logs.String()
@@ -303,7 +304,7 @@ func isSilent(r *rig, name string) {
 	}
 }
 
-// A client that owes may log in again, or its connection would end for want of that. The mute holds for what comes behind the login.
+// A muted client may log in again, because without that login its connection would end. The mute holds for requests after the login.
 func TestMuteWaitsForLogin(t *testing.T) {
 	r := newRig(t, policy.Enforce, 20*time.Second)
 	client, broker := r.pair()

@@ -1,9 +1,8 @@
-// Package kafka stands before a cluster of Kafka. Clients bootstrap at one listener, and find each node of the cluster at a
-// listener of its own. For each answer that names a node names that listener instead.
+// Package kafka stands before a cluster of Kafka. Clients bootstrap at one listener, and each node of the cluster has a listener of its
+// own. Answers that name a node name its listener instead.
 //
-// Each connection of a client has one to a broker, shared by nobody. So rights, sessions, transactions and the
-// order of answers stay the broker's. Of requests and answers only what has to be known is decoded ([Server] says what); the rest
-// is copied.
+// Each connection of a client has its own connection to a broker. So rights, sessions, transactions and the order of answers stay with the
+// broker. Only the necessary parts of requests and answers are decoded (see [Server]); the rest is copied.
 package kafka
 
 import (
@@ -30,26 +29,26 @@ import (
 
 // Options are what a [Server] needs. All but TLS, SASL, Quotas, Rules, Charged and Previous are required.
 type Options struct {
-	// Cluster is the name of the cluster in the file, and Config what the file says of it.
+	// Cluster is the name of the cluster in the file, and Config its settings.
 	Cluster string
 	Config  config.Kafka
-	// TLS is how the gateway connects to brokers, nil for plain TCP. SASL is how it logs in itself, to ask for
+	// TLS is for the connections to brokers; nil means plain TCP. SASL is the gateway's own login, to ask for
 	// nodes.
 	TLS  *tls.Config
 	SASL []sasl.Mechanism
 	// Conns are the connections of the listener where clients bootstrap.
 	Conns *accept.Listener
-	// Open opens the listener of a node. In shares the socket of another listener there, nil for none.
+	// Open opens the listener of a node. If in is not nil, the listener shares the socket of in.
 	Open func(address string, in *accept.Listener) (*accept.Listener, error)
-	// Previous is the server that this one takes the place of. Its nodes are known from the beginning, and both have the same sockets.
+	// Previous is the server that this one replaces. Its nodes are known from the beginning, and both servers share sockets.
 	Previous *Server
-	// Quotas returns the quotas in force. nil is none, ever.
+	// Quotas returns the quotas in force. With nil there are never any.
 	Quotas func() Quotas
-	// Rules keeps the quotas that clients set for its gates. With nil they can set none.
+	// Rules keeps the quotas that clients set for its gates. With nil, clients can set none.
 	Rules *quotas.Book
-	// Charged is told of each charge of a quota, and of each wait for one.
+	// Charged is called for each charge of a quota, and for each wait because of a quota.
 	Charged func(Charge)
-	// Failed is told of each connection that a broker did not take.
+	// Failed is called for each connection that a broker did not accept.
 	Failed func(broker, failure string, err error)
 	Logger *slog.Logger
 }
@@ -57,18 +56,18 @@ type Options struct {
 // Server is the gateway before one cluster: a listener where clients bootstrap, and one for each node. It is safe for
 // concurrent use.
 //
-// Most of what passes is copied. Decoded are answers that name nodes: to Metadata, FindCoordinator, DescribeCluster, ShareFetch,
-// ShareAcknowledge, and to Produce from version 10 on. So are answers to Produce while the client owes, ApiVersions, and logins. Where
-// quotas count, mutations, requests that set or read quotas, and requests for metadata are decoded too. Of Fetch only the wait in its
-// first bytes is read.
+// Most bytes are copied. The server decodes answers that name nodes: to Metadata, FindCoordinator, DescribeCluster, ShareFetch,
+// ShareAcknowledge, and to Produce from version 10 on. It also decodes answers to Produce while the client has a debt, ApiVersions, and
+// logins. If quotas count, it decodes mutations, requests that set or read quotas, and requests for metadata, too. In an answer to Fetch it
+// reads only the throttle time in the first bytes.
 //
-// What clients are offered ends where answers would name nodes in a place that is not known here. A request beyond that ends its
-// connection, as brokers do it.
+// Clients are not offered versions whose answers might name nodes in an unknown place. A request of such a version ends its connection, as
+// with brokers.
 type Server struct {
 	opts  Options
 	log   *slog.Logger
 	nodes *nodes
-	asks  *kgo.Client // for itself
+	asks  *kgo.Client // for the gateway's own requests
 	owns  *owners
 
 	stopping context.Context // ended by StopAccepting
@@ -76,7 +75,7 @@ type Server struct {
 	draining atomic.Bool
 	next     atomic.Uint32 // of the bootstrap brokers
 
-	serving sync.WaitGroup // Serve, and what it has begun
+	serving sync.WaitGroup // Serve, and the goroutines that it has started
 	relays  sync.WaitGroup
 
 	mu        sync.Mutex
@@ -92,21 +91,21 @@ type Server struct {
 	defaults struct {
 		topicDefaults
 		asked  time.Time
-		asking bool // a connection does
+		asking bool // a connection asks now
 	}
 	made made
 
 	overlap overlap
 
 	memory *budgets
-	crowd  time.Time // when the log last said that connections wait for memory
+	crowd  time.Time // of the last line about connections that wait for memory
 
 	complaints int
 	complained time.Time
-	unnamed    time.Time // when the log last said that the owner of a token cannot be told
+	unnamed    time.Time // of the last line about a token with an unknown owner
 }
 
-// New returns a server that accepts nobody before [Server.Serve]. It connects to nothing yet.
+// New returns a server. It accepts no client and makes no connection before [Server.Serve].
 func New(o Options) (*Server, error) {
 	s := &Server{opts: o, log: o.Logger.With("cluster", o.Cluster), nodes: newNodes(&o.Config), memory: newBudgets(), open: map[*relay]struct{}{}}
 	s.bootstrap.id = -1
@@ -147,14 +146,14 @@ func (s *Server) openNode(address string) (*accept.Listener, error) {
 		if in := p.nodes.at(address); in != nil {
 			if l, err := s.opts.Open(address, in); err == nil {
 				return l, nil
-			} // it has just closed, so the port is free
+			} // the listener has just closed, so the port is free
 		}
 	}
 	return s.opts.Open(address, nil)
 }
 
-// Serve accepts clients on the listener where they bootstrap, and on those of the nodes, once the cluster has said which nodes there
-// are. It returns when the listener ends, or after [Server.StopAccepting].
+// Serve accepts clients at the bootstrap listener, and at the listeners of the nodes, once the cluster has named its nodes. It returns when
+// the listener ends, or after [Server.StopAccepting].
 func (s *Server) Serve(l net.Listener) error {
 	s.mu.Lock()
 	if s.stopping.Err() != nil {
@@ -172,7 +171,7 @@ func (s *Server) Serve(l net.Listener) error {
 	return s.accept(l, &s.bootstrap)
 }
 
-// awaitNodes asks the cluster for its nodes until it answers. It returns false if nobody waits for that any more.
+// awaitNodes asks the cluster for its nodes until it answers. It returns false if the server stops before.
 func (s *Server) awaitNodes() bool {
 	said := ""
 	for {
@@ -185,7 +184,7 @@ func (s *Server) awaitNodes() bool {
 		}
 		if err.Error() != said {
 			said = err.Error()
-			s.log.Error("Kafka does not say which nodes there are; nobody is accepted until it does", "bootstrap", s.opts.Config.Bootstrap, "error", err)
+			s.log.Error("Kafka does not answer which nodes it has; no client is accepted until it does", "bootstrap", s.opts.Config.Bootstrap, "error", err)
 		}
 		if !s.pause(askAgain) {
 			return false
@@ -193,7 +192,7 @@ func (s *Server) awaitNodes() bool {
 	}
 }
 
-// follow asks the cluster for its nodes again and again.
+// follow asks the cluster for its nodes at intervals.
 func (s *Server) follow() {
 	said := ""
 	s.look(s.stopping)
@@ -203,11 +202,11 @@ func (s *Server) follow() {
 		switch {
 		case s.stopping.Err() != nil:
 		case err == nil && said != "":
-			s.log.Info("Kafka says again which nodes there are")
+			s.log.Info("Kafka answers again which nodes it has")
 			said = ""
 		case err != nil && err.Error() != said:
 			said = err.Error()
-			s.log.Warn("Kafka does not say which nodes there are; the known ones stay in use", "error", err)
+			s.log.Warn("Kafka does not answer which nodes it has; the known nodes stay in use", "error", err)
 		}
 	}
 }
@@ -233,7 +232,7 @@ func (s *Server) serveNodes() {
 	s.mu.Lock()
 	s.ready = true
 	s.mu.Unlock()
-	s.opts.Previous = nil // or it would be kept for ever
+	s.opts.Previous = nil // so that it can be freed
 	for _, n := range s.nodes.known {
 		if n.conns != nil {
 			s.serveNode(n)
@@ -256,7 +255,7 @@ func (s *Server) serveNode(n *node) {
 	})
 }
 
-// accept takes clients until the listener ends. A moment without memory or descriptors ends nothing.
+// accept accepts clients until the listener ends. A lack of memory or descriptors does not end it.
 func (s *Server) accept(l net.Listener, n *node) error {
 	pause := time.Duration(0)
 	for {
@@ -269,7 +268,7 @@ func (s *Server) accept(l net.Listener, n *node) error {
 			s.relay(c, n)
 		case errors.As(err, &passing) && passing.Temporary() && !errors.Is(err, net.ErrClosed):
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-			s.log.Warn("cannot accept a client of Kafka; trying again. If files are short, raise the limit of the process (ulimit -n) or lower max_connections", "node", n.id, "error", err, "in", pause.String())
+			s.log.Warn("cannot accept a client of Kafka; trying again. If there are too many open files, raise the limit of the process (ulimit -n) or lower max_connections", "node", n.id, "error", err, "in", pause.String())
 			if !s.pause(pause) {
 				return err
 			}
@@ -279,8 +278,8 @@ func (s *Server) accept(l net.Listener, n *node) error {
 	}
 }
 
-// StopAccepting closes the listeners of nodes. What is waiting in the kernel's queue is accepted first, for drain; 0 leaves it to a server that has
-// the same sockets.
+// StopAccepting closes the listeners of nodes. Connections in the kernel's queue are accepted first, for the time drain. With 0 they are
+// left to a server that shares the sockets.
 func (s *Server) StopAccepting(drain time.Duration) {
 	s.mu.Lock()
 	s.stop()
@@ -291,14 +290,14 @@ func (s *Server) StopAccepting(drain time.Duration) {
 			if drain > 0 {
 				l.Drain(drain)
 			}
-			_ = l.Close() // it is closed either way
+			_ = l.Close() // the listener is closed in any case
 		})
 	}
 	all.Wait()
 }
 
-// Shutdown ends each connection as soon as nothing is in flight on it, and waits until all have ended. When ctx ends first it returns
-// its error. Call [Server.StopAccepting] before.
+// Shutdown ends each connection as soon as nothing is in flight on it, and waits until all have ended. If ctx ends first, it returns the
+// error of ctx. Call [Server.StopAccepting] before.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.draining.Store(true)
 	for _, r := range s.all() {
@@ -344,7 +343,7 @@ func (s *Server) all() []*relay {
 	return all
 }
 
-// relay takes a client on. It returns at once.
+// relay starts to serve a client. It returns at once.
 func (s *Server) relay(c net.Conn, n *node) {
 	r := newRelay(s, n, c)
 	s.mu.Lock()
@@ -375,31 +374,31 @@ func (s *Server) relay(c net.Conn, n *node) {
 // Snapshot is the gateway before one cluster, as /gates shows it.
 type Snapshot struct {
 	Cluster string `json:"cluster"`
-	// Connections are those of clients that are open, at all nodes.
+	// Connections are the open connections of clients, at all nodes.
 	Connections int64 `json:"connections"`
-	// Logins are those by SASL that succeeded, repeated ones included. LoginsUnnamed are those of them whose name cannot be told, as with a delegation
-	// token. LoginsFailed are those that the broker refused.
+	// Logins are the logins by SASL that succeeded, repeated ones included. LoginsUnnamed are those among them with an unknown name, as
+	// with some delegation tokens. LoginsFailed are those that the broker refused.
 	Logins        uint64 `json:"logins"`
 	LoginsUnnamed uint64 `json:"logins_unnamed"`
 	LoginsFailed  uint64 `json:"logins_failed"`
-	// APIs are those that have been asked, by name.
+	// APIs are the APIs that clients have used, by name.
 	APIs []APIStatus `json:"apis,omitempty"`
-	// Throttled are the delays by quotas: of requests to produce, of answers to fetch, of mutations (refusals included). Muted are
-	// connections that are not read now for one, and MutedLongest those of them that still have longest to wait, at most ten.
+	// Throttled are the delays by quotas: of requests to produce, of answers to fetch, of mutations (refusals included). Muted is how many
+	// connections are not read now because of a delay. MutedLongest are the at most ten that still have to wait longest.
 	ThrottledProduce   Throttled `json:"throttled_produce"`
 	ThrottledFetch     Throttled `json:"throttled_fetch"`
 	ThrottledMutations Throttled `json:"throttled_mutations"`
 	Muted              int       `json:"muted"`
 
 	MutedLongest []MutedStatus `json:"muted_longest,omitempty"`
-	// HeldBytes are those of large requests and answers that are held whole, as they are counted, and HeldWaiting connections that wait for
-	// room for theirs.
+	// HeldBytes is the memory of large requests and answers that are held as a whole. HeldWaiting is how many connections wait for such
+	// memory.
 	HeldBytes   int64 `json:"held_bytes"`
 	HeldWaiting int64 `json:"held_waiting"`
-	// BrokerQuotas are those that the brokers have for what is counted here, by Kafka's names: both hold. It is nil where nothing is
-	// counted, and while the brokers do not tell.
+	// BrokerQuotas is how many quotas of the brokers count the same as the gateway, by Kafka's names: both hold. It is nil if the gateway
+	// counts nothing, and while the brokers do not answer.
 	BrokerQuotas map[string]int `json:"broker_quotas,omitempty"`
-	// Bootstrap are those at the listener where clients bootstrap.
+	// Bootstrap is the status of the bootstrap listener.
 	Bootstrap NodeStatus   `json:"bootstrap"`
 	Nodes     []NodeStatus `json:"nodes"`
 }
@@ -407,11 +406,11 @@ type Snapshot struct {
 // MutedStatus is a connection that is not read.
 type MutedStatus struct {
 	From   string `json:"from"` // the client's address
-	Node   int32  `json:"node"` // -1: it bootstraps
-	User   string `json:"user"` // empty if the name cannot be told
+	Node   int32  `json:"node"` // -1 for the bootstrap listener
+	User   string `json:"user"` // empty if the name is unknown
 	Client string `json:"client"`
 	Quota  string `json:"quota"` // produce, fetch or mutations
-	// Until is when it is read again, in Seconds from now.
+	// Until is when the connection is read again. Seconds is the time from now until then.
 	Until   time.Time `json:"until"`
 	Seconds float64   `json:"seconds"`
 }
@@ -419,7 +418,7 @@ type MutedStatus struct {
 // mostMuted bounds the connections of a snapshot that are named.
 const mostMuted = 10
 
-// muted returns how many connections are not read now, and those of them that are last to be read again.
+// muted returns how many connections are not read now, and those among them with the longest waits.
 func (s *Server) muted(now time.Time) (n int, longest []MutedStatus) {
 	for _, r := range s.all() {
 		r.mu.Lock()
@@ -437,13 +436,13 @@ func (s *Server) muted(now time.Time) (n int, longest []MutedStatus) {
 	return n, last(longest)
 }
 
-// last returns the last to be read again, in that order.
+// last returns the connections with the longest waits, in that order.
 func last(all []MutedStatus) []MutedStatus {
 	slices.SortFunc(all, func(a, b MutedStatus) int { return cmp.Or(b.Until.Compare(a.Until), cmp.Compare(a.From, b.From)) })
 	return all[:min(len(all), mostMuted)]
 }
 
-// Snapshot returns what there is to see.
+// Snapshot returns the present state.
 func (s *Server) Snapshot() Snapshot {
 	b := &s.bootstrap
 	all := Snapshot{Cluster: s.opts.Cluster, Nodes: s.nodes.status(), Bootstrap: b.counts()}
@@ -465,7 +464,7 @@ func (s *Server) Snapshot() Snapshot {
 	return all
 }
 
-// ownerOf returns who owns a delegation token that a client has logged in with. The log says so if that cannot be told, once in a while.
+// ownerOf returns the owner of a delegation token with which a client has logged in. If the owner is unknown, it logs that, at intervals.
 func (s *Server) ownerOf(ctx context.Context, token string) principal {
 	name, err := s.owns.lookup(ctx, token)
 	if err == nil {
@@ -479,7 +478,7 @@ func (s *Server) ownerOf(ctx context.Context, token string) principal {
 	}
 	s.mu.Unlock()
 	if !quiet {
-		s.log.Warn("cannot find out who owns a delegation token of Kafka; its clients are not counted as any user. Rules for every user hold, and those that look at no user. The gateway needs sasl, and the right to describe delegation tokens", "error", err)
+		s.log.Warn("cannot find the owner of a delegation token of Kafka, so its clients have no user name. Only rules for every user, or without a user, hold for them. The gateway needs sasl, and the right to describe delegation tokens", "error", err)
 	}
 	return principal{}
 }
@@ -487,7 +486,7 @@ func (s *Server) ownerOf(ctx context.Context, token string) principal {
 // complainEvery bounds the lines about clients and brokers that break the protocol.
 const complainEvery = 10 * time.Second
 
-// complain logs why a connection was ended. There is at most one line in ten seconds.
+// complain logs why a connection was ended, at most once in ten seconds.
 func (s *Server) complain(client net.Addr, software string, why error) {
 	s.mu.Lock()
 	s.complaints++

@@ -23,7 +23,7 @@ import (
 	"github.com/weir-go/weir/policy"
 )
 
-// A server that another one has taken the place of is forgotten, however many follow each other.
+// A replaced server is freed, however many servers follow each other.
 func TestReplacedServerIsForgotten(t *testing.T) {
 	r := newRig(t, policy.Off, time.Minute)
 	o := r.server.opts
@@ -55,7 +55,8 @@ func TestReplacedServerIsForgotten(t *testing.T) {
 	_ = last.Close()
 }
 
-// nodesOf are nodes that nobody serves, at the ports from 9000 on as clients are told. Before one is opened, its address is told.
+// nodesOf are nodes that are not served, with advertised ports from 9000 on. Before a listener is opened, its address is passed to the
+// test.
 func nodesOf(t *testing.T, opens func(address string) error) *nodes {
 	k := config.Kafka{Listen: &config.KafkaListen{Address: "127.0.0.1:8999"}, Nodes: &config.KafkaNodes{Ports: "9000-9009", Advertise: "gateway"}}
 	k.Listen.SetDefaults()
@@ -75,14 +76,14 @@ func nodesOf(t *testing.T, opens func(address string) error) *nodes {
 	return ns
 }
 
-// reached reports whether clients are told of a node, and where it is.
+// reached reports whether answers name a node, and at which address.
 func (ns *nodes) reached(id int32) bool {
 	host, port, ok := ns.advertised(id, "broker", 9092)
 	return ok && host == "gateway" && port == 9000+id
 }
 
-// A listener may take long to open, because its name is looked up. Answers that name other nodes go on meanwhile. Those that name this one wait
-// for it, so nobody is sent to a port that is not open, or is not told of a broker that is there.
+// A listener may take long to open, because its name is looked up. Answers that name other nodes go on meanwhile. Answers that name this
+// node wait for it. So no client gets a closed port, or misses a broker that exists.
 func TestSlowListener(t *testing.T) {
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	ns := nodesOf(t, func(address string) error {
@@ -123,8 +124,8 @@ func TestSlowListener(t *testing.T) {
 	}
 }
 
-// A node whose listener cannot be opened, or fails later, is in no answer. With the next word of the cluster it is tried again. One that the cluster
-// names no more stays for a while, and then its listener is closed.
+// A node whose listener cannot be opened, or fails later, is in no answer. After the next answer of the cluster the listener is tried
+// again. A node that the cluster no longer names stays for some answers, and then its listener is closed.
 func TestListenerThatFails(t *testing.T) {
 	taken := true
 	var said logs
@@ -176,7 +177,7 @@ func TestListenerThatFails(t *testing.T) {
 	}
 }
 
-// However many nodes a cluster names, no more than mostNodes are known. No address of those beyond gets through either.
+// However many nodes a cluster names, no more than mostNodes are known. The addresses of the others are in no answer either.
 func TestNodesAreBounded(t *testing.T) {
 	ns := nodesOf(t, func(string) error { return nil })
 	for id := range int32(mostNodes + 100) {
@@ -189,7 +190,7 @@ func TestNodesAreBounded(t *testing.T) {
 	}
 }
 
-// A listener that opens when the server has stopped to accept is closed again.
+// A listener that is opened after the server has stopped accepting is closed again.
 func TestListenerTooLate(t *testing.T) {
 	ns := nodesOf(t, func(string) error { return nil })
 	open := ns.open
@@ -207,7 +208,7 @@ func TestListenerTooLate(t *testing.T) {
 	}
 }
 
-// full is a listener of a process that has no descriptors for a while, and then one client.
+// full is a listener that lacks descriptors for a while, and then accepts one client.
 type full struct {
 	net.Listener
 	left int
@@ -223,7 +224,7 @@ func (l *full) Accept() (net.Conn, error) {
 	return nil, net.ErrClosed
 }
 
-// A process without descriptors goes on to accept when it has some, and does not spin meanwhile.
+// A process without descriptors accepts again when it has some, and does not spin meanwhile.
 func TestNoDescriptors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said logs

@@ -9,8 +9,7 @@ import (
 	"github.com/weir-go/weir/internal/rawconn"
 )
 
-// A connection of package rawconn does what package net's own have to. The test stands here because the root module
-// requires nothing.
+// A connection of package rawconn passes the tests for net.Conn. The test stands here because the root module requires nothing.
 func TestRawConnections(t *testing.T) {
 	for _, network := range []string{"tcp", "unix"} {
 		t.Run(network, func(t *testing.T) {

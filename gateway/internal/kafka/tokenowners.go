@@ -9,18 +9,19 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// owners knows whose delegation tokens are. A client that logs in with one names the token only. Its owner never changes, so it is asked
-// for once, by the gateway's own principal: a connection that came by a token may not ask. It is safe for concurrent use.
+// owners knows the owners of delegation tokens. A client that logs in with a token names only the token. The owner never changes, so the
+// gateway asks for it once, as its own principal, because a connection that logged in with a token may not ask. It is safe for concurrent
+// use.
 type owners struct {
 	ask func(context.Context) (*kmsg.DescribeDelegationTokenResponse, error)
 
-	asking chan struct{} // has one element while somebody asks
+	asking chan struct{} // has one element while a lookup asks
 	mu     sync.Mutex
 	known  map[string]string // by the id of the token
 }
 
 const (
-	// mostOwners bounds the tokens whose owner is remembered.
+	// mostOwners bounds the tokens whose owner is kept.
 	mostOwners = 10_000
 	// ownerWithin bounds how long a login waits for the owner of its token.
 	ownerWithin = 5 * time.Second
@@ -30,7 +31,7 @@ func newOwners(ask func(context.Context) (*kmsg.DescribeDelegationTokenResponse,
 	return &owners{ask: ask, asking: make(chan struct{}, 1), known: map[string]string{}}
 }
 
-// lookup returns the owner of a token, empty with the reason if that cannot be told.
+// lookup returns the owner of a token. If the owner is unknown, the error says why.
 func (o *owners) lookup(ctx context.Context, token string) (string, error) {
 	if name := o.remembered(token); name != "" {
 		return name, nil
@@ -54,12 +55,12 @@ func (o *owners) lookup(ctx context.Context, token string) (string, error) {
 		return "", err
 	}
 	o.remember(resp.TokenDetails)
-	for _, t := range resp.TokenDetails { // it may be beyond what is remembered
+	for _, t := range resp.TokenDetails { // remember may not have kept this one
 		if t.TokenID == token && t.PrincipalName != "" {
 			return t.PrincipalName, nil
 		}
 	}
-	return "", endErrorf("the brokers do not show this token to the gateway's own principal, which needs the right to describe delegation tokens")
+	return "", endErrorf("the brokers do not show this token to the gateway's own principal; it needs the right to describe delegation tokens")
 }
 
 func (o *owners) remembered(token string) string {
@@ -68,7 +69,7 @@ func (o *owners) remembered(token string) string {
 	return o.known[token]
 }
 
-// remember keeps what an answer says, and forgets all else when there is no place: what is asked for again comes back.
+// remember keeps the owners in an answer. If there is no place, it drops all others, because they can be asked for again.
 func (o *owners) remember(all []kmsg.DescribeDelegationTokenResponseTokenDetail) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -7,40 +7,40 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// topics is a request that is a mutation, of one of three kinds.
+// topics is a mutation of one of three kinds.
 type topics interface {
 	kmsg.Request
 	// names are the topics in the order of the request.
 	names() []string
-	// dry reports whether the client only asks what would happen.
+	// dry reports whether the client only asks to validate the request.
 	dry() bool
-	// questions ask the broker what the request comes to.
+	// questions are the questions to the broker about the partitions of the request.
 	questions() []kmsg.Request
-	// hear takes from an answer to one of the questions what counts.
+	// hear keeps the partitions in the answer to a question.
 	hear(answer kmsg.Response)
-	// count returns how many partitions each topic is about, by what was heard; unheard where the broker would refuse it.
+	// count returns how many partitions of each topic change, by the answers; unheard if the broker would refuse the topic.
 	count(of sizes) []int64
-	// size is the same for one topic without an answer about it, at least 1.
+	// size is the same for one topic that is in no answer, at least 1.
 	size(i int, of sizes) int64
-	// done takes note of a topic that the broker has made, grown or deleted, by n partitions.
+	// done notes that the broker has created, grown or deleted a topic, by n partitions.
 	done(i int, n int64, now time.Time, m *made)
-	// without returns the request without some topics, nil if none is left.
+	// without returns the request without some topics, or nil if none is left.
 	without(refused func(i int) bool) kmsg.Request
 	// results are the errors in an answer by the names of topics.
 	results(kmsg.Response) map[string]int16
-	// merged puts the topics that are refused here into an answer, in the order of the request. The answer is nil if nothing was sent on.
+	// merged adds the topics that are refused here to an answer, in the order of the request. The answer is nil if nothing was sent.
 	merged(kmsg.Response, []mutated) kmsg.Response
 }
 
-// sizes says how many partitions a topic has of which a broker does not tell.
+// sizes says how many partitions a topic has if a broker does not say it.
 type sizes interface {
-	// byDefault is what a topic gets that is created without a number.
+	// byDefault is the number for a topic that is created without one.
 	byDefault() int64
-	// lately is what one has that was made lately. Whose number nobody here knows has that by default.
+	// lately is the number for a topic that was created lately. If it is unknown, lately returns byDefault.
 	lately(name string) int64
 }
 
-// merge puts the topics that are refused here among those of an answer, in the order of the request. What else is in the answer follows.
+// merge adds the topics that are refused here to those of an answer, in the order of the request. Other topics of the answer follow.
 func merge[T any](names []string, all []mutated, got []T, name func(*T) string, refused func(i int, t *mutated) T) []T {
 	at := map[string]int{}
 	for i := range got {
@@ -63,10 +63,10 @@ func merge[T any](names []string, all []mutated, got []T, name func(*T) string, 
 	return merged
 }
 
-// unheard is how many partitions a topic is about that a broker does not know, or would refuse. The controller may know better.
+// unheard is the count for a topic that a broker does not know, or would refuse. The controller may already know the topic.
 const unheard = -1
 
-// once counts each topic the first time that it is named.
+// once counts each topic only when it is named first.
 func once(names []string, count func(i int) int64) []int64 {
 	all, seen := make([]int64, len(names)), map[string]bool{}
 	for i, n := range names {
@@ -78,13 +78,13 @@ func once(names []string, count func(i int) int64) []int64 {
 	return all
 }
 
-// creation is a mutation that makes topics.
+// creation is a mutation that creates topics.
 type creation struct {
 	*kmsg.CreateTopicsRequest
-	valid map[string]int64 // topics that would be made, with their partitions
+	valid map[string]int64 // topics that would be created, with their partitions
 }
 
-// validates is the least version of CreateTopics whose answer says how many partitions there would be. Kafka 2.4 has it.
+// validates is the first version of CreateTopics whose answer has the number of partitions. Kafka 2.4 has it.
 const validates = 5
 
 func (c *creation) dry() bool { return c.ValidateOnly }
@@ -121,11 +121,11 @@ func (c *creation) count(of sizes) []int64 {
 		case c.asked(i) == 0 && n > 0:
 			return n
 		}
-		return c.size(i, of) // the client may not read the configuration, so its answer does not say
+		return c.size(i, of) // the client may not read the configuration, so the answer has no number
 	})
 }
 
-// asked is how many partitions a client wants, 0 if it leaves that to the broker.
+// asked is how many partitions a client asks for, or 0 if the broker decides.
 func (c *creation) asked(i int) int64 {
 	t := &c.Topics[i]
 	if n := len(t.ReplicaAssignment); n > 0 {
@@ -179,7 +179,7 @@ func (c *creation) merged(resp kmsg.Response, all []mutated) kmsg.Response {
 // growth is a mutation that adds partitions to topics.
 type growth struct {
 	*kmsg.CreatePartitionsRequest
-	valid map[string]int16 // errors by topic, of which 0 is none
+	valid map[string]int16 // error codes by topic; 0 is no error
 	has   map[string]int64 // partitions now
 }
 
@@ -225,7 +225,7 @@ func (g *growth) count(of sizes) []int64 {
 		if now, ok := g.has[t.Topic]; ok {
 			return max(int64(t.Count)-now, 0)
 		}
-		return g.size(i, of) // the controller has made it, and this broker has yet to hear of it
+		return g.size(i, of) // the controller has created it, and this broker does not know it yet
 	})
 }
 
@@ -272,15 +272,15 @@ func (g *growth) merged(resp kmsg.Response, all []mutated) kmsg.Response {
 type deletion struct {
 	*kmsg.DeleteTopicsRequest
 	has map[string]int64  // partitions of topics that may be deleted
-	one map[string]string // one name for each: a request may have it by its id, too
+	one map[string]string // one name for each topic: a request may also name it by its id
 }
 
 const (
-	// metadataRights is the least version of Metadata that says what a client may do to a topic. Kafka 2.3 has it.
+	// metadataRights is the first version of Metadata with the rights of a client to a topic. Kafka 2.3 has it.
 	metadataRights = 8
-	// metadataByID is the least one that can be asked for the id of a topic. Kafka 3.1 has it.
+	// metadataByID is the first version that can be asked by the id of a topic. Kafka 3.1 has it.
 	metadataByID = 12
-	// byID is the version of DeleteTopics from which on topics may be named by their id.
+	// byID is the first version of DeleteTopics in which topics may be named by their id.
 	byID = 6
 	// mayDelete is the bit of the right to delete a topic.
 	mayDelete = 1 << kmsg.ACLOperationDelete
@@ -298,15 +298,15 @@ func (d *deletion) names() (all []string) {
 	return all
 }
 
-// nameOf is a topic's name in a request, or its id where it has none.
+// nameOf is a topic's name in a request, or its id if there is no name.
 func nameOf(name *string, id [16]byte) string {
 	if name != nil {
 		return *name
 	}
-	return "/" + string(id[:]) // which no name is
+	return "/" + string(id[:]) // no name begins with a slash
 }
 
-// questions asks for names and for ids apart: of a request that has both, brokers answer the ids alone.
+// questions asks for names and for ids separately, because brokers answer only the ids of a request with both.
 func (d *deletion) questions() (all []kmsg.Request) {
 	names := d.names()
 	byName, byIDs := metadataOf(metadataRights, 0), metadataOf(metadataByID, 0)
@@ -316,7 +316,7 @@ func (d *deletion) questions() (all []kmsg.Request) {
 		case d.Version < byID || d.Topics[i].Topic != nil:
 			t.Topic = &names[i]
 			byName.Topics = append(byName.Topics, t)
-		case d.Topics[i].TopicID != [16]byte{}: // else it is the id of nothing
+		case d.Topics[i].TopicID != [16]byte{}: // the zero id is no topic
 			t.TopicID = d.Topics[i].TopicID
 			byIDs.Topics = append(byIDs.Topics, t)
 		}
@@ -396,7 +396,7 @@ func (d *deletion) merged(resp kmsg.Response, all []mutated) kmsg.Response {
 	for _, n := range names {
 		asked[n] = true
 	}
-	name := func(t *kmsg.DeleteTopicsResponseTopic) string { // as it was asked for: an answer may have both
+	name := func(t *kmsg.DeleteTopicsResponseTopic) string { // as in the request: an answer may have name and id
 		if n := nameOf(nil, t.TopicID); asked[n] {
 			return n
 		}
@@ -415,7 +415,7 @@ func (d *deletion) merged(resp kmsg.Response, all []mutated) kmsg.Response {
 	return to
 }
 
-// metadataOf asks for n topics, and lets none be made.
+// metadataOf asks for n topics, and forbids to create any.
 func metadataOf(version int16, n int) *kmsg.MetadataRequest {
 	m := kmsg.NewPtrMetadataRequest()
 	m.Version, m.AllowAutoTopicCreation = version, false
@@ -423,7 +423,7 @@ func metadataOf(version int16, n int) *kmsg.MetadataRequest {
 	return m
 }
 
-// excluding returns what is not refused, in a slice of its own.
+// excluding returns the elements that are not refused, in a new slice.
 func excluding[T any](all []T, refused func(i int) bool) (kept []T) {
 	for i, t := range all {
 		if !refused(i) {

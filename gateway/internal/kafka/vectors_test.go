@@ -17,10 +17,10 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// The vectors of KIP-599 as it shipped, and of Kafka's precedence, as clients see them through the gateway. The quotas' clock stands still unless
-// a vector moves it, and each request comes on a connection of its own, so nobody waits in real time.
+// The vectors of KIP-599 as it shipped, and of Kafka's precedence, as clients see them through the gateway. The quotas' clock moves only
+// when a vector moves it. Each request has a connection of its own, so nothing waits in real time.
 
-// bench is a gateway before a broker that makes any topic, for clients that log in.
+// bench is a gateway before a broker that creates any topic, for clients that log in.
 type bench struct {
 	*rig
 	*cluster
@@ -109,7 +109,7 @@ func ruleFor(user, client quota.Match, rate, burst float64) policy.QuotaRuleSpec
 	return policy.QuotaRuleSpec{Rule: quota.Rule{User: user, Client: client}, QuotaLimitSpec: policy.QuotaLimitSpec{Rate: fmt.Sprintf("%v/s", rate), Burst: burst}}
 }
 
-// What a vector does: requests of one user, each for some topics, and what each is told.
+// The steps of a vector: requests of one user, each for some topics, with the expected answers.
 type vector struct {
 	after    time.Duration // since the one before
 	version  int16         // of CreateTopics; 7 if it is 0
@@ -174,7 +174,8 @@ func TestVectorsOfMutations(t *testing.T) {
 	}
 }
 
-// isTold checks the errors of an answer, and its throttle time against that of a vector: no shorter than that less the time passed.
+// isTold checks the errors and the throttle time of an answer. The throttle time must be at least that of the vector less the time that has
+// passed.
 func isTold(t *testing.T, step int, resp kmsg.Response, want []int16, throttle int32, begin time.Time) {
 	t.Helper()
 	got, told := codes(resp)
@@ -184,8 +185,8 @@ func isTold(t *testing.T, step int, resp kmsg.Response, want []int16, throttle i
 	}
 }
 
-// K5: what is given back fills a bucket no further than its burst. K24: a user without a quota. K29: a rate that changes. K32: the longer
-// of two waits, the broker's and the quota's.
+// K5: refunds fill a bucket no further than its burst. K24: a user without a quota. K29: a rate that changes. K32: the longer of two waits,
+// the broker's and the quota's.
 func TestVectorsOfChange(t *testing.T) {
 	b := newBench(t, ruleFor("alice", "", 10, 110))
 	left := func() float64 {
@@ -219,7 +220,7 @@ func TestVectorsOfChange(t *testing.T) {
 	}
 }
 
-// K15: a connection is muted for as long as its answer says, and one at a time is let go.
+// K15: a connection is muted for the throttle time of its answer, and connections go on one at a time.
 func TestVectorOfMuting(t *testing.T) {
 	b, client := newCluster(t, policy.Enforce, 10) // of which 5 come back in a second
 	begin := time.Now()
@@ -234,7 +235,8 @@ func TestVectorOfMuting(t *testing.T) {
 	}
 }
 
-// The vectors P1 to P10: whose rate counts, and who shares a bucket. Each bucket is used up by its first request, so the next one tells the rate.
+// The vectors P1 to P10: which rate counts, and which clients share a bucket. The first request uses a bucket up, so the next one shows the
+// rate.
 func TestVectorsOfPrecedence(t *testing.T) {
 	each := quota.Every
 	all := []policy.QuotaRuleSpec{
