@@ -104,7 +104,7 @@ func (b *breaker) tick(now time.Duration) time.Duration {
 	now = b.last
 	switch {
 	case b.state == Open && now >= b.until:
-		b.turn(HalfOpen, now, fmt.Sprintf("open for %v: %d probes", b.cfg.Open, b.cfg.Probes))
+		b.setState(HalfOpen, now, fmt.Sprintf("open for %v: %d probes", b.cfg.Open, b.cfg.Probes))
 	case b.state == HalfOpen && b.probes >= b.cfg.Probes && now-b.moved >= b.cfg.Open:
 		b.era++
 		b.probes, b.moved = 0, now
@@ -141,7 +141,7 @@ func (b *breaker) probed(now time.Duration, failure, known bool) {
 		b.open(now, "a probe failed")
 	default:
 		if b.passed++; b.passed >= b.cfg.Probes {
-			b.turn(Closed, now, fmt.Sprintf("%d probes in a row succeeded", b.passed))
+			b.setState(Closed, now, fmt.Sprintf("%d probes in a row succeeded", b.passed))
 		}
 	}
 }
@@ -167,11 +167,11 @@ func (b *breaker) counted(now time.Duration, failure bool) {
 
 func (b *breaker) open(now time.Duration, reason string) {
 	b.until = gate.After(now, b.cfg.Open)
-	b.turn(Open, now, reason)
+	b.setState(Open, now, reason)
 }
 
-// turn changes the state. Results of work that was admitted before no longer count.
-func (b *breaker) turn(to State, now time.Duration, reason string) {
+// setState changes the state. Results of work that was admitted before no longer count.
+func (b *breaker) setState(to State, now time.Duration, reason string) {
 	b.state, b.moved, b.reason = to, now, reason
 	b.era++
 	b.since = b.era

@@ -202,7 +202,7 @@ func (h *header) Values(name policy.HeaderName) []string {
 		return nil // gRPC does not pass it on: it is the deadline of the context
 	}
 	if h.md == nil {
-		if h.md = received(h.incoming); h.md == nil {
+		if h.md = incomingMetadata(h.incoming); h.md == nil {
 			return metadata.ValueFromIncomingContext(h.incoming, name.Lower)
 		}
 	}
@@ -216,10 +216,10 @@ func (c *Call) attempt() int {
 	})
 }
 
-// received returns the metadata in ctx without a copy, or nil. Nobody may change them. The functions that
+// incomingMetadata returns the metadata in ctx without a copy, or nil. Nobody may change them. The functions that
 // grpc-go exports make a copy, and search through all keys for a key that is missing. A policy asks for half a
 // dozen keys that most calls do not have. Transports write keys in lower case.
-func received(ctx context.Context) metadata.MD {
+func incomingMetadata(ctx context.Context) metadata.MD {
 	if receivedKey == nil {
 		return nil
 	}

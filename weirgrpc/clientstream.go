@@ -149,7 +149,7 @@ func (s *clientStream) RecvMsg(m any) error {
 		stream, p := s.present()
 		err := stream.RecvMsg(m)
 		if err == nil || err == io.EOF {
-			s.received(err == io.EOF)
+			s.sampleAnswer(err == io.EOF)
 			return err
 		}
 		server, ok := peer.FromContext(stream.Context())
@@ -178,8 +178,8 @@ func (s *clientStream) repeatable() bool {
 	return !s.desc.ClientStreams && !s.shown
 }
 
-// received takes the sample with the first answer, and ends the call with the last.
-func (s *clientStream) received(last bool) {
+// sampleAnswer takes the sample with the first answer, and ends the call with the last.
+func (s *clientStream) sampleAnswer(last bool) {
 	_, p := s.show()
 	p.Sample(weir.OK)
 	if last || !s.desc.ServerStreams {

@@ -95,7 +95,7 @@ func (g *Guard) Unary() grpc.UnaryServerInterceptor {
 func (g *Guard) admit(ctx context.Context, method string) (*Call, error) {
 	if g.tapping.Load() {
 		if c := FromContext(ctx); c != nil && c.guard == g && c.tap.claim() {
-			return g.claimed(ctx, c)
+			return g.resume(ctx, c)
 		}
 		g.methods.add(method)
 	}

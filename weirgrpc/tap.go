@@ -200,8 +200,8 @@ func (t *tap) leave() {
 	p.Cancel() // p is the zero permit if the answer has not come
 }
 
-// claimed goes on with what the tap has decided, now that there is a handler.
-func (g *Guard) claimed(ctx context.Context, c *Call) (*Call, error) {
+// resume goes on with what the tap has decided, now that there is a handler.
+func (g *Guard) resume(ctx context.Context, c *Call) (*Call, error) {
 	t := c.tap
 	c.handler = ctx // ctx is derived from the call's own context
 	if t.waiter == nil {

@@ -119,7 +119,7 @@ func writeRejection(w http.ResponseWriter, r *http.Request, rej *weir.Rejection,
 	} else {
 		h.Del("Retry-After")
 	}
-	leaveBody(w, r)
+	skipBody(w, r)
 	w.WriteHeader(status)
 	if r.Method != http.MethodHead {
 		// An error means that the client has gone.
@@ -127,9 +127,9 @@ func writeRejection(w http.ResponseWriter, r *http.Request, rej *weir.Rejection,
 	}
 }
 
-// leaveBody keeps net/http from reading up to 256 KB of the refused request's
+// skipBody keeps net/http from reading up to 256 KB of the refused request's
 // body before it sends the answer.
-func leaveBody(w http.ResponseWriter, r *http.Request) {
+func skipBody(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor != 1 || r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return // HTTP/2 resets the stream after the answer
 	}

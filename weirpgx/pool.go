@@ -167,22 +167,22 @@ func (u *use) sample() {
 
 // end gives the permit back. Only the first call counts.
 func (u *use) end(err error) {
-	defer u.abandon() // a classifier may panic
+	defer u.endUnsampled() // a classifier may panic
 	u.permit.Done(u.pool.classify(u.ctx, err))
 }
 
-// abandon gives the permit back without a sample.
-func (u *use) abandon() {
+// endUnsampled gives the permit back without a sample.
+func (u *use) endUnsampled() {
 	if u.cancel != nil {
 		u.cancel()
 	}
 	u.permit.Done(weir.NoSample)
 }
 
-// abandonUnless is deferred by calls that hand the permit over, and may panic before that.
-func (u *use) abandonUnless(handedOver *bool) {
+// endUnless is deferred by calls that hand the permit over, and may panic before that.
+func (u *use) endUnless(handedOver *bool) {
 	if !*handedOver {
-		u.abandon()
+		u.endUnsampled()
 	}
 }
 
@@ -202,19 +202,19 @@ func (p *Pool) admitWork(ctx context.Context, sql string, w weir.Work) (*use, er
 			return nil, err
 		}
 	}
-	u, watched := &use{pool: p, permit: permit, ctx: ctx}, false
-	defer u.abandonUnless(&watched) // a logger may panic
-	p.watch(w.Op)
-	watched = true
+	u, looked := &use{pool: p, permit: permit, ctx: ctx}, false
+	defer u.endUnless(&looked) // a logger may panic
+	p.look(w.Op)
+	looked = true
 	return u, nil
 }
 
-// watchEvery is how many pieces of work pass between two looks at the pool, which takes a lock that all share.
-const watchEvery = 16
+// lookEvery is how many pieces of work pass between two looks at the pool, which takes a lock that all share.
+const lookEvery = 16
 
-// watch logs once that the pool has no connection for work that was admitted.
-func (p *Pool) watch(op string) {
-	if p.calls.Add(1)%watchEvery != 0 || p.warned.Load() {
+// look logs once that the pool has no connection for work that was admitted.
+func (p *Pool) look(op string) {
+	if p.calls.Add(1)%lookEvery != 0 || p.warned.Load() {
 		return
 	}
 	if s := p.pool.Stat(); s.AcquiredConns() >= s.MaxConns() && p.warned.CompareAndSwap(false, true) {
@@ -229,7 +229,7 @@ func (p *Pool) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.Co
 	if err != nil {
 		return tag, err
 	}
-	defer u.abandon()
+	defer u.endUnsampled()
 	tag, err = p.pool.Exec(u.bounded(), sql, args...)
 	u.end(err)
 	return tag, err
@@ -243,7 +243,7 @@ func (p *Pool) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, er
 		return failedRows{err}, err
 	}
 	handedOver := false
-	defer u.abandonUnless(&handedOver)
+	defer u.endUnless(&handedOver)
 	inner, err := p.pool.Query(u.bounded(), sql, args...)
 	handedOver = true
 	if err != nil {
@@ -261,7 +261,7 @@ func (p *Pool) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 		return failedRow{err}
 	}
 	handedOver := false
-	defer u.abandonUnless(&handedOver)
+	defer u.endUnless(&handedOver)
 	inner := p.pool.QueryRow(u.bounded(), sql, args...)
 	handedOver = true
 	return &row{inner, u}
@@ -279,7 +279,7 @@ func (p *Pool) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 		return pgx.FailedBatchResults(b, err)
 	}
 	handedOver := false
-	defer u.abandonUnless(&handedOver)
+	defer u.endUnless(&handedOver)
 	inner := p.pool.SendBatch(u.bounded(), b)
 	handedOver = true
 	r := &batchResults{BatchResults: inner, account: u}
@@ -296,7 +296,7 @@ func (p *Pool) CopyFrom(ctx context.Context, table pgx.Identifier, columns []str
 	if err != nil {
 		return 0, err
 	}
-	defer u.abandon()
+	defer u.endUnsampled()
 	n, err = p.pool.CopyFrom(u.bounded(), table, columns, src)
 	if src.Err() == nil { // otherwise the source failed, and the server reports a cancelled copy
 		u.end(err)
@@ -310,7 +310,7 @@ func (p *Pool) Ping(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer u.abandon()
+	defer u.endUnsampled()
 	err = p.pool.Ping(ctx)
 	u.end(err)
 	return err
@@ -323,7 +323,7 @@ func (p *Pool) Acquire(ctx context.Context) (*Conn, error) {
 		return nil, err
 	}
 	handedOver := false
-	defer u.abandonUnless(&handedOver)
+	defer u.endUnless(&handedOver)
 	c, err := p.pool.Acquire(ctx)
 	handedOver = true
 	if err != nil {
@@ -363,7 +363,7 @@ func (p *Pool) begin(ctx context.Context, opts pgx.TxOptions) (*tx, error) {
 		return nil, err
 	}
 	handedOver := false
-	defer u.abandonUnless(&handedOver)
+	defer u.endUnless(&handedOver)
 	inner, err := p.pool.BeginTx(ctx, opts)
 	handedOver = true
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 type account interface {
 	sample()       // the first row has arrived
 	end(err error) // the statement has ended, and its connection is free; later calls do nothing
-	abandon()      // the statement panicked; after end, a call does nothing
+	endUnsampled() // the statement panicked; after end, a call does nothing
 }
 
 // rows tells an account when the first row arrives, and when the connection is back.
@@ -53,7 +53,7 @@ func (r *rows) Values() ([]any, error) {
 
 // Close implements [pgx.Rows].
 func (r *rows) Close() {
-	defer r.account.abandon()
+	defer r.account.endUnsampled()
 	r.Rows.Close()
 	r.end()
 }
@@ -73,7 +73,7 @@ type row struct {
 
 // Scan implements [pgx.Row].
 func (r *row) Scan(dest ...any) error {
-	defer r.account.abandon()
+	defer r.account.endUnsampled()
 	err := r.Row.Scan(dest...)
 	r.account.end(err)
 	return err
@@ -108,7 +108,7 @@ type batchResults struct {
 
 // Close implements [pgx.BatchResults].
 func (b *batchResults) Close() error {
-	defer b.account.abandon()
+	defer b.account.endUnsampled()
 	err := b.BatchResults.Close()
 	b.account.end(err)
 	return err

@@ -677,7 +677,7 @@ func TestHooksStayTheUsers(t *testing.T) {
 // If a gate admits more work than the pool has connections, one line says so, and the signal shows the wait.
 func TestPoolTooSmall(t *testing.T) {
 	var out bytes.Buffer
-	gate := weir.Must(limit.New(limit.Config{Limit: watchEvery}))
+	gate := weir.Must(limit.New(limit.Config{Limit: lookEvery}))
 	defer gate.Close()
 	pool, err := pgxpool.NewWithConfig(t.Context(), config(t, 1))
 	if err != nil {
@@ -694,14 +694,14 @@ func TestPoolTooSmall(t *testing.T) {
 		t.Error(err)
 	}
 	var waiters sync.WaitGroup
-	for range watchEvery - 1 { // together with the transaction, enough for one look
+	for range lookEvery - 1 { // together with the transaction, enough for one look
 		waiters.Go(func() {
 			if _, err := p.Exec(t.Context(), "select 1"); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	eventually(t, "all are admitted", func() bool { return gate.Snapshot().InFlight == watchEvery })
+	eventually(t, "all are admitted", func() bool { return gate.Snapshot().InFlight == lookEvery })
 	eventually(t, "somebody waits in the pool", func() bool { return p.warned.Load() })
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Error(err)

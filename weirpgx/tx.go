@@ -61,8 +61,8 @@ type statement struct {
 	ctx  context.Context
 }
 
-func (statement) sample()  {}
-func (statement) abandon() {}
+func (statement) sample()       {}
+func (statement) endUnsampled() {}
 
 func (s statement) end(err error) {
 	if err == nil || poolgate.AfterFailure(err) {
@@ -102,7 +102,7 @@ func (t *tx) Commit(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return uncommitted(ctx, t.Rollback(ctx))
 	}
-	defer t.abandon()
+	defer t.endUnsampled()
 	err := t.Tx.Commit(ctx)
 	t.end(ctx, err, err == nil)
 	return ofCommit(ctx, err)
@@ -138,7 +138,7 @@ func ofCommit(ctx context.Context, err error) error {
 // would close the connection. With many short deadlines the server would then do little but start backends. So
 // the transaction is rolled back all the same, within CancelPatience.
 func (t *tx) Rollback(ctx context.Context) error {
-	defer t.abandon()
+	defer t.endUnsampled()
 	within := ctx
 	if ctx.Err() != nil {
 		var cancel context.CancelFunc
@@ -150,9 +150,9 @@ func (t *tx) Rollback(ctx context.Context) error {
 	return err
 }
 
-func (t *tx) abandon() {
+func (t *tx) endUnsampled() {
 	if t.use != nil {
-		t.use.abandon()
+		t.use.endUnsampled()
 	}
 }
 
@@ -228,13 +228,13 @@ type poolConn = pgxpool.Conn
 
 // Release gives the connection and the slot back. A second call does nothing.
 func (c *Conn) Release() {
-	defer c.use.abandon()
+	defer c.use.endUnsampled()
 	c.poolConn.Release()
 }
 
 // Hijack takes the connection out of the pool, for good. The slot is free, and the pool may open another
 // connection in its place. Count the connections that you take, because the gate does not see them.
 func (c *Conn) Hijack() *pgx.Conn {
-	defer c.use.abandon()
+	defer c.use.endUnsampled()
 	return c.poolConn.Hijack()
 }

@@ -394,7 +394,7 @@ var errBroken = errors.New("cannot be read")
 type ends struct{ last error }
 
 func (*ends) sample()         {}
-func (*ends) abandon()        {}
+func (*ends) endUnsampled()   {}
 func (e *ends) end(err error) { e.last = err }
 
 // A row that cannot be read closes its rows: pgx does so, and the slot is free then.
@@ -510,7 +510,7 @@ func TestBudgetEndsWithItsStatement(t *testing.T) {
 	defer cancel()
 	for name, end := range map[string]func(*use){
 		"an end":  func(u *use) { u.end(nil) },
-		"a panic": (*use).abandon,
+		"a panic": (*use).endUnsampled,
 	} {
 		u := &use{pool: p, ctx: ctx}
 		bounded := u.bounded()

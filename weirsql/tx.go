@@ -79,7 +79,7 @@ func (t *tx) Commit() error {
 	defer t.freeUnless(&ended)
 	err := t.Tx.Commit()
 	ended = true
-	t.over(err == nil, err)
+	t.end(err == nil, err)
 	return err
 }
 
@@ -93,16 +93,16 @@ func (t *tx) Rollback() error {
 	defer t.freeUnless(&ended)
 	err := t.Tx.Rollback()
 	ended = true
-	t.over(false, err)
+	t.end(false, err)
 	_, resets := t.c.inner.(driver.SessionResetter)
 	_, checks := t.c.inner.(driver.Validator)
 	t.c.invalid = t.c.invalid || resets && !checks && t.ctx.Err() != nil
 	return err
 }
 
-// over tells the gate the outcome of the transaction. If it has not committed, that is the outcome of its last
+// end tells the gate the outcome of the transaction. If it has not committed, that is the outcome of its last
 // failed statement, or the reason why its context ended.
-func (t *tx) over(committed bool, err error) {
+func (t *tx) end(committed bool, err error) {
 	u := t.c.use
 	t.c.tx = nil
 	if u == nil {

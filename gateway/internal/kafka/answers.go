@@ -54,7 +54,7 @@ func (r *relay) oneAnswer(n int) error {
 	if a.passes() {
 		return r.pass(&a, pooled[:])
 	}
-	defer func() { a.share.leave() }()
+	defer func() { a.share.free() }()
 	resp, header, err := r.decodeAnswer(&a)
 	switch {
 	case err != nil:
@@ -81,7 +81,7 @@ func (r *relay) beginAnswer(n int, pooled *[buffer]byte) (a incoming, err error)
 	a.frame = a.frame[:4+got]
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	a.pending, err = r.state.answers(int32(binary.BigEndian.Uint32(a.frame[4:])))
+	a.pending, err = r.state.requestFor(int32(binary.BigEndian.Uint32(a.frame[4:])))
 	return a, err
 }
 

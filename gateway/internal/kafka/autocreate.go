@@ -64,7 +64,7 @@ func (r *relay) chargeMade(req *request, resp kmsg.Response) time.Time {
 		return time.Time{} // a reload has taken the quota away
 	}
 	m := new(mutation)
-	defer m.abandon() // the topic is created in any case
+	defer m.endUnanswered() // the topic is created in any case
 	for i := range meta.Topics {
 		t := &meta.Topics[i]
 		switch {

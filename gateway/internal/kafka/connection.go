@@ -74,8 +74,8 @@ func (c *connection) nextOwn() []byte {
 	return c.firstOwn()
 }
 
-// answers returns the request of the broker's next answer. The correlation ids of both must be equal.
-func (c *connection) answers(id int32) (pending, error) {
+// requestFor returns the request of the broker's next answer. The correlation ids of both must be equal.
+func (c *connection) requestFor(id int32) (pending, error) {
 	if len(c.pending) == 0 || c.pending[0].own != nil || c.pending[0].correlation != id {
 		return pending{}, endErrorf("the broker answers request %d, which is not the next request", id)
 	}
@@ -85,7 +85,7 @@ func (c *connection) answers(id int32) (pending, error) {
 // answered removes the first answer, which has been written.
 func (c *connection) answered() {
 	c.kept -= c.pending[0].kept()
-	c.pending[0].share.leave()
+	c.pending[0].share.free()
 	c.pending[0] = pending{} // so that its bytes can be freed
 	c.pending = c.pending[1:]
 }

@@ -103,24 +103,24 @@ func (m *connectionModel) answer(agrees bool) {
 		return
 	}
 	if len(m.pending) > 0 && m.pending[0].own != nil {
-		if _, err := m.answers(m.pending[0].correlation); err == nil {
+		if _, err := m.requestFor(m.pending[0].correlation); err == nil {
 			m.fatal("an answer of the broker is taken for one of the gateway's own")
 		}
 	}
 	if len(m.toBroker) == 0 {
-		if _, err := m.answers(int32(len(m.sent)) + 1000); err == nil {
+		if _, err := m.requestFor(int32(len(m.sent)) + 1000); err == nil {
 			m.fatal("an answer to nothing is taken")
 		}
 		return
 	}
 	next := m.toBroker[0]
-	if _, err := m.answers(next.correlation + 1); err == nil {
+	if _, err := m.requestFor(next.correlation + 1); err == nil {
 		m.fatal("an answer to request %d is taken for one to %d", next.correlation+1, next.correlation)
 	}
 	if m.pending[0].own != nil {
 		return // what is before it has yet to be written, and only then the broker's answer can be read
 	}
-	p, err := m.answers(next.correlation)
+	p, err := m.requestFor(next.correlation)
 	if err != nil || p.correlation != next.correlation {
 		m.fatal("%+v, %v", p, err)
 	}

@@ -512,7 +512,7 @@ func TestStormOfReconnects(t *testing.T) {
 		if err != nil {
 			break
 		}
-		r.server.relay(c, &r.server.bootstrap)
+		r.server.startRelay(c, &r.server.bootstrap)
 	}
 	await.That(t, "all connections have ended", func() bool { return len(r.server.all()) == 0 && r.server.Snapshot().Connections == 0 })
 	if strings.Contains(r.logs.String(), "panic") {

@@ -88,8 +88,8 @@ func (s *share) shrink(n int) {
 	s.n = int64(n)
 }
 
-// leave gives all back. A second call does nothing.
-func (s *share) leave() { s.shrink(0) }
+// free gives all back. A second call does nothing.
+func (s *share) free() { s.shrink(0) }
 
 // held is how many bytes are held, and how many connections wait for memory.
 func (b *budgets) held() (bytes, waiting int64) {
@@ -157,16 +157,16 @@ func (r *relay) decodable(frame []byte, n, memory int) (_ []byte, err error) {
 
 // freeHeld gives back the memory of the request that was in progress.
 func (r *relay) freeHeld() {
-	r.holds.raw.leave()
-	r.holds.decoded.leave()
-	r.heard()
+	r.holds.raw.free()
+	r.holds.decoded.free()
+	r.freeAnswers()
 	r.holds = holding{}
 }
 
-// heard gives back the memory of answers to questions. All answers have come, or no more will come.
-func (r *relay) heard() {
+// freeAnswers gives back the memory of answers to questions. All answers have come, or no more will come.
+func (r *relay) freeAnswers() {
 	for _, q := range r.holds.questions {
-		q.share.leave()
+		q.share.free()
 	}
 	r.holds.questions = nil
 }

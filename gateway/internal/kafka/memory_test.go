@@ -35,7 +35,7 @@ func TestBudget(t *testing.T) {
 		whole := make(chan *share, 1)
 		go func() { whole <- take(100); in <- "all" }()
 		synctest.Wait()
-		go func() { take(1).leave(); in <- "one" }()
+		go func() { take(1).free(); in <- "one" }()
 		synctest.Wait()
 		if r.held.Load() != 4 || r.waiting.Load() != 2 || len(in) != 0 {
 			t.Fatalf("%d held, %d wait, %d are in", r.held.Load(), r.waiting.Load(), len(in))
@@ -45,8 +45,8 @@ func TestBudget(t *testing.T) {
 		if s, err := r.acquire(ended, 1, func() {}); err == nil || s != nil {
 			t.Errorf("%v for somebody who has gone", s)
 		}
-		first.leave()
-		first.leave() // twice is once
+		first.free()
+		first.free() // twice is once
 		if who := <-in; who != "all" || r.held.Load() != 10 {
 			t.Fatalf("%s is in, %d held", who, r.held.Load())
 		}
@@ -60,7 +60,7 @@ func TestBudget(t *testing.T) {
 		if r.held.Load() != 9 || r.waiting.Load() != 0 || crowds != 2 {
 			t.Errorf("%d held, %d wait, %d times crowded", r.held.Load(), r.waiting.Load(), crowds)
 		}
-		(*share)(nil).leave()
+		(*share)(nil).free()
 	})
 }
 
@@ -355,7 +355,7 @@ func TestDescribedRulesAreCounted(t *testing.T) {
 			}
 			c.write(client, framed("app", 1, filter))
 			await.That(t, "it waits for room", func() bool { return large.waiting.Load() == 1 })
-			all.leave()
+			all.free()
 			if got := c.frame(client); len(got) < of.rules*of.name {
 				t.Errorf("%d bytes", len(got))
 			}

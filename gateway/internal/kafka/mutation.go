@@ -95,7 +95,7 @@ func (r *relay) mutate(g *policy.Gate, req *request, frame []byte, n int) error 
 		if sent {
 			return // the answer decides about the charges
 		}
-		m.memory.leave()
+		m.memory.free()
 		for i := range m.all {
 			m.all[i].charged.Cancel() // no broker has got the whole request
 		}
@@ -119,7 +119,7 @@ func (r *relay) sendMutation(p pending, frame []byte) error {
 	resp := m.merged(nil, m.all)
 	resp.SetVersion(p.version)
 	raise(resp, throttleOf(m.longer(p.until), time.Now()))
-	m.memory.leave()
+	m.memory.free()
 	return r.reply(&p.request, resp)
 }
 
@@ -235,8 +235,8 @@ func (r *relay) finishMutation(p *pending, resp kmsg.Response) kmsg.Response {
 	m, made, now := p.mutation, &r.server.made, time.Now()
 	codes, refused := m.results(resp), false
 	late := &mutation{topics: m.topics, all: make([]mutated, len(m.all))}
-	defer late.abandon() // the topic is changed in any case
-	defer m.memory.leave()
+	defer late.endUnanswered() // the topic is changed in any case
+	defer m.memory.free()
 	for i, name := range m.names() {
 		t := &m.all[i]
 		code, ok := codes[name]
@@ -267,12 +267,12 @@ func (r *relay) finishMutation(p *pending, resp kmsg.Response) kmsg.Response {
 	return resp
 }
 
-// abandon ends a mutation that gets no answer. The broker may have carried it out, so its charges stay.
-func (m *mutation) abandon() {
+// endUnanswered ends a mutation that gets no answer. The broker may have carried it out, so its charges stay.
+func (m *mutation) endUnanswered() {
 	if m != nil {
 		for i := range m.all {
 			m.all[i].charged.Done(weir.OK)
 		}
-		m.memory.leave()
+		m.memory.free()
 	}
 }

@@ -18,7 +18,7 @@ type question struct {
 // place of a request of the client: other has the fields of that request, and b is everything after the size of its frame. Meanwhile no
 // other request of the client is sent.
 func (r *relay) ask(req *request, b []byte, other, q kmsg.Request) (kmsg.Response, error) {
-	r.heard() // answers to earlier questions
+	r.freeAnswers() // answers to earlier questions
 	asked, err := r.sendQuestions(req, b, other, []kmsg.Request{q})
 	if err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func (r *relay) askAll(req *request, b []byte, other kmsg.Request, all []kmsg.Re
 		}
 		hear(a)
 		q.answer = nil
-		q.share.leave()
+		q.share.free()
 	}
 	return nil
 }
@@ -91,7 +91,7 @@ func (r *relay) reply(req *request, resp kmsg.Response) error {
 	r.countAnswer(req, len(own))
 	p := pending{request: *req, own: own}
 	if len(own) > buffer {
-		r.heard()
+		r.freeAnswers()
 		var err error
 		if p.share, err = r.acquire(&r.server.memory.answers, len(own)); err != nil {
 			return err
@@ -99,7 +99,7 @@ func (r *relay) reply(req *request, resp kmsg.Response) error {
 	}
 	r.freeHeld() // of the request, because its client may read the answer slowly
 	if err := r.expect(p); err != nil {
-		p.share.leave()
+		p.share.free()
 		return err
 	}
 	return r.ownAnswers()

@@ -176,7 +176,7 @@ func (r *rig) come() net.Conn {
 	if r.wrap != nil {
 		accepted = r.wrap(accepted)
 	}
-	r.server.relay(accepted, &r.server.bootstrap)
+	r.server.startRelay(accepted, &r.server.bootstrap)
 	return client
 }
 

@@ -150,8 +150,8 @@ func (r *relay) run() {
 		r.close()
 		answers.Wait()
 		for _, p := range r.state.pending {
-			p.mutation.abandon()
-			p.share.leave()
+			p.mutation.endUnanswered()
+			p.share.free()
 		}
 		r.freeHeld()
 	}()
@@ -344,7 +344,7 @@ func (r *relay) request(n int) error {
 	r.countRequest(&req, n)
 	if own := req.ownAnswer(); own != nil {
 		r.countAnswer(&req, len(own))
-		r.holds.raw.leave() // the rest may be slow
+		r.holds.raw.free() // the rest may be slow
 		if _, err := io.CopyN(io.Discard, r, int64(4+n-len(frame))); err != nil {
 			return err
 		}
@@ -443,7 +443,7 @@ func (r *relay) forward(frame []byte, left int, buf []byte) error {
 		if _, err := r.broker.Write(frame); err != nil {
 			return err
 		}
-		r.holds.raw.leave() // of a large header; the rest may be slow
+		r.holds.raw.free() // of a large header; the rest may be slow
 	}
 	if left >= leastMoved && rawconn.TCP(r.client) != nil { // TLS reads less at a time than a buffer holds
 		select {

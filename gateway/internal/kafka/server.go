@@ -265,7 +265,7 @@ func (s *Server) accept(l net.Listener, n *node) error {
 		case err == nil:
 			pause = 0
 			n.accepted.Add(1)
-			s.relay(c, n)
+			s.startRelay(c, n)
 		case errors.As(err, &passing) && passing.Temporary() && !errors.Is(err, net.ErrClosed):
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 			s.log.Warn("cannot accept a client of Kafka; trying again. If there are too many open files, raise the limit of the process (ulimit -n) or lower max_connections", "node", n.id, "error", err, "in", pause.String())
@@ -343,8 +343,8 @@ func (s *Server) all() []*relay {
 	return all
 }
 
-// relay starts to serve a client. It returns at once.
-func (s *Server) relay(c net.Conn, n *node) {
+// startRelay starts to serve a client. It returns at once.
+func (s *Server) startRelay(c net.Conn, n *node) {
 	r := newRelay(s, n, c)
 	s.mu.Lock()
 	if s.closed {
