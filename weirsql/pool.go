@@ -100,8 +100,8 @@ func (db *DB) look() {
 	if l == nil {
 		l = slog.Default()
 	}
-	l.Warn("weirsql: work waits for a connection in the pool, where nothing orders or bounds the wait; "+
-		"raise MaxOpenConns above the gate's limit, or lower the limit",
+	l.Warn("weirsql: work waits for a connection in the pool, where no order or bound holds. "+
+		"Raise MaxOpenConns above the gate's limit, or lower the limit",
 		"max_open_conns", s.MaxOpenConnections, "in_use", s.InUse, "waits", s.WaitCount, "mean_wait", mean)
 }
 
