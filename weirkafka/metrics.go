@@ -145,7 +145,7 @@ func (w *waits) all(now time.Time) map[string]*wait {
 	return maps.Clone(w.of)
 }
 
-// label cuts a name for a line of the log.
+// label returns the name of a database for a line of the log, or OtherDatabases if the name is too long.
 func label(database string) string {
 	if len(database) > longestLabel {
 		return OtherDatabases

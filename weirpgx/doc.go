@@ -45,7 +45,8 @@
 // somebody keeps a connection says nothing about the database.
 //
 // [weirsql.Classify], or the function of [WithClassify], turns the error into the outcome. A transaction that
-// is rolled back has the outcome of its last failed statement. If no statement failed, it is OK.
+// is rolled back has the outcome of its last failed statement. If no statement failed and its context has not
+// ended, it is OK.
 //
 // # Reads and writes
 //
