@@ -225,15 +225,32 @@ func (w *world) leave(a *attempt) {
 		a.left = true
 		w.stats.abandoned(w.now)
 		w.abandon(a)
-		if !w.hold && !w.phase.suspended {
+		switch {
+		case w.phase.suspended:
+		case w.leaving == "release":
 			a.released = true
 			a.permit.Done(weir.Abandoned)
+		case w.leaving == "cancel":
+			w.cancel(a)
 		}
 	case stateCalling:
 		a.left = true
 		w.stats.abandoned(w.now)
 		w.abandon(a)
 	}
+}
+
+// cancel has the backend give up the work of an attempt, if it has begun with it.
+func (w *world) cancel(a *attempt) {
+	if !w.server.Remove(w.now, a.index) {
+		return
+	}
+	w.countInside()
+	outcome := weir.Abandoned
+	if told := a.class.told; told > 0 && w.now-a.start >= told {
+		outcome = weir.Overload
+	}
+	w.conclude(a, outcome, false)
 }
 
 // finished is the backend's answer.

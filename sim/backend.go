@@ -132,6 +132,8 @@ type server interface {
 	Next() time.Duration
 	// Step does what is due now and returns the job that was finished, if any.
 	Step(now time.Duration) (job int32, finished bool)
+	// Remove takes a job out that is not finished, and reports whether it was there.
+	Remove(now time.Duration, job int32) bool
 	// Len counts the jobs that have entered and are not finished.
 	Len() int
 	// setCapacity leaves scale of the original capacity; with 0 everything
@@ -189,6 +191,10 @@ func (l *locked) Step(now time.Duration) (int32, bool) {
 	job := l.before.Finish(now)
 	l.lock.Enter(now, job, l.held[job])
 	return job, false
+}
+
+func (l *locked) Remove(now time.Duration, job int32) bool {
+	return l.before.Remove(now, job) || l.lock.Remove(now, job)
 }
 
 func (l *locked) Len() int { return l.before.Len() + l.lock.Len() }

@@ -87,7 +87,7 @@ func newWorld(s *Scenario, seed uint64, opts *Options) (*world, error) {
 		server:   s.Backend.newServer(),
 		spread:   stream(seed, streamGateway, 0),
 		phases:   layOut(s.Phases, s.Repeat, full, 1),
-		hold:     s.OnAbandon != "release",
+		leaving:  cmp.Or(s.OnAbandon, "hold"),
 		requests: s.Requests,
 		untold:   opts.Anonymous,
 		fair:     &s.Fair,

@@ -34,8 +34,10 @@ type Scenario struct {
 	// with gates of its own and a random share of the traffic. Default 1.
 	Gateways int `json:"gateways,omitempty" min:"0" max:"1000"`
 	// OnAbandon says what happens to the slot when a client leaves while the backend works on its
-	// request. hold (default) keeps it until the backend answers. release gives it back at once.
-	OnAbandon string `json:"on_abandon,omitempty" enum:"hold,release"`
+	// request. hold (default) keeps it until the backend answers. release gives it back at once. With cancel
+	// the backend gives the work up, as databases do with a statement, and so the slot is free at once too. At a
+	// deadline that the gate was told the outcome is overload then.
+	OnAbandon string `json:"on_abandon,omitempty" enum:"hold,release,cancel"`
 
 	// Phases are the rates, one after the other; together they are the length
 	// of the run. Repeat runs through them so many times; default 1.

@@ -217,6 +217,9 @@ func TestAbandonedWork(t *testing.T) {
 	if released.Inside.Max != 4 || released.Admitted != 4 {
 		t.Errorf("release: inside %v, admitted %d; want 4, 4", released.Inside.Max, released.Admitted)
 	}
+	if cancelled := scenario("cancel"); cancelled.Inside.Max != 2 || cancelled.Admitted != 4 || cancelled.Abandoned != 4 || cancelled.Answered != 0 {
+		t.Errorf("cancel: inside %v, admitted %d, abandoned %d, answered %d; want 2, 4, 4, 0", cancelled.Inside.Max, cancelled.Admitted, cancelled.Abandoned, cancelled.Answered)
+	}
 }
 
 // A client that leaves the wait room is never served.

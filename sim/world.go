@@ -32,9 +32,9 @@ type world struct {
 	phase    *span     // the present one
 	failing  int       // admitted work that will be failed, beside the server's
 	delayed  []delayed // for a process that is suspended
-	hold     bool
-	requests int // still to be offered, -1 without a bound
-	steps    int // of the gates since time last moved on
+	leaving  string    // what becomes of work whose client leaves: hold, release or cancel
+	requests int       // still to be offered, -1 without a bound
+	steps    int       // of the gates since time last moved on
 
 	stats    *statistics
 	ledger   *ledger // nil: classes are not counted separately

@@ -5,6 +5,7 @@ package station
 
 import (
 	"math"
+	"slices"
 	"time"
 )
 
@@ -148,6 +149,18 @@ func (s *Station) Finish(now time.Duration) int32 {
 	return done.job
 }
 
+// Remove takes out a job that is not finished, in service or in the queue, and reports whether it was there. It looks
+// at all of them.
+func (s *Station) Remove(now time.Duration, job int32) bool {
+	s.advance(now)
+	if !s.jobs.Remove(func(j serving) bool { return j.job == job }) {
+		return s.queue.remove(job)
+	}
+	s.refill()
+	s.setRate()
+	return true
+}
+
 // SetCapacity changes speed and slots. Jobs in service stay in service.
 func (s *Station) SetCapacity(now time.Duration, scale float64, slots int) {
 	s.advance(now)
@@ -213,10 +226,32 @@ func (h *Heap[T]) Push(item T) {
 
 // Pop removes and returns the first item.
 func (h *Heap[T]) Pop() T {
-	first, last := h.items[0], len(h.items)-1
+	first := h.items[0]
+	h.removeAt(0)
+	return first
+}
+
+// Remove takes out the first item found that fits, and reports whether there was one.
+func (h *Heap[T]) Remove(fits func(T) bool) bool {
+	i := slices.IndexFunc(h.items, fits)
+	if i >= 0 {
+		h.removeAt(i)
+	}
+	return i >= 0
+}
+
+// removeAt puts the last item in the place of one, or where the order has it from there.
+func (h *Heap[T]) removeAt(i int) {
+	last := len(h.items) - 1
 	item := h.items[last]
 	h.items = h.items[:last]
-	i := 0
+	if i == last {
+		return
+	}
+	for i > 0 && item.Before(h.items[(i-1)/4]) {
+		h.items[i] = h.items[(i-1)/4]
+		i = (i - 1) / 4
+	}
 	for {
 		child := 4*i + 1
 		if child >= last {
@@ -234,10 +269,7 @@ func (h *Heap[T]) Pop() T {
 		h.items[i] = h.items[least]
 		i = least
 	}
-	if last > 0 {
-		h.items[i] = item
-	}
-	return first
+	h.items[i] = item
 }
 
 // queued is a job that waits for a slot.
@@ -269,4 +301,19 @@ func (r *ring) pop() queued {
 	r.head = (r.head + 1) % len(r.buf)
 	r.n--
 	return q
+}
+
+// remove takes a job out, and reports whether it was there.
+func (r *ring) remove(job int32) bool {
+	for i := range r.n {
+		if r.buf[(r.head+i)%len(r.buf)].job != job {
+			continue
+		}
+		for ; i < r.n-1; i++ {
+			r.buf[(r.head+i)%len(r.buf)] = r.buf[(r.head+i+1)%len(r.buf)]
+		}
+		r.n--
+		return true
+	}
+	return false
 }
