@@ -65,7 +65,8 @@ type BeliefConfig struct {
 // If a slot was free for more than two fifths of a window, the window changes nothing. So an
 // idle service does not drift. The limit is cut by three tenths when more than half of
 // what finishes is late, abandoned or refused by the backend. It is cut by more where work takes longer than
-// usual. The next cut comes a service time
+// usual. Where few slots are in use but work takes longer than usual, the cut begins at twice what is inside: work that is given up
+// at its deadline leaves its slot, so a limit far too high may never be reached. The next cut comes a service time
 // later at the earliest, because until then what ends is what the last one was for. From a cold
 // start the limit is multiplied by 1.8 as long as throughput follows. The climb ends sooner if what
 // was seen with few inside says that throughput will not follow.
@@ -245,7 +246,7 @@ const clockLead = 50 * time.Millisecond
 
 func (b *Belief) update(w *Window) Decision {
 	saturated := w.Saturation() >= kneeSaturated
-	if !saturated && b.rested() && w.MeanInFlight >= kneeUsed*float64(w.Limit) {
+	if !saturated && b.rested() && (w.MeanInFlight >= kneeUsed*float64(w.Limit) || b.crowded(w)) {
 		if reason := b.cut(w); reason != "" {
 			b.track()
 			return b.decide(reason)

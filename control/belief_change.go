@@ -56,7 +56,7 @@ func (b *Belief) cut(w *Window) string {
 	if w.Timed >= cutCount {
 		by = min(max(by, b.pace.slower(w.Mean().Seconds())), mostCutBy)
 	}
-	b.set(b.at - by)
+	b.set(min(b.at, lnAtLeast1(w.MeanInFlight/kneeUsed)) - by)
 	if y.cuts == 1 { // one reason is one piece of evidence, however many cuts it takes
 		b.around()
 	}
@@ -68,6 +68,12 @@ func (b *Belief) cut(w *Window) string {
 		return "nothing that finished was of use"
 	}
 	return "less than half of what finished was of use"
+}
+
+// crowded reports whether more than a few are inside, and work takes longer than usual, or nobody knows how long it usually takes. Then
+// they may be too many, though the limit has not been reached.
+func (b *Belief) crowded(w *Window) bool {
+	return w.MeanInFlight >= crowd && w.Timed > 0 && (b.pace.seconds == 0 || b.pace.slower(w.Mean().Seconds()) >= cusumStep)
 }
 
 // spoiled is how much failed after as long in its slot as half of what does not fail takes. So it is with
@@ -104,6 +110,7 @@ const (
 	// far as would make it usual again, down to 55 % at a time. Part of the time is of what was inside before
 	// the last cut. If work itself has become slower, fewer inside make it no faster.
 	mostCutBy = 0.6
+	crowd     = 4   // inside: below that the next cuts would have nothing to do
 	cutLate   = 0.3 // the share of late answers that is assumed at least, afterwards
 )
 

@@ -392,6 +392,38 @@ func TestBeliefComesDownWhereMostIsGivenUp(t *testing.T) {
 	}
 }
 
+// Most of what ends is late, and the limit has not been reached. It comes down if fewer inside could be faster.
+func TestBeliefComesDownToWhatIsInside(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		inside float64
+		usual  time.Duration // how long work took before; 0: nothing is known
+		late   int64         // of 100
+		down   bool
+	}{
+		{"nothing is known", 20, 0, 100, true},
+		{"slower than usual", 20, ms, 100, true},
+		{"as slow as usual", 20, 4 * ms, 100, false},
+		{"few are inside", 3, ms, 100, false},
+		{"half of the limit is used", 32, 4 * ms, 100, true},
+		{"most are in time", 20, ms, 20, false},
+	} {
+		b := newBelief(t, BeliefConfig{Initial: 128})
+		first := b.Start().Limit
+		w := Window{Limit: first, MeanInFlight: 3, Elapsed: time.Second}
+		if tt.usual > 0 {
+			w.Now, w.OK, w.Timed, w.LatencySum = time.Second, 1000, 1000, 1000*tt.usual
+			b.Update(&w)
+		}
+		w.Now, w.Elapsed, w.MeanInFlight = w.Now+100*ms, 100*ms, tt.inside
+		w.OK, w.Overload, w.Timed, w.LatencySum = 100-tt.late, tt.late, 100, 400*ms
+		got := b.Update(&w).Limit
+		if !tt.down && got != first || tt.down && float64(got) >= 2*tt.inside {
+			t.Errorf("%s: %d after %d with %v inside", tt.name, got, first, tt.inside)
+		}
+	}
+}
+
 // Where many inside are slow, what was let in too far takes minutes to end. So it is not let in.
 func TestBeliefLetsInNoMoreThanEnds(t *testing.T) {
 	g := worldOf(newBelief(t, BeliefConfig{Initial: 1000}), 0)

@@ -35,3 +35,29 @@ func TestTheDefaultIsNotFrozen(t *testing.T) {
 		}
 	}
 }
+
+// A limit that is far too high before a database that gives statements up at their deadline. What is given up leaves its slot,
+// so the limit is never reached. All the same, more is inside than can be done in time.
+func TestALimitThatNobodyReachesComesDown(t *testing.T) {
+	s, err := sim.ParseScenario([]byte(`{
+		"name": "unreached", "on_abandon": "cancel",
+		"backend": {"law": "cores", "cores": 2, "discipline": "ps", "thrash": 0.0013, "deadline": "4ms",
+			"service": {"dist": "bimodal", "modes": [{"time": "700us", "weight": 97}, {"time": "4ms", "weight": 3}]}},
+		"policy": {
+			"gates": {"database": {"limit": {"controller": "belief", "limit": 128, "min": 1, "max": 200}}},
+			"routes": [{"name": "all", "gates": ["database"]}]
+		},
+		"phases": [{"for": "10s", "load": 2}], "traffic": [{"leaves": true}], "seeds": [1, 2],
+		"goals": [{"metric": "goodput", "from": "3s", "to": "10s", "min": 0.95}]
+	}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := sim.Run(t.Context(), s, sim.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Reached() {
+		t.Errorf("%s", r)
+	}
+}
