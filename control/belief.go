@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -65,8 +66,8 @@ type BeliefConfig struct {
 // If a slot was free for more than two fifths of a window, the window changes nothing. So an
 // idle service does not drift. The limit is cut by three tenths when more than half of
 // what finishes is late, abandoned or refused by the backend. It is cut by more where work takes longer than
-// usual. Where few slots are in use but work takes longer than usual, the cut begins at twice what is inside: work that is given up
-// at its deadline leaves its slot, so a limit far too high may never be reached. The next cut comes a service time
+// usual. Where few slots are in use, but work takes longer than usual or most is late for a second, the cut begins at
+// twice what is inside. Work that is given up at its deadline leaves its slot, so a limit far too high may never be reached. The next cut comes a service time
 // later at the earliest, because until then what ends is what the last one was for. From a cold
 // start the limit is multiplied by 1.8 as long as throughput follows. The climb ends sooner if what
 // was seen with few inside says that throughput will not follow.
@@ -115,6 +116,7 @@ type Belief struct {
 	pace    pace          // how fast work usually is
 	mid     float64       // the median, smoothed
 	idle    time.Duration // since when the limit has not been in full use; 0 if it is
+	useless time.Duration // since when most of what ends is of no use; 0 if it is not
 	begun   bool          // a window has ended
 	woke    time.Duration // when the process had last stood still; 0 if it never did
 	now     time.Duration // of the last window
@@ -213,7 +215,7 @@ func (b *Belief) Update(w *Window) Decision {
 		b.landed, b.looked = b.now, b.now
 	}
 	if stood {
-		b.woke = b.now
+		b.woke, b.useless = b.now, 0
 		return b.decide("the process stood still: what was measured is dropped")
 	}
 	if b.straddles(w) {
@@ -286,7 +288,10 @@ func (b *Belief) measure(w *Window) {
 			b.long = b.mean
 		}
 		b.long += (b.mean - b.long) * float64(w.Timed) / (float64(w.Timed) + meanKept)
-		if w.OK >= w.Dropped() {
+		if w.OK < w.Dropped() {
+			b.useless = cmp.Or(b.useless, b.now)
+		} else {
+			b.useless = 0
 			b.pace.add(b.mean, lnAtLeast1(w.MeanInFlight), w.Elapsed.Seconds())
 		}
 	}

@@ -70,10 +70,14 @@ func (b *Belief) cut(w *Window) string {
 	return "less than half of what finished was of use"
 }
 
-// crowded reports whether more than a few are inside, and work takes longer than usual, or nobody knows how long it usually takes. Then
-// they may be too many, though the limit has not been reached.
+// crowded reports whether those inside may be too many, though the limit has not been reached: more than a few are, and work takes
+// longer than usual, or nobody knows how long it usually takes. Where the deadline is near, it cannot take much longer. So it is
+// enough that most has been of no use for a while.
 func (b *Belief) crowded(w *Window) bool {
-	return w.MeanInFlight >= crowd && w.Timed > 0 && (b.pace.seconds == 0 || b.pace.slower(w.Mean().Seconds()) >= cusumStep)
+	if w.MeanInFlight < crowd || w.Timed == 0 {
+		return false
+	}
+	return b.pace.seconds == 0 || b.pace.slower(w.Mean().Seconds()) >= cusumStep || b.useless > 0 && b.now-b.useless >= longUseless
 }
 
 // spoiled is how much failed after as long in its slot as half of what does not fail takes. So it is with
@@ -110,8 +114,10 @@ const (
 	// far as would make it usual again, down to 55 % at a time. Part of the time is of what was inside before
 	// the last cut. If work itself has become slower, fewer inside make it no faster.
 	mostCutBy = 0.6
-	crowd     = 4   // inside: below that the next cuts would have nothing to do
-	cutLate   = 0.3 // the share of late answers that is assumed at least, afterwards
+	crowd     = 4 // inside: below that the next cuts would have nothing to do
+	// Longer than a pause of a garbage collector, and shorter than people wait.
+	longUseless = time.Second
+	cutLate     = 0.3 // the share of late answers that is assumed at least, afterwards
 )
 
 // past is what was believed before the backend became slower.

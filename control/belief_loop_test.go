@@ -399,14 +399,18 @@ func TestBeliefComesDownToWhatIsInside(t *testing.T) {
 		inside float64
 		usual  time.Duration // how long work took before; 0: nothing is known
 		late   int64         // of 100
+		long   bool          // it lasts more than a second
+		good   int           // every so many windows all is in time; 0: none
 		down   bool
 	}{
-		{"nothing is known", 20, 0, 100, true},
-		{"slower than usual", 20, ms, 100, true},
-		{"as slow as usual", 20, 4 * ms, 100, false},
-		{"few are inside", 3, ms, 100, false},
-		{"half of the limit is used", 32, 4 * ms, 100, true},
-		{"most are in time", 20, ms, 20, false},
+		{"nothing is known", 20, 0, 100, false, 0, true},
+		{"slower than usual", 20, ms, 100, false, 0, true},
+		{"as slow as usual", 20, 4 * ms, 100, false, 0, false},
+		{"as slow as usual, for long", 20, 4 * ms, 100, true, 0, true},
+		{"as slow as usual, on and off", 20, 4 * ms, 100, true, 6, false},
+		{"few are inside", 3, ms, 100, true, 0, false},
+		{"half of the limit is used", 32, 4 * ms, 100, false, 0, true},
+		{"most are in time", 20, ms, 20, true, 0, false},
 	} {
 		b := newBelief(t, BeliefConfig{Initial: 128})
 		first := b.Start().Limit
@@ -415,9 +419,21 @@ func TestBeliefComesDownToWhatIsInside(t *testing.T) {
 			w.Now, w.OK, w.Timed, w.LatencySum = time.Second, 1000, 1000, 1000*tt.usual
 			b.Update(&w)
 		}
-		w.Now, w.Elapsed, w.MeanInFlight = w.Now+100*ms, 100*ms, tt.inside
-		w.OK, w.Overload, w.Timed, w.LatencySum = 100-tt.late, tt.late, 100, 400*ms
-		got := b.Update(&w).Limit
+		windows := 1
+		if tt.long {
+			windows = 12
+		}
+		w.Elapsed, w.MeanInFlight = 100*ms, tt.inside
+		w.Timed, w.LatencySum = 100, 400*ms
+		got := first
+		for i := range windows {
+			w.Now += 100 * ms
+			w.OK, w.Overload = 100-tt.late, tt.late
+			if tt.good > 0 && i%tt.good == tt.good-1 {
+				w.OK, w.Overload = 100, 0
+			}
+			got = b.Update(&w).Limit
+		}
 		if !tt.down && got != first || tt.down && float64(got) >= 2*tt.inside {
 			t.Errorf("%s: %d after %d with %v inside", tt.name, got, first, tt.inside)
 		}
