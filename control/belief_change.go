@@ -71,13 +71,17 @@ func (b *Belief) cut(w *Window) string {
 }
 
 // crowded reports whether those inside may be too many, though the limit has not been reached: more than a few are, and work takes
-// longer than usual, or nobody knows how long it usually takes. Where the deadline is near, it cannot take much longer. So it is
-// enough that most has been of no use for a while.
+// longer than usual, or nobody knows how long it usually takes. Where the deadline is near, it cannot take much longer. So half of
+// that is enough where most has been of no use for a while.
 func (b *Belief) crowded(w *Window) bool {
 	if w.MeanInFlight < crowd || w.Timed == 0 {
 		return false
 	}
-	return b.pace.seconds == 0 || b.pace.slower(w.Mean().Seconds()) >= cusumStep || b.useless > 0 && b.now-b.useless >= longUseless
+	enough := cusumStep
+	if b.useless > 0 && b.now-b.useless >= longUseless {
+		enough /= 2
+	}
+	return b.pace.seconds == 0 || b.pace.slower(w.Mean().Seconds()) >= enough
 }
 
 // spoiled is how much failed after as long in its slot as half of what does not fail takes. So it is with
