@@ -707,7 +707,7 @@ func TestPoolTooSmall(t *testing.T) {
 		t.Error(err)
 	}
 	waiters.Wait()
-	if n := strings.Count(out.String(), "found no connection free"); n != 1 {
+	if n := strings.Count(out.String(), "found no free connection"); n != 1 {
 		t.Errorf("it was told %d times:\n%s", n, &out)
 	}
 	if v, err := wait.Read(t.Context()); err != nil || v <= 1 {

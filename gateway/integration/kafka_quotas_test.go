@@ -215,7 +215,7 @@ gates: {topics: {quota: {debt: true}}, in: {quota: {}}}
 runtime_quotas: {file: quotas.json}
 `, &behind{name: "orders", brokers: []string{cluster.Addr}, quotas: "mutations: topics, produce: in"})
 	admin, token := strings.TrimPrefix(g.admin, "http://"), filepath.Join(filepath.Dir(g.config), "token")
-	eventually(t, "the gateway says that both hold", func() bool { return strings.Contains(g.out.String(), "so both hold, and the longer wait counts") })
+	eventually(t, "the gateway says that both hold", func() bool { return strings.Contains(g.out.String(), "both hold, and the longer wait counts") })
 	if metrics := string(get(t, g.admin+"/metrics")); !strings.Contains(metrics, `weir_kafka_broker_quotas{cluster="orders",key="producer_byte_rate"} 1`) {
 		t.Error("the metric does not say so")
 	}
