@@ -110,6 +110,7 @@ test-plain:
 # processes most of the time, so they run side by side, and those that take longest begin first.
 .PHONY: test-integration
 test-integration: need-go parts
+	$(GOTEST) -tags integration,$(TAGS) -count=1 -run '^TestDefinitions$$' ./gateway/internal/kafka/
 	$(GOTEST) -tags integration,$(TAGS) -count=1 -p 3 -parallel 8 ./gateway/integration/ ./bench/kafka/ ./examples/linearizer/ ./weirkafka/ ./examples/analytics/ ./bench/sql/ ./weirredis/ ./examples/execution/ ./weirpgx/
 
 .PHONY: test-redis
