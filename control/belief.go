@@ -248,9 +248,8 @@ const clockLead = 50 * time.Millisecond
 
 func (b *Belief) update(w *Window) Decision {
 	saturated := w.Saturation() >= kneeSaturated
-	if !saturated && b.rested() && (w.MeanInFlight >= kneeUsed*float64(w.Limit) || b.crowded(w)) {
-		if reason := b.cut(w); reason != "" {
-			b.track()
+	if !saturated && b.rested() {
+		if reason := b.cutUnfilled(w); reason != "" {
 			return b.decide(reason)
 		}
 	}
@@ -267,7 +266,7 @@ func (b *Belief) update(w *Window) Decision {
 		return b.decide("not in full use")
 	}
 	b.idle = 0
-	if reason := b.cut(w); reason != "" {
+	if reason := b.cut(w, b.at); reason != "" {
 		return b.decide(reason)
 	}
 	if reason := b.shifted(w); reason != "" {

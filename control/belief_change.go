@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// cut lowers the limit while most of what finishes is of no use. It returns why, or
+// cut lowers the limit, of which from is ln, while most of what finishes is of no use. It returns why, or
 // nothing if it does not cut. When good answers come again after none, a climb begins.
-func (b *Belief) cut(w *Window) string {
+func (b *Belief) cut(w *Window, from float64) string {
 	y := &b.yield
 	spoiled := b.spoiled(w)
 	y.good += credible(w.OK)
@@ -56,7 +56,7 @@ func (b *Belief) cut(w *Window) string {
 	if w.Timed >= cutCount {
 		by = min(max(by, b.pace.slower(w.Mean().Seconds())), mostCutBy)
 	}
-	b.set(min(b.at, lnAtLeast1(w.MeanInFlight/kneeUsed)) - by)
+	b.set(from - by)
 	if y.cuts == 1 { // one reason is one piece of evidence, however many cuts it takes
 		b.around()
 	}
@@ -70,11 +70,32 @@ func (b *Belief) cut(w *Window) string {
 	return "less than half of what finished was of use"
 }
 
+// cutUnfilled is cut for a window in which slots were free.
+func (b *Belief) cutUnfilled(w *Window) string {
+	from, mode := b.at, b.mode
+	switch {
+	case b.crowded(w):
+		from = min(from, lnAtLeast1(w.MeanInFlight/kneeUsed))
+	case w.MeanInFlight >= kneeUsed*float64(w.Limit):
+	case w.OK > 0 && w.OK >= w.Dropped(): // what was counted before a time that does not count is of another trouble
+		b.yield.good, b.yield.bad = 0, 0
+		return ""
+	default:
+		return ""
+	}
+	reason := b.cut(w, from)
+	if reason != "" && mode != tracking { // or it is cut itself that begins a climb
+		b.track()
+	}
+	return reason
+}
+
 // crowded reports whether those inside may be too many, though the limit has not been reached: more than a few are, and work takes
 // longer than usual, or nobody knows how long it usually takes. Where the deadline is near, it cannot take much longer. So half of
-// that is enough where most has been of no use for a while.
+// that is enough where most has been of no use for a while. After an outage it takes some service times to come back from such a cut.
+// So it is made only where they are short.
 func (b *Belief) crowded(w *Window) bool {
-	if w.MeanInFlight < crowd || w.Timed == 0 {
+	if !(w.MeanInFlight >= crowd) || w.Timed == 0 || b.hurry() < 1 {
 		return false
 	}
 	enough := cusumStep

@@ -23,7 +23,7 @@ func (b *Belief) ascend(w *Window, saturated bool) Decision {
 		return b.decide("counting")
 	}
 	lnN := lnAtLeast1(w.MeanInFlight)
-	if reason := b.cut(w); reason != "" {
+	if reason := b.cut(w, b.at); reason != "" {
 		b.count(w, lnN)
 		b.land(math.Inf(-1), b.at)
 		return b.decide(reason)

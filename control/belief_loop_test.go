@@ -442,6 +442,29 @@ func TestBeliefComesDownToWhatIsInside(t *testing.T) {
 	}
 }
 
+// A limit that is not reached stays where a cut would do harm: where work is slow, so that it takes long to come back, and where the few
+// late answers are of times far apart.
+func TestBeliefKeepsWhatNobodyReaches(t *testing.T) {
+	late := func(n int64, mean time.Duration) Window {
+		return Window{MeanInFlight: 20, Overload: n, Timed: n, LatencySum: time.Duration(n) * mean}
+	}
+	good := Window{MeanInFlight: 2, OK: 1000, Timed: 1000, LatencySum: 1000 * 5 * ms}
+	for name, windows := range map[string][]Window{
+		"slow work":        {late(100, time.Second)},
+		"good answers in between": {good, late(5, 40*ms), good, good, late(5, 40*ms)},
+	} {
+		b := newBelief(t, BeliefConfig{Initial: 64})
+		now := time.Second
+		for _, w := range windows {
+			now += 100 * ms
+			w.Now, w.Elapsed, w.Limit = now, 100*ms, 64
+			if got := b.Update(&w).Limit; got != 64 {
+				t.Errorf("%s: %d", name, got)
+			}
+		}
+	}
+}
+
 // Where many inside are slow, what was let in too far takes minutes to end. So it is not let in.
 func TestBeliefLetsInNoMoreThanEnds(t *testing.T) {
 	g := worldOf(newBelief(t, BeliefConfig{Initial: 1000}), 0)

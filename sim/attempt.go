@@ -246,8 +246,11 @@ func (w *world) cancel(a *attempt) {
 		return
 	}
 	w.countInside()
-	outcome := weir.Abandoned
-	if told := a.class.told; told > 0 && w.now-a.start >= told {
+	outcome, from := weir.Abandoned, a.start
+	if a.process != nil {
+		from = a.begun
+	}
+	if told := a.class.told; told > 0 && w.now-from >= told {
 		outcome = weir.Overload
 	}
 	w.conclude(a, outcome, false)
