@@ -450,7 +450,7 @@ func TestBeliefKeepsWhatNobodyReaches(t *testing.T) {
 	}
 	good := Window{MeanInFlight: 2, OK: 1000, Timed: 1000, LatencySum: 1000 * 5 * ms}
 	for name, windows := range map[string][]Window{
-		"slow work":        {late(100, time.Second)},
+		"slow work":               {late(100, time.Second)},
 		"good answers in between": {good, late(5, 40*ms), good, good, late(5, 40*ms)},
 	} {
 		b := newBelief(t, BeliefConfig{Initial: 64})
