@@ -14,32 +14,22 @@ func TestTheDefaultIsNotFrozen(t *testing.T) {
 		t.Skip("eight simulations of 90 s")
 	}
 	for _, tt := range []struct{ controller, limit string }{{"belief", "1300"}, {"belief", "10000"}, {"knee", "1300"}, {"knee", "10000"}} {
-		s, err := sim.ParseScenario([]byte(`{
+		mustReach(t, `{
 			"name": "frozen", "backend": "B3",
 			"policy": {
-				"gates": {"backend": {"limit": {"controller": "` + tt.controller + `", "limit": ` + tt.limit + `}}},
+				"gates": {"backend": {"limit": {"controller": "`+tt.controller+`", "limit": `+tt.limit+`}}},
 				"routes": [{"name": "all", "match": ["/"], "gates": ["backend"]}]
 			},
 			"phases": [{"for": "90s", "load": 1.2}], "seeds": [1, 2],
 			"goals": [{"metric": "goodput", "from": "60s", "to": "90s", "min": 0.9}]
-		}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := sim.Run(t.Context(), s, sim.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !r.Reached() {
-			t.Errorf("%s, from a limit of %s:\n%s", tt.controller, tt.limit, r)
-		}
+		}`)
 	}
 }
 
 // A limit that is far too high before a database that gives statements up at their deadline. What is given up leaves its slot,
 // so the limit is never reached. All the same, more is inside than can be done in time.
 func TestALimitThatNobodyReachesComesDown(t *testing.T) {
-	s, err := sim.ParseScenario([]byte(`{
+	mustReach(t, `{
 		"name": "unreached", "on_abandon": "cancel",
 		"backend": {"law": "cores", "cores": 2, "discipline": "ps", "thrash": 0.0013, "deadline": "4ms",
 			"service": {"dist": "bimodal", "modes": [{"time": "700us", "weight": 97}, {"time": "4ms", "weight": 3}]}},
@@ -49,7 +39,13 @@ func TestALimitThatNobodyReachesComesDown(t *testing.T) {
 		},
 		"phases": [{"for": "10s", "load": 2}], "traffic": [{"leaves": true}], "seeds": [1, 2],
 		"goals": [{"metric": "goodput", "from": "3s", "to": "10s", "min": 0.95}]
-	}`))
+	}`)
+}
+
+// mustReach plays a scenario, whose goals have to be reached.
+func mustReach(t *testing.T, scenario string) {
+	t.Helper()
+	s, err := sim.ParseScenario([]byte(scenario))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,6 +54,6 @@ func TestALimitThatNobodyReachesComesDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !r.Reached() {
-		t.Errorf("%s", r)
+		t.Errorf("%s\n%s", scenario, r)
 	}
 }

@@ -36,7 +36,7 @@ type Scenario struct {
 	// OnAbandon says what happens to the slot when a client leaves while the backend works on its
 	// request. hold (default) keeps it until the backend answers. release gives it back at once. With cancel
 	// the backend gives the work up, as databases do with a statement, and so the slot is free at once too. At a
-	// deadline that the gate was told the outcome is overload then.
+	// deadline that the gate was told the outcome is overload then. What the backend had done of it by then counts nowhere.
 	OnAbandon string `json:"on_abandon,omitempty" enum:"hold,release,cancel"`
 
 	// Phases are the rates, one after the other; together they are the length

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/scenarios"
 )
 
@@ -219,6 +221,35 @@ func TestAbandonedWork(t *testing.T) {
 	}
 	if cancelled := scenario("cancel"); cancelled.Inside.Max != 2 || cancelled.Admitted != 4 || cancelled.Abandoned != 4 || cancelled.Answered != 0 {
 		t.Errorf("cancel: inside %v, admitted %d, abandoned %d, answered %d; want 2, 4, 4, 0", cancelled.Inside.Max, cancelled.Admitted, cancelled.Abandoned, cancelled.Answered)
+	}
+}
+
+// The backend gives work up when its client leaves, wherever in it the work is. The gate learns Overload if its deadline has passed.
+func TestCancelledWork(t *testing.T) {
+	for _, backend := range []string{
+		`"law": "pool", "workers": 1, "service": {"dist": "constant", "mean": "100ms"}`, // in service and in the queue
+		`"law": "mutex", "outside": "20ms", "service": {"dist": "constant", "mean": "100ms"}`,
+		`"law": "mutex", "outside": "80ms", "service": {"dist": "constant", "mean": "100ms"}`,
+	} {
+		for class, want := range map[string]weir.Outcome{
+			`"deadline": "30ms", "leaves": true`:                         weir.Overload,
+			`"deadline": "30ms", "leaves": true, "tell_deadline": false`: weir.Abandoned,
+			`"deadline": "1s", "timeout": "30ms"`:                        weir.Abandoned,
+		} {
+			s := mustParse(t, `{"name": "cancelled", "on_abandon": "cancel", "backend": {`+backend+`}, `+guarded+`,
+				"phases": [{"for": "1s"}], "traffic": [{`+class+`, "at": ["0s", "1ms"]}]}`)
+			w, err := newWorld(s, 1, &Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := w.play(t.Context(), s, 1); err != nil {
+				t.Fatal(err)
+			}
+			got := w.fronts[0].gates[0].(*policy.Gate).Snapshot().Outcomes
+			if len(got) != 1 || got[want] != 2 || w.server.Len() != 0 {
+				t.Errorf("{%s}, {%s}: %v, and %d inside; want 2 of %v", backend, class, got, w.server.Len(), want)
+			}
+		}
 	}
 }
 

@@ -192,8 +192,7 @@ func (r *relay) chargeTopics(g *policy.Gate, req *request, m *mutation, mode quo
 }
 
 // answerTo is the answer to a client for a refusal: an error code, the reason, and the wait. With a code of 0 there is no error, and the
-// topic is sent to the broker. That is so if the client does not know the error, if the connection ends, or if a reload or a stop has
-// closed the gate.
+// topic is sent to the broker. That is so if the client does not know the error, the connection ends, or a reload or a stop has closed the gate.
 func answerTo(refused *weir.Rejection, mode quota.Mode, windows []quota.Window) (code int16, why string, wait time.Duration) {
 	switch refused.Reason {
 	case weir.ReasonBlocked:

@@ -145,7 +145,7 @@ func (r *relay) owed(g *policy.Gate, p *pending, t *throttles) time.Time {
 const leastFetch = 1 << 20
 
 // lower lowers max_bytes of a fetch to the tokens of a full bucket of its quota. A larger answer would always make a debt. A remote store
-// is asked for the state of the bucket while the broker works, because the throttle time is in the first bytes of the answer.
+// is asked for the state of the bucket while the broker works: the throttle time is in the first bytes of the answer.
 func (r *relay) lower(g *policy.Gate, req *request, frame []byte) {
 	if g == nil || g.Mode() != policy.Enforce {
 		return

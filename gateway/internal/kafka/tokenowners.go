@@ -10,7 +10,7 @@ import (
 )
 
 // owners knows the owners of delegation tokens. A client that logs in with a token names only the token. The owner never changes, so the
-// gateway asks for it once, as its own principal, because a connection that logged in with a token may not ask. It is safe for concurrent
+// gateway asks for it once. It asks as its own principal, because a connection that logged in with a token may not ask. It is safe for concurrent
 // use.
 type owners struct {
 	ask func(context.Context) (*kmsg.DescribeDelegationTokenResponse, error)
