@@ -44,9 +44,10 @@ type behindEnvoy struct {
 	flaky           atomic.Int64
 }
 
+// The order is fifo: a queue that stands for long, as on a busy machine, would else refuse its oldest waiter for a new one.
 const envoyGates = `
 gates:
-  api: {limit: {limit: 1, queue: {len: 1, max_wait: 30s}}}
+  api: {limit: {limit: 1, queue: {len: 1, max_wait: 3m, order: fifo}}}
   rate: {quota: {rate: 1/h, burst: 1}}
 routes:
   - {match: [/], gates: [api]}
