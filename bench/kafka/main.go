@@ -39,7 +39,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	b := &bench{out: os.Stdout}
+	b := &bench{out: os.Stdout, java: []string{"-XX:TieredStopAtLevel=4"}} // a broker that is measured compiles as it ships
 	flag.StringVar(&b.weir, "weir", "bin/weir", "the gateway's `program`; make build builds it")
 	flag.StringVar(&b.nginx, "nginx", ".cache/bin/nginx", "nginx's `program`, with ngx_stream_module.so beside it; make parts fetches both")
 	flag.Var(&b.parts, "parts", "only these, with commas between: quota, shared, plain, tls, idle, slow")
@@ -64,6 +64,7 @@ type bench struct {
 	rounds, rate       int
 	turn, window       time.Duration
 	idle, slow         int
+	java               []string // flags of a broker whose speed counts
 	out                io.Writer
 }
 

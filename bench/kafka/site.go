@@ -78,7 +78,7 @@ func newSite(ctx context.Context, b *bench, shared bool) (_ *site, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.broker, err = kafka.Start(ctx, kafka.Config{Jars: jars, Ports: &rig.Ports, Certificate: certificate, Java: []string{"-XX:TieredStopAtLevel=4"}, Settings: []string{
+	s.broker, err = kafka.Start(ctx, kafka.Config{Jars: jars, Ports: &rig.Ports, Certificate: certificate, Java: b.java, Settings: []string{
 		"listener.security.protocol.map=PLAIN:PLAINTEXT,WITHIN:PLAINTEXT,TLS:SSL,CONTROLLER:PLAINTEXT",
 		"log.retention.check.interval.ms=500", "log.segment.delete.delay.ms=500", "log.initial.task.delay.ms=500",
 	}})

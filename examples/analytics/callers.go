@@ -50,7 +50,7 @@ type plan struct {
 
 var (
 	fullPlan  = &plan{customers: 400, calibrate: 2 * time.Second, warm: 10 * time.Second, calm: 20 * time.Second, wave: 30 * time.Second, end: 15 * time.Second}
-	quickPlan = &plan{customers: 100, calibrate: time.Second / 2, warm: time.Second, calm: time.Second, wave: 2 * time.Second, end: time.Second, patience: 5 * time.Minute}
+	quickPlan = &plan{customers: 100, calibrate: time.Second / 2, warm: time.Second, calm: time.Second, wave: time.Second, end: time.Second, patience: 5 * time.Minute}
 )
 
 // measureOut sets the rates by what the database can do.

@@ -51,11 +51,24 @@ const configs = `
 --describe --entity-type ips
 `
 
-// kafka-configs says through the gateway what it says at the broker, command by command. What differs stands in the golden file for
-// both.
-func TestKafkaConfigs(t *testing.T) {
+// Quotas of Kafka's own protocol, before one broker. Each test leaves none at the broker, but the last.
+func TestKafkaQuotas(t *testing.T) {
 	t.Parallel()
 	cluster := startKafka(t, kafka.Config{})
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, *kafka.Server)
+	}{
+		{"connections", kafkaConnectionQuota}, {"import", kafkaImport}, {"configs", kafkaConfigsAgree},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, cluster) })
+	}
+}
+
+// kafka-configs says through the gateway what it says at the broker, command by command. What differs stands in the golden file for
+// both.
+func kafkaConfigsAgree(t *testing.T, cluster *kafka.Server) {
+	t.Helper()
 	g := startKafkaGateway(t, `
 gates: {topics: {quota: {debt: true}}, in: {quota: {}}, out: {quota: {}}, dial: {quota: {queue: {len: 1000, max_wait: 20s}}}}
 runtime_quotas: {file: quotas.json}
@@ -133,9 +146,8 @@ func compare(t *testing.T, file, got string) {
 }
 
 // A quota of connections that a client sets holds at once: those that come too soon wait, and are served.
-func TestKafkaConnectionQuota(t *testing.T) {
-	t.Parallel()
-	cluster := startKafka(t, kafka.Config{})
+func kafkaConnectionQuota(t *testing.T, cluster *kafka.Server) {
+	t.Helper()
 	g := startKafkaGateway(t, `
 gates: {dial: {quota: {queue: {len: 2, max_wait: 1m}}}}
 runtime_quotas: {file: quotas.json}
@@ -177,22 +189,25 @@ runtime_quotas: {file: quotas.json}
 }
 
 // weir kafka import takes the quotas of real brokers over. As long as there are both, the gateway says so.
-func TestKafkaImport(t *testing.T) {
-	t.Parallel()
-	cluster := startKafka(t, kafka.Config{})
+func kafkaImport(t *testing.T, cluster *kafka.Server) {
+	t.Helper()
 	client, name := kafkaClient(t, kgo.SeedBrokers(cluster.Addr)), "alice"
-	req, entry, is := kmsg.NewPtrAlterClientQuotasRequest(), kmsg.NewAlterClientQuotasRequestEntry(), kmsg.NewAlterClientQuotasRequestEntryEntity()
-	is.Type, is.Name = "user", &name
-	entry.Entity = append(entry.Entity, is)
-	for key, value := range map[string]float64{"producer_byte_rate": 1000, "controller_mutation_rate": 0.5, "request_percentage": 50} {
-		op := kmsg.NewAlterClientQuotasRequestEntryOp()
-		op.Key, op.Value = key, value
-		entry.Ops = append(entry.Ops, op)
+	set := func(quotas map[string]float64) { // a negative one is removed
+		t.Helper()
+		req, entry, is := kmsg.NewPtrAlterClientQuotasRequest(), kmsg.NewAlterClientQuotasRequestEntry(), kmsg.NewAlterClientQuotasRequestEntryEntity()
+		is.Type, is.Name = "user", &name
+		entry.Entity = append(entry.Entity, is)
+		for key, value := range quotas {
+			op := kmsg.NewAlterClientQuotasRequestEntryOp()
+			op.Key, op.Value, op.Remove = key, value, value < 0
+			entry.Ops = append(entry.Ops, op)
+		}
+		req.Entries = append(req.Entries, entry)
+		if resp, err := req.RequestWith(t.Context(), client); err != nil || resp.Entries[0].ErrorCode != 0 {
+			t.Fatalf("%+v, %v", resp, err)
+		}
 	}
-	req.Entries = append(req.Entries, entry)
-	if resp, err := req.RequestWith(t.Context(), client); err != nil || resp.Entries[0].ErrorCode != 0 {
-		t.Fatalf("%+v, %v", resp, err)
-	}
+	set(map[string]float64{"producer_byte_rate": 1000, "controller_mutation_rate": 0.5, "request_percentage": 50})
 	own := func() string {
 		resp, err := kmsg.NewPtrDescribeClientQuotasRequest().RequestWith(t.Context(), client)
 		if err != nil {
@@ -232,6 +247,8 @@ runtime_quotas: {file: quotas.json}
 	}
 	imports("deleted at the brokers: 2", "--apply", "--remove")
 	eventually(t, "the broker has what is not counted here", func() bool { return own() == "request_percentage" })
+	set(map[string]float64{"request_percentage": -1})
+	eventually(t, "the broker has no quotas", func() bool { return own() == "" })
 	out, ok := weirCommand(t, "quota", "list", "--admin", admin)
 	if text := strings.Join(strings.Fields(out), " "); !ok || !strings.Contains(text, "topics user=alice 0.5/s burst 5.5") || !strings.Contains(text, "in user=alice 3000/s burst 30000") {
 		t.Errorf("weir quota list: %s", out)
