@@ -32,6 +32,18 @@ func That(t testing.TB, what string, ok func() bool) {
 	}
 }
 
+// Count waits until count returns want, and ends the test if it has not risen within Patience. So much
+// work takes as long as the machine needs.
+func Count(t testing.TB, what string, want int64, count func() int64) {
+	t.Helper()
+	for n := count(); n != want; {
+		before := n
+		if !Holds(Patience, func() bool { n = count(); return n > before || n == want }) {
+			t.Fatalf("%s: %d of %d, and no more within %v", what, n, want, Patience)
+		}
+	}
+}
+
 // Holds waits until ok returns true, for most at the longest, and reports whether it did.
 // It calls ok at least twice, however slow the machine is.
 func Holds(most time.Duration, ok func() bool) bool {

@@ -283,7 +283,7 @@ func TestManyCalls(t *testing.T) {
 		p.call(t, 2*i+1, "/test.Talk/Talk")
 	}
 	most := 2 * b.conns.MaxRequests()
-	eventually(t, "each call is open or refused", func() bool { return b.calls.Load()+b.crowded.Load()+sentBack.Load() == all })
+	await.Count(t, "calls that are open or refused", all, func() int64 { return b.calls.Load() + b.crowded.Load() + sentBack.Load() })
 	if n := b.calls.Load(); n != most {
 		t.Errorf("%d calls are open, and %d may be", n, most)
 	}
