@@ -68,7 +68,8 @@ type BeliefConfig struct {
 // what finishes is late, abandoned or refused by the backend. It is cut by more where work takes longer than
 // usual. Where few slots are in use, but work of less than some 60 ms takes clearly longer than usual, the cut
 // begins at twice what is inside. Work that is given up at its deadline leaves its slot, so a limit far too high may never be reached. The next cut comes a service time
-// later at the earliest, because until then what ends is what the last one was for. From a cold
+// later at the earliest, because until then what ends is what the last one was for. If nothing ends for longer than work can take, the backend
+// stands still, and what was inside meanwhile is not counted. From a cold
 // start the limit is multiplied by 1.8 as long as throughput follows. The climb ends sooner if what
 // was seen with few inside says that throughput will not follow.
 //
@@ -118,10 +119,14 @@ type Belief struct {
 	idle    time.Duration // since when the limit has not been in full use; 0 if it is
 	useless time.Duration // since when most of what ends is of no use; 0 if it is not
 	begun   bool          // a window has ended
-	woke    time.Duration // when the process had last stood still; 0 if it never did
+	woke    time.Duration // when the process or the backend had last stood still; 0 if it never did
+	still   span          // since when nothing has ended of what is inside, up to the last window
 	now     time.Duration // of the last window
 	next    time.Duration // how long the window under way should last
 }
+
+// span is a stretch of time. Where to is 0 there is none.
+type span struct{ from, to time.Duration }
 
 // NewBelief returns a Belief controller, or an error that names every field out of
 // range.
@@ -215,12 +220,15 @@ func (b *Belief) Update(w *Window) Decision {
 		b.landed, b.looked = b.now, b.now
 	}
 	if stood {
-		b.woke, b.useless = b.now, 0
+		b.woke, b.still, b.useless = b.now, span{}, 0
 		return b.decide("the process stood still: what was measured is dropped")
+	}
+	if b.resumed(w) {
+		b.woke = b.now
 	}
 	if b.straddles(w) {
 		b.restart()
-		return b.decide("work has ended that was inside while the process stood still: what was measured is dropped")
+		return b.decide("work has ended that was inside while all stood still: what was measured is dropped")
 	}
 	counted, pace := b.yield, b.pace
 	b.measure(w)
@@ -231,6 +239,21 @@ func (b *Belief) Update(w *Window) Decision {
 	}
 	b.next = d.Next
 	return d
+}
+
+// resumed reports whether work ends again in the window, after none of what was inside had ended for so long that the backend stood still:
+// for longer than a single service time counts. Of how many should be inside that says nothing.
+func (b *Belief) resumed(w *Window) bool {
+	if w.OK+w.Dropped()+w.Failed <= 0 && w.MeanInFlight >= crowd {
+		if b.still.to == 0 {
+			b.still.from = b.now - w.Elapsed
+		}
+		b.still.to = b.now
+		return false
+	}
+	stood := (b.still.to - b.still.from).Seconds()
+	b.still = span{}
+	return b.clip() > 0 && stood > b.clip()
 }
 
 // straddles reports whether work has ended in the window that was admitted before the process stood still. How

@@ -42,9 +42,9 @@ func (b *Belief) cut(w *Window, from float64) string {
 		return "" // what ends was admitted before the last cut, which was for that
 	}
 	// A step up that leads to this was too far. It is no outage, and where it led is no place to
-	// come back to. Nor is a limit at which work spoils other work.
+	// come back to. Nor is a limit at which work spoils other work, nor a first one at which most was never of use.
 	if b.mode == tracking || b.climb.rate == 0 {
-		if spoiled <= w.Dropped() {
+		if spoiled <= w.Dropped() && b.pace.seconds > 0 {
 			b.before.keep(b)
 		}
 		y.out = y.out || good == 0
@@ -92,8 +92,8 @@ func (b *Belief) cutUnfilled(w *Window) string {
 
 // crowded reports whether those inside may be too many, though the limit has not been reached: more than a few are, and work takes
 // longer than usual, or nobody knows how long it usually takes. Where the deadline is near, it cannot take much longer. So half of
-// that is enough where most has been of no use for a while. After an outage it takes some service times to come back from such a cut.
-// So it is made only where they are short.
+// that is enough where most has been of no use for a while, and nothing of it where nearly all is of no use. What fails fast takes less
+// than usual. After an outage it takes some service times to come back from such a cut. So it is made only where they are short.
 func (b *Belief) crowded(w *Window) bool {
 	if !(w.MeanInFlight >= crowd) || w.Timed == 0 || b.hurry() < 1 {
 		return false
@@ -101,6 +101,9 @@ func (b *Belief) crowded(w *Window) bool {
 	enough := cusumStep
 	if b.useless > 0 && b.now-b.useless >= longUseless {
 		enough /= 2
+		if nearlyAll*w.OK < w.Dropped() {
+			enough = 0
+		}
 	}
 	return b.pace.seconds == 0 || b.pace.slower(w.Mean().Seconds()) >= enough
 }
@@ -142,6 +145,7 @@ const (
 	crowd     = 4 // inside: below that the next cuts would have nothing to do
 	// Longer than a pause of a garbage collector, and shorter than people wait.
 	longUseless = time.Second
+	nearlyAll   = 10  // times as much of no use as of use
 	cutLate     = 0.3 // the share of late answers that is assumed at least, afterwards
 )
 

@@ -406,7 +406,9 @@ func TestBeliefComesDownToWhatIsInside(t *testing.T) {
 		{"nothing is known", 20, 0, 100, false, 0, true},
 		{"slower than usual", 20, ms, 100, false, 0, true},
 		{"as slow as usual", 20, 4 * ms, 100, false, 0, false},
-		{"as slow as usual, for long", 20, 4 * ms, 100, true, 0, false},
+		{"as slow as usual, for long", 20, 4 * ms, 100, true, 0, true},
+		{"as slow as usual, for long, a few in time", 20, 4 * ms, 85, true, 0, false},
+		{"faster than usual, for long", 20, 5 * ms, 100, true, 0, false},
 		{"a third slower than usual", 20, 3 * ms, 100, false, 0, false},
 		{"a third slower than usual, for long", 20, 3 * ms, 100, true, 0, true},
 		{"a third slower than usual, on and off", 20, 3 * ms, 100, true, 6, false},
@@ -438,6 +440,47 @@ func TestBeliefComesDownToWhatIsInside(t *testing.T) {
 		}
 		if !tt.down && got != first || tt.down && float64(got) >= 2*tt.inside {
 			t.Errorf("%s: %d after %d with %v inside", tt.name, got, first, tt.inside)
+		}
+	}
+}
+
+// A backend that stands still says nothing about the limit, and neither does what was inside meanwhile. Where a single piece of work
+// may take so long, or hardly anything is inside, nothing has stood still.
+func TestBeliefAndABackendThatStandsStill(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		stands time.Duration
+		inside float64
+		cut    bool
+	}{
+		{"for long", 2 * time.Second, 60, false},
+		{"for as long as work may take", 100 * ms, 60, true},
+		{"with three inside", 2 * time.Second, 3, true},
+	} {
+		b := newBelief(t, BeliefConfig{Initial: 64})
+		b.Restore(State{Limit: 64})
+		before := b.limit()
+		w := Window{Limit: before, MeanInFlight: tt.inside, Saturated: 100 * ms, Elapsed: 100 * ms}
+		step := func(good, late int64, took time.Duration, begun time.Duration) int64 {
+			w.Now += 100 * ms
+			w.OK, w.Overload, w.Timed, w.LatencySum = good, late, good+late, time.Duration(good+late)*took
+			w.Latencies, w.Samples = nil, nil
+			for range good + late {
+				w.Latencies = append(w.Latencies, took)
+				w.Samples = append(w.Samples, Sample{Start: begun, Latency: took, Concurrency: tt.inside, Good: good > 0})
+			}
+			return b.Update(&w).Limit
+		}
+		for range 30 {
+			before = step(100, 0, 10*ms, w.Now+50*ms)
+		}
+		ended := w.Now
+		for w.Now < ended+tt.stands {
+			step(0, 0, 0, 0)
+		}
+		got := step(0, 60, tt.stands, ended)
+		if !tt.cut && got < before || tt.cut && got >= before {
+			t.Errorf("%s: %d after %d", tt.name, got, before)
 		}
 	}
 }

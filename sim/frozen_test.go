@@ -29,17 +29,23 @@ func TestTheDefaultIsNotFrozen(t *testing.T) {
 // A limit that is far too high before a database that gives statements up at their deadline. What is given up leaves its slot,
 // so the limit is never reached. All the same, more is inside than can be done in time.
 func TestALimitThatNobodyReachesComesDown(t *testing.T) {
-	mustReach(t, `{
-		"name": "unreached", "on_abandon": "cancel",
-		"backend": {"law": "cores", "cores": 2, "discipline": "ps", "thrash": 0.0013, "deadline": "4ms",
-			"service": {"dist": "bimodal", "modes": [{"time": "700us", "weight": 97}, {"time": "4ms", "weight": 3}]}},
-		"policy": {
-			"gates": {"database": {"limit": {"controller": "belief", "limit": 128, "min": 1, "max": 200}}},
-			"routes": [{"name": "all", "gates": ["database"]}]
-		},
-		"phases": [{"for": "10s", "load": 2}], "traffic": [{"leaves": true}], "seeds": [1, 2],
-		"goals": [{"metric": "goodput", "from": "3s", "to": "10s", "min": 0.95}]
-	}`)
+	for _, tt := range []struct{ deadline, thrash, service, load, useful string }{
+		{"4ms", "0.0013", `"bimodal", "modes": [{"time": "700us", "weight": 97}, {"time": "4ms", "weight": 3}]`, "2", "0.95"},
+		// The deadline is so near that what is given up looks hardly slower than what is not. A first limit at which nothing was in time
+		// is nothing to come back to.
+		{"30ms", "0.002", `"erlang", "k": 10, "mean": "10ms"`, "3", "0.6"},
+	} {
+		mustReach(t, `{
+			"name": "unreached", "on_abandon": "cancel",
+			"backend": {"law": "cores", "cores": 2, "discipline": "ps", "thrash": `+tt.thrash+`, "deadline": "`+tt.deadline+`", "service": {"dist": `+tt.service+`}},
+			"policy": {
+				"gates": {"database": {"limit": {"controller": "belief", "limit": 128, "min": 1, "max": 200}}},
+				"routes": [{"name": "all", "gates": ["database"]}]
+			},
+			"phases": [{"for": "20s", "load": `+tt.load+`}], "traffic": [{"leaves": true}], "seeds": [1, 2],
+			"goals": [{"metric": "goodput", "from": "3s", "to": "20s", "min": `+tt.useful+`}]
+		}`)
+	}
 }
 
 // mustReach plays a scenario, whose goals have to be reached.
