@@ -103,7 +103,7 @@ test-race:
 
 .PHONY: test-plain
 test-plain:
-	$(GOTEST) -tags $(TAGS) ./bench/internal/board ./gateway/internal/cli ./control ./gateway/internal/kafka ./internal/rawconn ./internal/room $(LONG)
+	$(GOTEST) -tags $(TAGS) ./bench/internal/board ./control ./gateway/internal/kafka ./internal/rawconn ./internal/room $(LONG)
 
 # Without -race: the load generator shares the machine with what it loads.
 # The packages of the gateway ran with it in test-unit. The suites wait for other

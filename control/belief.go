@@ -119,14 +119,17 @@ type Belief struct {
 	idle    time.Duration // since when the limit has not been in full use; 0 if it is
 	useless time.Duration // since when most of what ends is of no use; 0 if it is not
 	begun   bool          // a window has ended
+	proven  bool          // most of what ended was of use once, or laws were restored
 	woke    time.Duration // when the process or the backend had last stood still; 0 if it never did
-	still   span          // since when nothing has ended of what is inside, up to the last window
+	still   time.Duration // since when nothing of what is inside has ended; 0 if something has
+	stills  stills
 	now     time.Duration // of the last window
 	next    time.Duration // how long the window under way should last
 }
 
-// span is a stretch of time. Where to is 0 there is none.
-type span struct{ from, to time.Duration }
+// stills are the times in which nothing of what was inside ended for long: the longest of them, which is forgotten by and by, and when the
+// last one ended.
+type stills struct{ longest, last time.Duration }
 
 // NewBelief returns a Belief controller, or an error that names every field out of
 // range.
@@ -176,7 +179,7 @@ func (b *Belief) Restore(s State) {
 	} else {
 		b.around()
 	}
-	b.mode, b.try = tracking, 0
+	b.mode, b.try, b.proven = tracking, 0, b.proven || known
 	b.landed, b.looked, b.warm = b.now, b.now, false
 	b.restart()
 }
@@ -200,7 +203,7 @@ func (b *Belief) checkpoint() (undo func()) {
 	return func() {
 		now, next := b.now, b.next
 		*b = before
-		b.now, b.next = now, next
+		b.now, b.next, b.still = now, next, 0
 		b.restart()
 	}
 }
@@ -220,7 +223,7 @@ func (b *Belief) Update(w *Window) Decision {
 		b.landed, b.looked = b.now, b.now
 	}
 	if stood {
-		b.woke, b.still, b.useless = b.now, span{}, 0
+		b.woke, b.still, b.useless = b.now, 0, 0
 		return b.decide("the process stood still: what was measured is dropped")
 	}
 	if b.resumed(w) {
@@ -242,19 +245,38 @@ func (b *Belief) Update(w *Window) Decision {
 }
 
 // resumed reports whether work ends again in the window, after none of what was inside had ended for so long that the backend stood still:
-// for longer than a single service time counts. Of how many should be inside that says nothing.
+// for longer than a single service time counts, and than it does now and then, where work ends in batches. Of how many should be inside
+// that says nothing. If most of it took long before that already, it is heavy, or the backend is slow.
 func (b *Belief) resumed(w *Window) bool {
 	if w.OK+w.Dropped()+w.Failed <= 0 && w.MeanInFlight >= crowd {
-		if b.still.to == 0 {
-			b.still.from = b.now - w.Elapsed
-		}
-		b.still.to = b.now
+		b.still = cmp.Or(b.still, b.now-w.Elapsed)
 		return false
 	}
-	stood := (b.still.to - b.still.from).Seconds()
-	b.still = span{}
-	return b.clip() > 0 && stood > b.clip()
+	from, clip := b.still, b.clip()
+	b.still = 0
+	still := b.now - w.Elapsed - from // a climb that counts on goes by counts
+	if from == 0 || clip == 0 || still.Seconds() <= clip {
+		return false
+	}
+	usual := time.Duration(float64(b.stills.longest) * math.Exp(-max(0, (b.now-b.stills.last).Seconds())/remembered.Seconds()))
+	b.stills = stills{longest: max(still, usual), last: b.now}
+	if still <= oftenStill*usual {
+		return false
+	}
+	inside, heavy := 0, 0
+	for _, s := range w.Samples {
+		if s.Start < from+still {
+			inside++
+			if (s.Latency - still - w.Elapsed).Seconds() > clip {
+				heavy++
+			}
+		}
+	}
+	return 2*heavy <= inside
 }
+
+// oftenStill is how many times as long as it usually does, now and then, a backend has to stand still before that is another thing.
+const oftenStill = 2
 
 // straddles reports whether work has ended in the window that was admitted before the process stood still. How
 // long it took is about the process. By a clock that has gone back, it began in the future.
@@ -313,7 +335,7 @@ func (b *Belief) measure(w *Window) {
 		if w.OK < w.Dropped() {
 			b.useless = cmp.Or(b.useless, b.now)
 		} else {
-			b.useless = 0
+			b.useless, b.proven = 0, true
 			b.pace.add(b.mean, lnAtLeast1(w.MeanInFlight), w.Elapsed.Seconds())
 		}
 	}

@@ -44,7 +44,7 @@ func (b *Belief) cut(w *Window, from float64) string {
 	// A step up that leads to this was too far. It is no outage, and where it led is no place to
 	// come back to. Nor is a limit at which work spoils other work, nor a first one at which most was never of use.
 	if b.mode == tracking || b.climb.rate == 0 {
-		if spoiled <= w.Dropped() && b.pace.seconds > 0 {
+		if spoiled <= w.Dropped() && b.proven {
 			b.before.keep(b)
 		}
 		y.out = y.out || good == 0
@@ -92,8 +92,8 @@ func (b *Belief) cutUnfilled(w *Window) string {
 
 // crowded reports whether those inside may be too many, though the limit has not been reached: more than a few are, and work takes
 // longer than usual, or nobody knows how long it usually takes. Where the deadline is near, it cannot take much longer. So half of
-// that is enough where most has been of no use for a while, and nothing of it where nearly all is of no use. What fails fast takes less
-// than usual. After an outage it takes some service times to come back from such a cut. So it is made only where they are short.
+// that is enough where most has been of no use for a while. Nothing of it is asked where nearly all is of no use and more are inside than
+// usual: a backend that fails at its usual pace has as many inside as usual. After an outage it takes some service times to come back from such a cut. So it is made only where they are short.
 func (b *Belief) crowded(w *Window) bool {
 	if !(w.MeanInFlight >= crowd) || w.Timed == 0 || b.hurry() < 1 {
 		return false
@@ -101,7 +101,7 @@ func (b *Belief) crowded(w *Window) bool {
 	enough := cusumStep
 	if b.useless > 0 && b.now-b.useless >= longUseless {
 		enough /= 2
-		if nearlyAll*w.OK < w.Dropped() {
+		if nearlyAll*w.OK < w.Dropped() && lnAtLeast1(w.MeanInFlight) >= b.pace.lnN+moreThanUsual {
 			enough = 0
 		}
 	}
@@ -145,8 +145,10 @@ const (
 	crowd     = 4 // inside: below that the next cuts would have nothing to do
 	// Longer than a pause of a garbage collector, and shorter than people wait.
 	longUseless = time.Second
-	nearlyAll   = 10  // times as much of no use as of use
-	cutLate     = 0.3 // the share of late answers that is assumed at least, afterwards
+	nearlyAll   = 10 // times as much of no use as of use
+	// In ln, twice as many. With half of that a brown-out of five seconds was followed by refusals; with a third more a limit never came down.
+	moreThanUsual = 0.75
+	cutLate       = 0.3 // the share of late answers that is assumed at least, afterwards
 )
 
 // past is what was believed before the backend became slower.

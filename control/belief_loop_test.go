@@ -408,6 +408,7 @@ func TestBeliefComesDownToWhatIsInside(t *testing.T) {
 		{"as slow as usual", 20, 4 * ms, 100, false, 0, false},
 		{"as slow as usual, for long", 20, 4 * ms, 100, true, 0, true},
 		{"as slow as usual, for long, a few in time", 20, 4 * ms, 85, true, 0, false},
+		{"as slow as usual, for long, with hardly more inside than usual", 5, 4 * ms, 100, true, 0, false},
 		{"faster than usual, for long", 20, 5 * ms, 100, true, 0, false},
 		{"a third slower than usual", 20, 3 * ms, 100, false, 0, false},
 		{"a third slower than usual, for long", 20, 3 * ms, 100, true, 0, true},
@@ -444,44 +445,88 @@ func TestBeliefComesDownToWhatIsInside(t *testing.T) {
 	}
 }
 
-// A backend that stands still says nothing about the limit, and neither does what was inside meanwhile. Where a single piece of work
-// may take so long, or hardly anything is inside, nothing has stood still.
+// windows drives a Belief by windows of 50 ms, in which all that ends took the same time.
+type windows struct {
+	b *Belief
+	w Window
+}
+
+// windowsAt restores a limit and shows it a hundred windows of work of 10 ms in time.
+func windowsAt(t *testing.T, limit float64) *windows {
+	t.Helper()
+	d := &windows{b: newBelief(t, BeliefConfig{})}
+	d.b.Restore(State{Limit: limit})
+	for range 100 {
+		d.pass(5, 25, 0, 10*ms)
+	}
+	return d
+}
+
+// pass lets a window pass, and returns the limit.
+func (d *windows) pass(inside float64, good, late int64, took time.Duration) int64 {
+	const length = 50 * ms
+	w := &d.w
+	*w = Window{
+		Now: w.Now + length, Elapsed: length, Limit: d.b.limit(), MeanInFlight: inside,
+		OK: good, Overload: late, Timed: good + late, LatencySum: time.Duration(good+late) * took,
+	}
+	if inside >= float64(w.Limit) {
+		w.Saturated = length
+	}
+	for range good + late {
+		w.Latencies = append(w.Latencies, took)
+		w.Samples = append(w.Samples, Sample{Start: max(0, w.Now-took), Latency: took, Concurrency: inside, Good: good > 0})
+	}
+	return d.b.Update(w).Limit
+}
+
+// still lets time pass in which nothing ends.
+func (d *windows) still(inside float64, lasts time.Duration) {
+	for end := d.w.Now + lasts; d.w.Now < end; {
+		d.pass(inside, 0, 0, 0)
+	}
+}
+
+// A backend that stands still says nothing about the limit, and neither does what was inside meanwhile. Work that is heavy, that ends in batches or
+// comes after a silence has not stood still, and neither has what takes hardly longer than a single piece of work may.
 func TestBeliefAndABackendThatStandsStill(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		stands time.Duration
-		inside float64
+		inside float64 // while nothing ends
+		lasts  time.Duration
+		took   time.Duration // what ends then, late
+		times  int
 		cut    bool
 	}{
-		{"for long", 2 * time.Second, 60, false},
-		{"for as long as work may take", 100 * ms, 60, true},
-		{"with three inside", 2 * time.Second, 3, true},
+		{"for long", 64, 2 * time.Second, 2 * time.Second, 1, false},
+		{"for as long as work may take", 64, 100 * ms, 150 * ms, 1, true},
+		{"three are inside", 3, 2 * time.Second, 2 * time.Second, 1, true},
+		{"again and again", 64, time.Second, time.Second, 3, true},
+		{"heavy work", 64, time.Second, 3 * time.Second, 1, true},
+		{"after a silence", 0, time.Minute, 40 * ms, 1, true},
 	} {
-		b := newBelief(t, BeliefConfig{Initial: 64})
-		b.Restore(State{Limit: 64})
-		before := b.limit()
-		w := Window{Limit: before, MeanInFlight: tt.inside, Saturated: 100 * ms, Elapsed: 100 * ms}
-		step := func(good, late int64, took time.Duration, begun time.Duration) int64 {
-			w.Now += 100 * ms
-			w.OK, w.Overload, w.Timed, w.LatencySum = good, late, good+late, time.Duration(good+late)*took
-			w.Latencies, w.Samples = nil, nil
-			for range good + late {
-				w.Latencies = append(w.Latencies, took)
-				w.Samples = append(w.Samples, Sample{Start: begun, Latency: took, Concurrency: tt.inside, Good: good > 0})
-			}
-			return b.Update(&w).Limit
+		d := windowsAt(t, 64)
+		before := d.b.limit()
+		var got int64
+		for range tt.times {
+			d.still(tt.inside, tt.lasts)
+			got = d.pass(64, 0, 60, tt.took)
 		}
-		for range 30 {
-			before = step(100, 0, 10*ms, w.Now+50*ms)
-		}
-		ended := w.Now
-		for w.Now < ended+tt.stands {
-			step(0, 0, 0, 0)
-		}
-		got := step(0, 60, tt.stands, ended)
 		if !tt.cut && got < before || tt.cut && got >= before {
 			t.Errorf("%s: %d after %d", tt.name, got, before)
 		}
+	}
+}
+
+// A cap takes back what was learned in a window. The next one has not stood still for that.
+func TestBeliefIsNotStillAfterAnUndo(t *testing.T) {
+	d := windowsAt(t, 64)
+	d.still(20, 2*time.Second)
+	undo := d.b.checkpoint()
+	before := d.pass(64, 0, 60, 2*time.Second)
+	undo()
+	if got := d.pass(64, 0, 60, 20*ms); got >= before {
+		t.Errorf("%d after %d", got, before)
 	}
 }
 
