@@ -63,8 +63,8 @@ type BeliefConfig struct {
 // minutes, and holds again when the backend suddenly becomes faster. A slow-down that ends by and by, or was chance,
 // is forgotten.
 //
-// If a slot was free for more than two fifths of a window, the window changes nothing. So an
-// idle service does not drift. The limit is cut by three tenths when more than half of
+// If a slot was free for more than two fifths of a window, the window changes nothing, unless most of what ended was of no use
+// with half of the slots in use. So an idle service does not drift. The limit is cut by three tenths when more than half of
 // what finishes is late, abandoned or refused by the backend. It is cut by more where work takes longer than
 // usual. Where few slots are in use, but work of less than some 60 ms takes clearly longer than usual, the cut
 // begins at twice what is inside. Work that is given up at its deadline leaves its slot, so a limit far too high may never be reached. The next cut comes a service time
@@ -292,7 +292,7 @@ const suspended = 500 * time.Millisecond
 const clockLead = 50 * time.Millisecond
 
 func (b *Belief) update(w *Window) Decision {
-	saturated := w.Saturation() >= kneeSaturated
+	saturated := w.Saturation() >= kneeSaturated || b.mode == tracking && hopeless(w)
 	if !saturated && b.rested() {
 		if reason := b.cutUnfilled(w); reason != "" {
 			return b.decide(reason)
@@ -318,6 +318,12 @@ func (b *Belief) update(w *Window) Decision {
 		return b.decide(reason)
 	}
 	return b.compare()
+}
+
+// hopeless reports whether most of what ends is of no use, with half of the slots in use or more. What is given up at its deadline leaves a slot
+// free for a moment. Work that waits would take it, were it not refused because it could not be in time. So all the slots that help are in use.
+func hopeless(w *Window) bool {
+	return w.OK < w.Dropped() && w.MeanInFlight >= kneeUsed*float64(w.Limit)
 }
 
 func (b *Belief) rested() bool {

@@ -29,15 +29,17 @@ func TestTheDefaultIsNotFrozen(t *testing.T) {
 // A limit that is far too high before a database that gives statements up at their deadline. What is given up leaves its slot,
 // so the limit is never reached. All the same, more is inside than can be done in time.
 func TestALimitThatNobodyReachesComesDown(t *testing.T) {
-	for _, tt := range []struct{ deadline, thrash, service, load, useful string }{
-		{"4ms", "0.0013", `"bimodal", "modes": [{"time": "700us", "weight": 97}, {"time": "4ms", "weight": 3}]`, "2", "0.95"},
+	for _, tt := range []struct{ cores, deadline, thrash, service, load, useful string }{
+		{"2", "4ms", "0.0013", `"bimodal", "modes": [{"time": "700us", "weight": 97}, {"time": "4ms", "weight": 3}]`, "2", "0.95"},
 		// The deadline is so near that what is given up looks hardly slower than what is not. A first limit at which nothing was in time
 		// is nothing to come back to.
-		{"30ms", "0.002", `"erlang", "k": 10, "mean": "10ms"`, "3", "0.6"},
+		{"2", "30ms", "0.002", `"erlang", "k": 10, "mean": "10ms"`, "3", "0.8"},
+		// The limit is nearly reached, with two of three late, and free for a moment after each.
+		{"4", "30ms", "0.02", `"exponential", "mean": "10ms"`, "3", "0.8"},
 	} {
 		mustReach(t, `{
 			"name": "unreached", "on_abandon": "cancel",
-			"backend": {"law": "cores", "cores": 2, "discipline": "ps", "thrash": `+tt.thrash+`, "deadline": "`+tt.deadline+`", "service": {"dist": `+tt.service+`}},
+			"backend": {"law": "cores", "cores": `+tt.cores+`, "discipline": "ps", "thrash": `+tt.thrash+`, "deadline": "`+tt.deadline+`", "service": {"dist": `+tt.service+`}},
 			"policy": {
 				"gates": {"database": {"limit": {"controller": "belief", "limit": 128, "min": 1, "max": 200}}},
 				"routes": [{"name": "all", "gates": ["database"]}]
