@@ -3,7 +3,6 @@ package control
 import (
 	"cmp"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/weir-go/weir/internal/fault"
@@ -63,13 +62,17 @@ type BeliefConfig struct {
 // minutes, and holds again when the backend suddenly becomes faster. A slow-down that ends by and by, or was chance,
 // is forgotten.
 //
-// If a slot was free for more than two fifths of a window, the window changes nothing, unless most of what ended was of no use
-// with half of the slots in use. So an idle service does not drift. The limit is cut by three tenths when more than half of
-// what finishes is late, abandoned or refused by the backend. It is cut by more where work takes longer than
-// usual. Where few slots are in use, but work of less than some 60 ms takes clearly longer than usual, the cut
-// begins at twice what is inside. Work that is given up at its deadline leaves its slot, so a limit far too high may never be reached. The next cut comes a service time
-// later at the earliest, because until then what ends is what the last one was for. If nothing ends for longer than work can take, the backend
-// stands still, and what was inside meanwhile is not counted. From a cold
+// If a slot was free for more than two fifths of a window, the window changes nothing. So an
+// idle service does not drift. Where most of what ended was of no use, half of the slots in
+// use are enough. If nothing ends for longer than work can take, the backend stands still, and
+// what was inside meanwhile is not counted.
+//
+// The limit is cut by three tenths when more than half of what finishes is late, abandoned or
+// refused by the backend. It is cut by more where work takes longer than usual. Work that is
+// given up at its deadline leaves its slot, so a limit far too high may never be reached. Where
+// few slots are in use, but short work takes clearly longer than usual, the cut begins at twice
+// what is inside. Short is less than some 60 ms. The next cut comes a service time later at the
+// earliest, because until then what ends is what the last one was for. From a cold
 // start the limit is multiplied by 1.8 as long as throughput follows. The climb ends sooner if what
 // was seen with few inside says that throughput will not follow.
 //
@@ -126,10 +129,6 @@ type Belief struct {
 	now     time.Duration // of the last window
 	next    time.Duration // how long the window under way should last
 }
-
-// stills are the times in which nothing of what was inside ended for long: the longest of them, which is forgotten by and by, and when the
-// last one ended.
-type stills struct{ longest, last time.Duration }
 
 // NewBelief returns a Belief controller, or an error that names every field out of
 // range.
@@ -231,7 +230,7 @@ func (b *Belief) Update(w *Window) Decision {
 	}
 	if b.straddles(w) {
 		b.restart()
-		return b.decide("work has ended that was inside while all stood still: what was measured is dropped")
+		return b.decide("work has ended that was inside while the process or the backend stood still: what was measured is dropped")
 	}
 	counted, pace := b.yield, b.pace
 	b.measure(w)
@@ -243,53 +242,6 @@ func (b *Belief) Update(w *Window) Decision {
 	b.next = d.Next
 	return d
 }
-
-// resumed reports whether work ends again in the window, after none of what was inside had ended for so long that the backend stood still:
-// for longer than a single service time counts, and than it does now and then, where work ends in batches. Of how many should be inside
-// that says nothing. If most of it took long before that already, it is heavy, or the backend is slow.
-func (b *Belief) resumed(w *Window) bool {
-	if w.OK+w.Dropped()+w.Failed <= 0 && w.MeanInFlight >= crowd {
-		b.still = cmp.Or(b.still, b.now-w.Elapsed)
-		return false
-	}
-	from, clip := b.still, b.clip()
-	b.still = 0
-	still := b.now - w.Elapsed - from // a climb that counts on goes by counts
-	if from == 0 || clip == 0 || still.Seconds() <= clip {
-		return false
-	}
-	usual := time.Duration(float64(b.stills.longest) * math.Exp(-max(0, (b.now-b.stills.last).Seconds())/remembered.Seconds()))
-	b.stills = stills{longest: max(still, usual), last: b.now}
-	if still <= oftenStill*usual {
-		return false
-	}
-	inside, heavy := 0, 0
-	for _, s := range w.Samples {
-		if s.Start < from+still {
-			inside++
-			if (s.Latency - still - w.Elapsed).Seconds() > clip {
-				heavy++
-			}
-		}
-	}
-	return 2*heavy <= inside
-}
-
-// oftenStill is how many times as long as it usually does, now and then, a backend has to stand still before that is another thing.
-const oftenStill = 2
-
-// straddles reports whether work has ended in the window that was admitted before the process stood still. How
-// long it took is about the process. By a clock that has gone back, it began in the future.
-func (b *Belief) straddles(w *Window) bool {
-	return b.woke != 0 && slices.ContainsFunc(w.Samples, func(s Sample) bool { return s.Start < b.woke || s.Start > b.now+clockLead })
-}
-
-// suspended is how much later than planned a window may end, besides three times its length.
-// What was measured while the process stood still is about the process.
-const suspended = 500 * time.Millisecond
-
-// clockLead is how long after the end of its window work may have begun: a gate looks at its clock before it closes a window.
-const clockLead = 50 * time.Millisecond
 
 func (b *Belief) update(w *Window) Decision {
 	saturated := w.Saturation() >= kneeSaturated || b.mode == tracking && hopeless(w)
@@ -318,12 +270,6 @@ func (b *Belief) update(w *Window) Decision {
 		return b.decide(reason)
 	}
 	return b.compare()
-}
-
-// hopeless reports whether most of what ends is of no use, with half of the slots in use or more. What is given up at its deadline leaves a slot
-// free for a moment. Work that waits would take it, were it not refused because it could not be in time. So all the slots that help are in use.
-func hopeless(w *Window) bool {
-	return w.OK < w.Dropped() && w.MeanInFlight >= kneeUsed*float64(w.Limit)
 }
 
 func (b *Belief) rested() bool {

@@ -1,7 +1,9 @@
 package control
 
 import (
+	"cmp"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -77,10 +79,10 @@ func (b *Belief) cutUnfilled(w *Window) string {
 	case b.crowded(w):
 		from = min(from, lnAtLeast1(w.MeanInFlight/kneeUsed))
 	case w.MeanInFlight >= kneeUsed*float64(w.Limit):
-	case w.OK > 0 && w.OK >= w.Dropped(): // what was counted before a time that does not count is of another trouble
-		b.yield.good, b.yield.bad = 0, 0
-		return ""
 	default:
+		if w.OK > 0 && w.OK >= w.Dropped() { // what was counted before a time that does not count is of another trouble
+			b.yield.good, b.yield.bad = 0, 0
+		}
 		return ""
 	}
 	reason := b.cut(w, from)
@@ -90,10 +92,17 @@ func (b *Belief) cutUnfilled(w *Window) string {
 	return reason
 }
 
+// hopeless reports whether most of what ends is of no use, with half of the slots in use or more. What is given up at its deadline leaves a slot
+// free for a moment. Work that waits would take it, were it not refused because it could not be in time. So all the slots that help are in use.
+func hopeless(w *Window) bool {
+	return w.OK < w.Dropped() && w.MeanInFlight >= kneeUsed*float64(w.Limit)
+}
+
 // crowded reports whether those inside may be too many, though the limit has not been reached: more than a few are, and work takes
 // longer than usual, or nobody knows how long it usually takes. Where the deadline is near, it cannot take much longer. So half of
 // that is enough where most has been of no use for a while. Nothing of it is asked where nearly all is of no use and more are inside than
-// usual: a backend that fails at its usual pace has as many inside as usual. After an outage it takes some service times to come back from such a cut. So it is made only where they are short.
+// usual: a backend that fails at its usual pace has as many inside as usual. After an outage it takes some service times to come back
+// from such a cut. So it is made only where they are short.
 func (b *Belief) crowded(w *Window) bool {
 	if !(w.MeanInFlight >= crowd) || w.Timed == 0 || b.hurry() < 1 {
 		return false
@@ -268,3 +277,54 @@ func (b *Belief) shifted(w *Window) string {
 	b.before.at = 0
 	return "the backend became faster"
 }
+
+// stills are the times in which nothing of what was inside ended for long: the longest of them, which is forgotten by and by, and when the
+// last one ended.
+type stills struct{ longest, last time.Duration }
+
+// resumed reports whether work ends again in the window, after none of what was inside had ended for so long that the backend stood still:
+// for longer than a single service time counts, and than it does now and then, where work ends in batches. Of how many should be inside
+// that says nothing. If most of it took long before that already, it is heavy, or the backend is slow.
+func (b *Belief) resumed(w *Window) bool {
+	if w.OK+w.Dropped()+w.Failed <= 0 && w.MeanInFlight >= crowd {
+		b.still = cmp.Or(b.still, b.now-w.Elapsed)
+		return false
+	}
+	from, clip := b.still, b.clip()
+	b.still = 0
+	still := b.now - w.Elapsed - from // a climb that counts on goes by counts
+	if from == 0 || clip == 0 || still.Seconds() <= clip {
+		return false
+	}
+	usual := time.Duration(float64(b.stills.longest) * math.Exp(-max(0, (b.now-b.stills.last).Seconds())/remembered.Seconds()))
+	b.stills = stills{longest: max(still, usual), last: b.now}
+	if still <= oftenStill*usual {
+		return false
+	}
+	inside, heavy := 0, 0
+	for _, s := range w.Samples {
+		if s.Start < from+still {
+			inside++
+			if (s.Latency - still - w.Elapsed).Seconds() > clip {
+				heavy++
+			}
+		}
+	}
+	return 2*heavy <= inside
+}
+
+// oftenStill is how many times as long as now and then a backend has to stand still, or it is the same again.
+const oftenStill = 2
+
+// straddles reports whether work has ended in the window that was admitted before the process or the backend stood still. How
+// long it took says nothing about the limit. By a clock that has gone back, it began in the future.
+func (b *Belief) straddles(w *Window) bool {
+	return b.woke != 0 && slices.ContainsFunc(w.Samples, func(s Sample) bool { return s.Start < b.woke || s.Start > b.now+clockLead })
+}
+
+// suspended is how much later than planned a window may end, besides three times its length.
+// What was measured while the process stood still is about the process.
+const suspended = 500 * time.Millisecond
+
+// clockLead is how long after the end of its window work may have begun: a gate looks at its clock before it closes a window.
+const clockLead = 50 * time.Millisecond

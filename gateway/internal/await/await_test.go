@@ -26,3 +26,30 @@ func TestHolds(t *testing.T) {
 		}
 	})
 }
+
+// A count may take as long as it likes, if it rises. One that does not ends the test.
+func TestCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, most := range []int64{5, 4} {
+			began, f := time.Now(), &failed{TB: t}
+			func() {
+				defer func() { _ = recover() }()
+				Count(f, "steps", 5, func() int64 { return min(most, int64(time.Since(began)/(Patience/2))) })
+			}()
+			if f.failed != (most < 5) || time.Since(began) < 2*Patience {
+				t.Errorf("up to %d: failed is %v after %v", most, f.failed, time.Since(began))
+			}
+		}
+	})
+}
+
+// failed notes a fatal error, and panics in its place.
+type failed struct {
+	testing.TB
+	failed bool
+}
+
+func (f *failed) Fatalf(string, ...any) {
+	f.failed = true
+	panic("fatal")
+}
