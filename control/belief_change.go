@@ -313,7 +313,7 @@ func (b *Belief) resumed(w *Window) bool {
 	return 2*heavy <= inside
 }
 
-// oftenStill is how many times as long as now and then a backend has to stand still, or it is the same again.
+// oftenStill is how many times as long as it usually does a backend has to stand still before that counts.
 const oftenStill = 2
 
 // straddles reports whether work has ended in the window that was admitted before the process or the backend stood still. How
