@@ -42,9 +42,22 @@ type Call struct {
 	carrier context.Context // see callContext
 
 	mu      sync.Mutex // guards what follows
-	moved   bool       // the call has a place among the streams instead of its permit
+	rest    *rest      // the call has a place among the streams instead of its permit; nil before
 	crowded bool       // the call found no place there
 	ended   bool
+}
+
+// rest is what a stream keeps of its permit: the charge of quotas.
+type rest struct {
+	released bool // permit is set
+	permit   weir.Permit
+	late     []lateCost // set before released
+}
+
+// lateCost is a cost that was set while the permit was being released.
+type lateCost struct {
+	gate  string
+	units int64
 }
 
 // FromContext returns the admitted call that ctx belongs to, nil if there is none.
@@ -61,11 +74,29 @@ func (c *Call) Sample(o weir.Outcome) {
 	}
 }
 
-// SetCost says what the call has really cost; see [weir.Permit.SetCost]. gate names the gate to
-// charge; the empty name means every gate.
+// SetCost says what the call has really cost; see [weir.Permit.SetCost]. A stream has no slot any more, so only
+// the charges of its quotas change. gate names the gate to charge; the empty name means every gate.
 func (c *Call) SetCost(gate string, units int64) {
-	if c != nil {
-		c.permit.SetCost(gate, units)
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	before, p := c.rest, c.permit
+	if before != nil {
+		if !before.released {
+			before.late = append(before.late, lateCost{gate, units})
+			c.mu.Unlock()
+			return
+		}
+		p = before.permit
+	}
+	c.mu.Unlock()
+	p.SetCost(gate, units)
+	c.mu.Lock()
+	moved := c.rest != before // then the permit may have ended before it got the cost
+	c.mu.Unlock()
+	if moved {
+		c.SetCost(gate, units)
 	}
 }
 
@@ -121,11 +152,13 @@ func (c *Call) end(o weir.Outcome) {
 		return
 	}
 	c.ended = true
-	moved, p := c.moved, c.permit
+	moved, p := c.rest != nil, c.permit
+	if moved {
+		p = c.rest.permit // the zero permit while it is being released: move ends it then
+	}
 	c.mu.Unlock()
 	if moved {
 		c.guard.streams.Leave()
-		return
 	}
 	p.Done(o)
 }
@@ -134,8 +167,8 @@ func (c *Call) end(o weir.Outcome) {
 func (c *Call) move() bool {
 	streams := c.guard.streams
 	c.mu.Lock()
-	if c.moved || c.ended || streams == nil {
-		moved := c.moved
+	if c.rest != nil || c.ended || streams == nil {
+		moved := c.rest != nil
 		c.mu.Unlock()
 		return moved
 	}
@@ -147,10 +180,20 @@ func (c *Call) move() bool {
 		c.mu.Unlock()
 		return false
 	}
-	c.moved = true
-	p := c.permit
+	rest := new(rest)
+	c.rest = rest
 	c.mu.Unlock()
-	p.Done(weir.NoSample)
+	left := c.permit.Release(weir.NoSample)
+	c.mu.Lock()
+	rest.permit, rest.released = left, true
+	late, over := rest.late, c.ended
+	c.mu.Unlock()
+	for _, cost := range late {
+		left.SetCost(cost.gate, cost.units)
+	}
+	if over {
+		left.Done(weir.NoSample)
+	}
 	return true
 }
 
@@ -161,7 +204,7 @@ func (c *Call) moveLater() { c.move() }
 func (c *Call) lacksPlace() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.crowded && !c.moved
+	return c.crowded && c.rest == nil
 }
 
 type callKey struct{}

@@ -47,6 +47,7 @@ type stream struct {
 	answered bool        // the first answer has been sent
 	message  weir.Permit // of the message that the handler works on
 	refused  error       // why a message was refused
+	over     bool        // the handler has ended
 }
 
 // Context implements [grpc.ServerStream].
@@ -121,8 +122,14 @@ func (s *stream) RecvMsg(m any) error {
 		err = s.call.guard.writeRejection(s.ServerStream.Context(), s.call.method, rejectionOf(err))
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.message, s.refused = p, err
+	over := s.over
+	if !over {
+		s.message, s.refused = p, err
+	}
+	s.mu.Unlock()
+	if over { // the handler has returned, and a goroutine of it has received the message
+		p.Cancel()
+	}
 	return err
 }
 
@@ -153,6 +160,7 @@ func (s *stream) end(returned bool, err error) {
 		s.grace.Stop()
 	}
 	answered := s.answered
+	s.over = true
 	s.mu.Unlock()
 	o := s.call.outcome(returned, err)
 	_ = s.done(o) // err has the refusal already

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,6 +14,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/limit"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/weirgrpc"
 	"github.com/weir-go/weir/weirhttp"
 )
@@ -325,6 +328,94 @@ func TestMessageHoldsItsSlot(t *testing.T) {
 		}
 		next <- struct{}{}
 		await(t, "the message is done", idle(messages))
+	}
+}
+
+// A goroutine of a handler may be receiving when the handler returns. The message that it gets then keeps no slot.
+func TestMessageAfterItsHandler(t *testing.T) {
+	messages := newLimit(t, 1, -1)
+	came, let, received := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	late := permits(func() (weir.Permit, error) {
+		close(came)
+		<-let
+		return messages.TryAdmit(weir.Work{})
+	})
+	s := &service{duplex: func(s testgrpc.TestService_FullDuplexCallServer) error {
+		go func() {
+			defer close(received)
+			_, _ = s.Recv() // whether it gets the message does not matter
+		}()
+		<-came
+		return nil
+	}}
+	client := serve(t, s, weirgrpc.New(newLimit(t, 1, -1), weirgrpc.WithMessages(late)).ServerOptions()...)
+	both, err := client.FullDuplexCall(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := both.Send(new(testgrpc.StreamingOutputCallRequest)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := both.Recv(); !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+	close(let) // the handler has returned
+	<-received
+	if n := messages.Snapshot().InFlight; n != 0 {
+		t.Errorf("%d in flight, and no handler", n)
+	}
+}
+
+// A stream that has given its slot back still owes its quotas what it really costs, whenever it says so.
+func TestStreamSettlesItsCost(t *testing.T) {
+	for _, when := range []string{"after", "while it gives the slot back", "just before its end"} {
+		t.Run(when, func(t *testing.T) {
+			tokens := weir.Must(quota.New(quota.Config{Name: "tokens", Rules: []quota.Rule{
+				{Tenant: quota.Every, Windows: []quota.Window{quota.Per(1000, 24*time.Hour)}},
+			}}))
+			var call *weirgrpc.Call
+			releasing, over := make(chan struct{}), make(chan struct{})
+			hooks := weir.Hooks{Done: func(string, weir.Outcome, time.Duration) {
+				switch when {
+				case "while it gives the slot back":
+					call.SetCost("", 500)
+				case "just before its end":
+					close(releasing)
+					<-over
+				}
+			}}
+			slots := weir.Must(limit.New(limit.Config{Limit: 1, Hooks: hooks}))
+			t.Cleanup(slots.Close)
+			pool := weirhttp.NewStreams(weirhttp.StreamsConfig{})
+			var moving sync.WaitGroup
+			s := &service{output: func(_ *testgrpc.StreamingOutputCallRequest, s testgrpc.TestService_StreamingOutputCallServer) error {
+				call = weirgrpc.FromContext(s.Context())
+				if when == "just before its end" {
+					moving.Go(func() { call.ReleaseForStream() })
+					<-releasing
+				} else if !call.ReleaseForStream() || slots.Snapshot().InFlight != 0 {
+					t.Error("the slot was kept")
+				}
+				if when != "while it gives the slot back" {
+					call.SetCost("", 500)
+				}
+				return nil
+			}}
+			client := serve(t, s, weirgrpc.New(weir.All(tokens, slots), weirgrpc.WithStreams(pool)).ServerOptions()...)
+			answers, err := client.StreamingOutputCall(within(t), new(testgrpc.StreamingOutputCallRequest))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := answers.Recv(); !errors.Is(err, io.EOF) {
+				t.Fatal(err)
+			}
+			close(over)
+			moving.Wait()
+			await(t, "nothing is left of it", func() bool { return pool.Snapshot().Open == 0 && tokens.Snapshot().InFlight == 0 })
+			if _, a, _ := tokens.AdmitIn(t.Context(), quota.DryRun, weir.Work{}); a.Remaining > 501 {
+				t.Errorf("%.0f of 1000 tokens are left after 500 were used", a.Remaining)
+			}
+		})
 	}
 }
 
