@@ -93,7 +93,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		signalStatus(all.with("signal", s.Name), &s)
 	}
 	ignored := p.Ignored()
-	counts(all, "weir_ignored_total", "Headers that could not be read; the settings of the route were used instead. A trusted peer sends a priority, cost or admissions, anybody a timeout, an answer its cost (settled_cost).", "what",
+	counts(all, "weir_ignored_total", "Headers that could not be read: priority, cost and admissions of trusted peers, timeout of any client, settled_cost of answers. The route's value counts instead, but a request whose cost a quota charges is refused.", "what",
 		map[string]uint64{
 			"priority": ignored.Priorities, "timeout": ignored.Timeouts, "cost": ignored.Costs,
 			"settled_cost": ignored.Settled, "admissions": ignored.Admissions,
@@ -173,9 +173,9 @@ func (c *collector) gateway(f figures) {
 	counts(f, "weir_access_log_lost_total", "Lines of the access log that were lost, by reason: buffer_full (the file or stream is too slow) or write_failed.", "reason",
 		map[string]uint64{"buffer_full": lines.Full, "write_failed": lines.Failed})
 	spans := c.src.Tracing()
-	counter(f, "weir_tracing_spans_total", "Spans of requests that have ended. Those neither sent nor lost wait to be sent, or were dropped because too many waited.", spans.Spans)
+	counter(f, "weir_tracing_spans_total", "Spans of requests that have ended. Each was sent, or lost, or waits to be sent, or was dropped because too many waited.", spans.Spans)
 	counter(f, "weir_tracing_sent_total", "Spans that the collector has taken.", spans.Sent)
-	counter(f, "weir_tracing_lost_total", "Spans that the collector refused or could not be sent to.", spans.Lost)
+	counter(f, "weir_tracing_lost_total", "Spans that the collector refused, or that did not reach it.", spans.Lost)
 	s := c.src.Streams().Snapshot()
 	gauge(f, "weir_streams_open", "Streams now: event streams, upgraded connections, long answers and slow clients. They hold no slot.", s.Open)
 	gauge(f, "weir_streams_max", "Most streams at a time.", s.Max)
@@ -196,7 +196,7 @@ func extProc(f figures, s envoy.Snapshot) {
 	}
 	gauge(f, "weir_ext_proc_streams_open", "Streams of ext_proc now, one for each request in Envoy.", s.Open)
 	gauge(f, "weir_ext_proc_held", "Slots held for requests that Envoy has given up, because the server behind it works on.", s.Held)
-	counts(f, "weir_ext_proc_streams_total", "Streams of ext_proc by how they ended. Many with the end early: clients leave, the stream times out, or the processing_mode of Envoy has too few phases.", "end", ended)
+	counts(f, "weir_ext_proc_streams_total", "Streams of ext_proc by how they ended. If many have the end early, clients leave, the stream times out, or the processing_mode of Envoy has too few phases.", "end", ended)
 }
 
 // rateLimit tells of one limit of the rate limit service.
@@ -225,7 +225,7 @@ var quotaReasons = []weir.Reason{
 
 func gate(f figures, g *policy.Gate) {
 	s := g.Snapshot()
-	gauge(f, "weir_gate_limit", "Limit of a gate now, in slots; with each, of one key. Of a gate that sheds, how many of its 512 levels pass.", s.Limit)
+	gauge(f, "weir_gate_limit", "Limit of a gate now, in slots. Of a gate with a limit for each key, that of one key. Of a gate that sheds, how many of its 512 levels pass.", s.Limit)
 	gauge(f, "weir_gate_in_flight", "Slots in use now. Above the limit for a while after the limit has fallen.", s.InFlight)
 	gauge(f, "weir_gate_waiting", "Work in the wait room now.", s.Waiting)
 	for class := range weir.Classes {
@@ -280,7 +280,7 @@ func gate(f figures, g *policy.Gate) {
 // estimate sends what the controller of a gate believes of the backend.
 func estimate(f figures, e *weir.Estimate) {
 	gauge(f, "weir_gate_best_limit", "Limit that the gate's controller now thinks best. Absent while it climbs from a cold start.", e.Best)
-	gauge(f, "weir_gate_best_limit_low", "Lower end of the interval that has the best concurrency with a probability of 0.95.", e.Low)
+	gauge(f, "weir_gate_best_limit_low", "Lower end of the interval in which the best concurrency lies with a probability of 0.95.", e.Low)
 	gauge(f, "weir_gate_best_limit_high", "Upper end of that interval.", e.High)
 	gauge(f, "weir_gate_expected_loss_ratio", "Part of the backend's throughput, 0 to 1, that the limit now is expected to lose because the best one is not known.", e.Loss)
 	current(f, "weir_gate_shape", "1 for the likeliest shape of how much slower work becomes with concurrency, 0 for the others.", "shape", control.Shapes(), e.Shape)
@@ -520,7 +520,7 @@ func kafkaCharges(f figures, all *top[charges]) {
 			return
 		}
 		f := f.with("bucket", label)
-		counter(f, "weir_kafka_charged_total", "Bytes or partitions that a quota has charged to clients of Kafka, by bucket: those charged most often. What was given back is in it. All others are counted together as other.", n.cost)
+		counter(f, "weir_kafka_charged_total", "Bytes or partitions that a quota has charged to clients of Kafka, by bucket: the buckets charged most often. Refunds are not taken off. All others are counted together as other.", n.cost)
 		counter(f, "weir_kafka_delays_total", "Delays of clients of Kafka by bucket, as weir_kafka_charged_total.", n.delays)
 		counter(f, "weir_kafka_delay_seconds_total", "Seconds of those delays.", n.seconds)
 	})

@@ -68,9 +68,9 @@ type charges struct {
 	seconds      float64 // of the delays
 }
 
-// buckets suit a cache as well as a report: 0.5 ms to 30 s. They are closer around 1 s, the
-// default wait.
-var buckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 1.5, 2, 2.5, 5, 10, 30}
+// histogramBuckets suit a cache as well as a report: 0.5 ms to 30 s. They are closer around 1 s,
+// the default wait.
+var histogramBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 1.5, 2, 2.5, 5, 10, 30}
 
 // NewMetrics returns the metrics of a gateway, which reads levels from src.
 func NewMetrics(src Source, version string) *Metrics {
@@ -94,7 +94,7 @@ func NewMetrics(src Source, version string) *Metrics {
 }
 
 func histogram(name, help string, labels ...string) *prometheus.HistogramVec {
-	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: histogramBuckets}, labels)
 }
 
 func counters(name, help string, labels ...string) *prometheus.CounterVec {
@@ -332,29 +332,29 @@ func (m *Metrics) topTenants() []TenantUse {
 
 func (u *TenantUse) asked() uint64 { return u.Served + u.Refused + u.Failed }
 
-// keyBuckets are fewer than those of a gate, because each key has them.
-var keyBuckets = [...]float64{.001, .01, .1, .25, .5, 1, 2.5, 10}
+// keyHistogramBuckets are fewer than those of a gate, because each key has them.
+var keyHistogramBuckets = [...]float64{.001, .01, .1, .25, .5, 1, 2.5, 10}
 
 // waits is a histogram of the waits of one key.
 type waits struct {
-	within [len(keyBuckets) + 1]uint64 // not cumulative; the last is for longer waits
+	within [len(keyHistogramBuckets) + 1]uint64 // not cumulative; the last is for longer waits
 	sum    float64
 }
 
 func (w *waits) observe(seconds float64) {
-	at, _ := slices.BinarySearch(keyBuckets[:], seconds)
+	at, _ := slices.BinarySearch(keyHistogramBuckets[:], seconds)
 	w.within[at]++
 	w.sum += seconds
 }
 
 // collect sends the histogram as Prometheus wants it, with cumulative buckets.
 func (w *waits) collect(f figures, name, help string) {
-	buckets, n := make(map[float64]uint64, len(keyBuckets)), uint64(0)
-	for i, most := range keyBuckets {
+	buckets, n := make(map[float64]uint64, len(keyHistogramBuckets)), uint64(0)
+	for i, most := range keyHistogramBuckets {
 		n += w.within[i]
 		buckets[most] = n
 	}
-	f.ch <- prometheus.MustNewConstHistogram(f.desc(name, help), n+w.within[len(keyBuckets)], w.sum, buckets, f.values...)
+	f.ch <- prometheus.MustNewConstHistogram(f.desc(name, help), n+w.within[len(keyHistogramBuckets)], w.sum, buckets, f.values...)
 }
 
 // tooOften reports whether a refusal for this reason means that somebody has come too often.

@@ -15,7 +15,7 @@ type Reload struct {
 	Result ReloadResult `json:"result,omitempty"`
 	// Error says why it was refused.
 	Error string `json:"error,omitempty"`
-	// Changes is what the last reload that changed something has changed, and ChangedAt when.
+	// Changes is what the last reload with a change has changed, and ChangedAt when that was.
 	Changes   []string  `json:"changes,omitempty"`
 	ChangedAt time.Time `json:"changed_at,omitzero"`
 	// File is the name of the configuration file, empty if there is none. PID is the process

@@ -102,6 +102,6 @@ func (l *delays) tick(now time.Time) {
 			"for", b.until.Sub(b.since).Round(time.Second).String())...)
 	}
 	if unnamed > 0 {
-		l.log.Warn("more buckets began to delay clients than get a line each; delays of the rest are only counted, here and in weir_kafka_delays_total", "delays_since_the_last_line", unnamed)
+		l.log.Warn("too many buckets delay clients to give each a line; the other delays are only counted, here and in weir_kafka_delays_total", "delays_since_the_last_line", unnamed)
 	}
 }

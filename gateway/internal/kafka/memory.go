@@ -199,7 +199,7 @@ func (s *Server) crowded(of *budget) {
 	}
 	s.mu.Unlock()
 	if !quiet {
-		s.log.Warn("large requests or answers hold the memory for Kafka; connections wait, and go on by themselves when memory is free",
+		s.log.Warn("large requests or answers fill the memory that is there for them; connections of Kafka wait, and go on when some of it is free",
 			"held_bytes", of.held.Load(), "of_bytes", of.size, "waiting", of.waiting.Load())
 	}
 }

@@ -139,7 +139,7 @@ func TestManyLargeRequests(t *testing.T) {
 	close(rest)
 	served.Wait()
 	await.That(t, "nothing is held", func() bool { bytes, waiting := r.server.memory.held(); return bytes == 0 && waiting == 0 })
-	said := strings.Count(r.logs.String(), "large requests or answers hold the memory for Kafka; connections wait")
+	said := strings.Count(r.logs.String(), "large requests or answers fill the memory that is there for them; connections of Kafka wait")
 	if bound := fmt.Sprintf("of_bytes=%d waiting=", within*n); said != 1 || !strings.Contains(r.logs.String(), bound) {
 		t.Errorf("%d lines of the log say that connections wait:\n%s", said, r.logs)
 	}

@@ -83,7 +83,7 @@ func (s *Server) openStore(name string, spec config.Store, prev *store) (*store,
 		return prev, nil
 	}
 	cfg.OnDown = func(err error) {
-		s.log.Warn("a store of quotas cannot be used, in a cluster perhaps for some keys only; until it can, each gate does what its on_store_error says", "store", name, "error", err)
+		s.log.Warn("a store of quotas cannot be used (in a cluster, perhaps for some keys only); until it can, each gate does what its on_store_error says", "store", name, "error", err)
 	}
 	cfg.OnUp = func(after time.Duration) {
 		s.log.Info("a store of quotas can be used again", "store", name, "after", after.Round(time.Millisecond).String())

@@ -66,7 +66,7 @@ func (s *Server) saveLearned() {
 		return
 	}
 	if err := writeLearned(st.cfg.State.File, st.policy.Save()); err != nil {
-		s.log.Warn("learned limits not saved; while the gateway runs it tries again every minute, and a start before that uses older or configured ones", "file", st.cfg.State.File, "error", err)
+		s.log.Warn("learned limits not saved; the gateway tries again every minute. A restart before that begins with older limits, or with the configured ones", "file", st.cfg.State.File, "error", err)
 	}
 }
 

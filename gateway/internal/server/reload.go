@@ -269,7 +269,7 @@ func (s *Server) open(next, prev *state) (_ *opened, err error) {
 		if first {
 			s.closeBook()
 		} else if err := o.rules.Close(); err != nil {
-			s.log.Warn("the quotas file or store of a rejected configuration could not be closed", "error", err)
+			s.log.Warn("the quotas file or store of a refused configuration could not be closed", "error", err)
 		}
 	})
 	if o.listeners, err = s.openListeners(cfg); err != nil {

@@ -61,7 +61,7 @@ func TestStoreGone(t *testing.T) {
 				t.Errorf("quota %+v", q)
 			}
 		}
-		if !strings.Contains(g.log.String(), "a store of quotas cannot be used, in a cluster perhaps for some keys only; until it can, each gate does") {
+		if !strings.Contains(g.log.String(), "a store of quotas cannot be used (in a cluster, perhaps for some keys only); until it can, each gate does") {
 			t.Error("the log does not say so")
 		}
 	}
