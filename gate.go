@@ -101,9 +101,9 @@ type Snapshot struct {
 	// count OK and NoSample apart.
 	Outcomes map[Outcome]uint64 `json:"outcomes,omitempty"`
 
-	// Controller names what sets Limit, LimitReason says why it last changed,
-	// or why another signal than before binds it. Signal names the reading that
-	// binds Limit, empty if none does.
+	// Controller names what sets Limit. Signal names the reading that binds Limit,
+	// empty if none does. LimitReason says why Limit last changed, or why another
+	// signal binds it now.
 	Controller  string `json:"controller,omitempty"`
 	LimitReason string `json:"limit_reason,omitempty"`
 	Signal      string `json:"signal,omitempty"`

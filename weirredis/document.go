@@ -86,8 +86,8 @@ func (d *Document) Write(ctx context.Context, was, next []byte) (written bool, e
 // errDown is the error of a document before the server was reached for the first time.
 var errDown = errors.New("the server has not been reached yet")
 
-// run runs a script on the document. The caller waits no longer than ctx, and than a
-// connection may say nothing. The script goes on until the client returns, and nothing
+// run runs a script on the document. The caller waits until ctx ends, but no longer than a
+// connection may stay silent. The script goes on until the client returns, and nothing
 // else is sent meanwhile. So if the server stands still, one script waits for it.
 func (d *Document) run(ctx context.Context, script string, args ...string) (string, error) {
 	s := d.store
