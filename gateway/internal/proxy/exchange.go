@@ -153,6 +153,7 @@ type exchange struct {
 	awaited      atomic.Int64 // since when a part of the answer's body is waited for, on the upstream's clock; 0: it is not
 	bodies       struct {
 		client clientBody
+		sent   openBody
 		answer answerBody
 	}
 
@@ -217,6 +218,7 @@ func (u *Upstream) rewrite(pr *httputil.ProxyRequest) {
 	if len(u.seats) > 1 {
 		x.url = pr.Out.URL
 		pr.Out.URL = x.seat.address(x.url)
+		x.keepOpen(pr.Out)
 	} else {
 		x.seat.direct(pr.Out.URL) // which is a copy already
 	}
@@ -517,9 +519,22 @@ func (b *clientBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close closes nothing: net/http closes the body when the handler returns, and a failed
-// attempt to connect must not spoil it for the next target.
+// Close closes nothing: net/http closes the body when the handler returns.
 func (b *clientBody) Close() error { return nil }
+
+// openBody is the body that targets are sent. A transport that cannot connect closes it, and ReverseProxy lets
+// nobody read a body that was closed. So the next target would get none.
+type openBody struct{ io.Reader }
+
+func (openBody) Close() error { return nil }
+
+// keepOpen lets the body of a request outlast a failed attempt to connect.
+func (x *exchange) keepOpen(out *http.Request) {
+	if out.Body != nil {
+		x.bodies.sent = openBody{out.Body}
+		out.Body = &x.bodies.sent
+	}
+}
 
 // failure returns the error of the client's side, nil if there was none.
 func (b *clientBody) failure() error {

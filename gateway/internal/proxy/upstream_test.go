@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -132,6 +133,28 @@ func TestNoRoomBehindADeadTarget(t *testing.T) {
 	for name, g := range p.gates {
 		if s := g.Snapshot(); s.InFlight != 0 {
 			t.Errorf("%s: %d in flight at the end", name, s.InFlight)
+		}
+	}
+}
+
+// A body goes to the next target whole, whether its length is known or not. The target that got it has not failed.
+func TestBodyBehindADeadTarget(t *testing.T) {
+	p := newPair(t, func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		_, _ = fmt.Fprint(w, len(body), err)
+	}, 0)
+	for _, length := range []int64{40_000, -1} {
+		for range 2 {
+			w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", strings.NewReader(strings.Repeat("x", 40_000)))
+			r.ContentLength = length
+			if p.Serve(w, r, &Call{}); w.Code != http.StatusOK || w.Body.String() != "40000 <nil>" {
+				t.Errorf("length %d: %d %s", length, w.Code, w.Body)
+			}
+		}
+	}
+	for _, s := range p.Stats() {
+		if s.Failures["reset"] > 0 || s.Failures["body"] > 0 {
+			t.Errorf("%s: failures %v", s.Target, s.Failures)
 		}
 	}
 }
