@@ -583,6 +583,7 @@ func (b *answerBody) Read(p []byte) (int, error) {
 		b.x.permit.Done(weir.NoSample)
 	case b.x.cancelledBy() == errSilent:
 		b.x.upstream.recordFailure(b.x, failedBody, errSilent)
+	case b.x.body.failure() != nil: // then the transport ends the answer, too
 	case b.x.Context.Err() == nil && !b.x.deadlinePassed():
 		b.x.upstream.recordFailure(b.x, failedBody, err)
 	}

@@ -159,6 +159,56 @@ func TestBodyBehindADeadTarget(t *testing.T) {
 	}
 }
 
+// brokenBody is a body whose end does not come: the client leaves, or has announced another length.
+type brokenBody struct {
+	io.Reader
+	wait <-chan struct{}
+}
+
+func (b brokenBody) Read(to []byte) (int, error) {
+	if n, err := b.Reader.Read(to); err == nil {
+		return n, nil
+	}
+	<-b.wait
+	return 0, io.ErrUnexpectedEOF
+}
+
+func (brokenBody) Close() error { return nil }
+
+// A client whose body breaks in the middle of the answer ends that, too. No target has failed: else clients could have
+// each of them ejected.
+func TestBodyBreaksInTheMiddleOfTheAnswer(t *testing.T) {
+	for _, protocol := range []string{"http", "h2c"} {
+		t.Run(protocol, func(t *testing.T) {
+			begun := make(chan struct{}, 1)
+			server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				rc := http.NewResponseController(w)
+				_ = rc.EnableFullDuplex() // HTTP/2 has it anyway
+				_ = rc.Flush()
+				begun <- struct{}{}
+				_, _ = io.Copy(w, r.Body)
+			}))
+			server.Config.Protocols = new(http.Protocols)
+			server.Config.Protocols.SetHTTP1(true)
+			server.Config.Protocols.SetUnencryptedHTTP2(true)
+			server.Start()
+			t.Cleanup(server.Close)
+			u := makeUpstream(t, config.Upstream{Targets: []string{protocol + "://" + server.Listener.Addr().String()}}, io.Discard, nil)
+			for range 3 {
+				r := httptest.NewRequest(http.MethodPost, "/", nil)
+				r.Body, r.ContentLength = brokenBody{strings.NewReader("x"), begun}, -1
+				func() {
+					defer func() { _ = recover() }() // ReverseProxy aborts answers that are cut off
+					u.Serve(httptest.NewRecorder(), r, &Call{})
+				}()
+			}
+			if s := u.Stats()[0]; s.Requests != 3 || s.Failures["body"]+s.Failures["reset"] != 0 {
+				t.Errorf("%d requests, failures %v", s.Requests, s.Failures)
+			}
+		})
+	}
+}
+
 // Who did not wait at the dead target may wait at the live one.
 func TestWaitBehindADeadTarget(t *testing.T) {
 	p := newPair(t, func(http.ResponseWriter, *http.Request) {}, 1)
