@@ -125,9 +125,11 @@ func Open(o Options) (*Listener, error) {
 	}
 	if o.Config.TLS != nil && o.With == nil {
 		l.tls = &clientTLS{cfg: *o.Config.TLS, bare: o.Bare}
-		if err := l.LoadCertificates(); err != nil {
+		use, err := l.ReadCertificates()
+		if err != nil {
 			return nil, err
 		}
+		use()
 	}
 	err := l.bind(o)
 	switch {

@@ -42,24 +42,25 @@ type clientCAs struct {
 	expired []string // subjects of expired authorities
 }
 
-// LoadCertificates reads the files of the listener's certificate, and of its authorities, again. After an error
-// the old ones stay.
-func (l *Listener) LoadCertificates() error {
+// ReadCertificates reads the files of the listener's certificate, and of its authorities, again. Until use is
+// called, and after an error, the old ones stay.
+func (l *Listener) ReadCertificates() (use func(), err error) {
 	if l.tls == nil {
-		return nil
+		return func() {}, nil
 	}
 	old := l.tls.current.Load()
 	c, err := l.tls.load(l.cfg.Address, old)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	l.tls.current.Store(c)
-	if c.cas != nil && (old == nil || old.cas != c.cas) {
-		for _, subject := range c.cas.expired {
-			l.log.AuthorityExpired(l.cfg.Address, subject)
+	return func() {
+		l.tls.current.Store(c)
+		if c.cas != nil && (old == nil || old.cas != c.cas) {
+			for _, subject := range c.cas.expired {
+				l.log.AuthorityExpired(l.cfg.Address, subject)
+			}
 		}
-	}
-	return nil
+	}, nil
 }
 
 func (t *clientTLS) load(address string, old *credentials) (*credentials, error) {

@@ -372,6 +372,33 @@ func TestBadAuthorities(t *testing.T) {
 	}
 }
 
+// A reload that fails after the certificates were read leaves those in force, too.
+func TestFailedReloadKeepsCertificates(t *testing.T) {
+	old, next := newAuthority(t, "old"), newAuthority(t, "next")
+	cfg, file := asking(t, priorities(t).URL, old)
+	loaded := clone(cfg)
+	loaded.AccessLog.To = filepath.Join(t.TempDir(), "none", "access.log")
+	g := start(t, cfg, Options{Load: func() (*config.Config, error) { return loaded, nil }})
+	let := func(a *authority) bool {
+		res, _ := ask(t, clientWith(t, a.issue(t, nil), nil), g.secure())
+		return res != nil && res.StatusCode == http.StatusOK
+	}
+	write(t, file, next)
+	if err := g.Reload(); err == nil || !strings.Contains(err.Error(), "access.log") {
+		t.Fatalf("the reload: %v", err)
+	}
+	if !let(old) || let(next) {
+		t.Error("a reload that has failed has changed the authorities")
+	}
+	loaded = cfg
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if let(old) || !let(next) {
+		t.Error("the next reload has not changed the authorities")
+	}
+}
+
 // An authority that has expired vouches for nobody, which the log says.
 func TestExpiredAuthority(t *testing.T) {
 	ours, gone := newAuthority(t, "ours"), newAuthority(t, "gone")

@@ -222,14 +222,17 @@ func (next *listeners) discard() {
 	}
 }
 
-// loadCertificates reads the certificates of all public listeners again.
-func (next *listeners) loadCertificates() error {
+// readCertificates reads the certificates of all public listeners again. They are in force once each of use has
+// been called.
+func (next *listeners) readCertificates() (use []func(), err error) {
 	for _, l := range next.public {
-		if err := l.conns.LoadCertificates(); err != nil {
-			return err
+		one, err := l.conns.ReadCertificates()
+		if err != nil {
+			return nil, err
 		}
+		use = append(use, one)
 	}
-	return nil
+	return use, nil
 }
 
 // swapListeners serves the listeners of another configuration and stops the old ones. The old ones

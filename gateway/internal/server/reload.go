@@ -204,8 +204,11 @@ func (s *Server) install(cfg *config.Config) error {
 		return err
 	}
 
-	// 4. Old listeners trust the new authorities only, before the new configuration trusts
-	// anybody.
+	// 4. Certificates that were read again are in force. Old listeners trust the new authorities
+	// only, before the new configuration trusts anybody.
+	for _, use := range o.certificates {
+		use()
+	}
 	for _, l := range o.listeners.opened {
 		if l.replaces != nil {
 			l.replaces.conns.ReplacedBy(l.conns)
@@ -237,6 +240,8 @@ type opened struct {
 	socket    *admin.Socket
 	access    *accesslog.Log // nil for none
 	undo      []func()       // closes what is new, and takes back what was changed
+
+	certificates []func() // puts those in force that were read again
 }
 
 func (o *opened) close() {
@@ -276,7 +281,7 @@ func (s *Server) open(next, prev *state) (_ *opened, err error) {
 		return nil, err
 	}
 	o.undo = append(o.undo, o.listeners.discard)
-	if err := o.listeners.loadCertificates(); err != nil {
+	if o.certificates, err = o.listeners.readCertificates(); err != nil {
 		return nil, err
 	}
 	if o.socket, err = s.openSocket(cfg); err != nil {
