@@ -656,8 +656,8 @@ func StartFor(starter []byte, target string) ([]byte, error) {
 	return []byte(text), nil
 }
 
-// Schema is the JSON schema (2020-12) of the file. It is made from the types, their tags and
-// their comments by go test -update.
+// Schema is the JSON schema (2020-12) of the file. make docs makes it from the types, their tags
+// and their comments.
 //
 //go:embed schema.json
 var Schema []byte

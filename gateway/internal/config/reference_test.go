@@ -19,7 +19,7 @@ const (
 	schemaFile = "../../../docs/config.schema.json"
 
 	fieldsBelow = "fields, below"
-	keysBegin   = "<!-- The tables below are written by go test ./internal/config -update. -->\n"
+	keysBegin   = "<!-- The tables below are written by make docs. -->\n"
 )
 
 // TestSchemaFile holds the schema in the docs against the types.
@@ -45,6 +45,27 @@ func TestGuide(t *testing.T) {
 	compare(t, guideFile, before+keysBegin+reference(t, docs(t)))
 }
 
+// TestStarterListsControllerSettings holds the lists in the full starter against the types.
+func TestStarterListsControllerSettings(t *testing.T) {
+	for _, group := range setting.Fields(reflect.TypeFor[policy.LimitSpec]()) {
+		if !slices.Contains(policy.Controllers(), group.Key) {
+			continue
+		}
+		_, list, _ := strings.Cut(string(FullStarter), "\n      # "+group.Key+": ")
+		list, _, _ = strings.Cut(list, "\n")
+		listed := strings.Fields(strings.ReplaceAll(list, ":", ""))
+		var keys []string
+		for _, f := range setting.Fields(group.Type) {
+			keys = append(keys, f.Key)
+		}
+		slices.Sort(keys)
+		slices.Sort(listed)
+		if !slices.Equal(listed, keys) {
+			t.Errorf("%s: the starter lists %v, want %v", group.Key, listed, keys)
+		}
+	}
+}
+
 func compare(t *testing.T, file, got string) {
 	t.Helper()
 	if updating() {
@@ -53,8 +74,12 @@ func compare(t *testing.T, file, got string) {
 		}
 		return
 	}
-	if want, err := os.ReadFile(file); err != nil || got != string(want) {
-		t.Errorf("%s is out of date (%v); run go test ./internal/config -update", file, err)
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s is out of date; run make docs", file)
 	}
 }
 
