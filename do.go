@@ -6,8 +6,8 @@ import (
 )
 
 // Do admits w, runs fn, and gives the permit back. The outcome is what
-// [Classify] finds in fn's error. It returns the gate's error if fn did not
-// run, else fn's. A panic in fn releases the permit as NoSample and goes on.
+// [Classify] finds in fn's error, or [Abandoned] for any error once ctx is
+// cancelled. It returns the gate's error if fn did not run, else fn's. A panic in fn releases the permit as NoSample and goes on.
 // The context given to fn carries the permit. So a nested call through the same
 // gate needs no second slot (see [WithPermit]).
 func Do(ctx context.Context, g Gate, w Work, fn func(context.Context) error) error {

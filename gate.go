@@ -71,7 +71,8 @@ type Snapshotter interface {
 // counters only grow; the rest are levels.
 type Snapshot struct {
 	Name string `json:"name"`
-	// Kind is the mechanism: "limit", "quota", "shed".
+	// Kind is the mechanism: "limit", "keyed", "quota", "shed", "throttle" or "breaker". For the
+	// connections of a gateway's listener it is "connections".
 	Kind string `json:"kind"`
 	// Mode is "enforce", "observe" or "off".
 	Mode string `json:"mode"`

@@ -57,7 +57,7 @@ type Adaptive struct {
 type pool struct {
 	key      string
 	parts    map[string]*limit.Limiter
-	entering atomic.Int64 // see Limiters
+	entering atomic.Int64 // see Adaptive
 	pins     int          // work on its way in
 	seen     bool         // since the hand of the clock came by
 	index    int          // in order

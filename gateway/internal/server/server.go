@@ -59,8 +59,9 @@ type Options struct {
 	Load func() (*config.Config, error)
 	// Applied is called with each configuration that Reload has put in force. It may be nil.
 	Applied func(*config.Config)
-	// Watch names a file that is checked every second: when it changes, the configuration
-	// is reloaded. Certificates are watched too. Empty means that only Reload reloads.
+	// Watch names a file that is looked at twice a second. The configuration is reloaded when it has
+	// changed, and rests until the next look. Certificates are watched too. Empty means that only
+	// Reload reloads.
 	Watch string
 	// Read is the state of Watch from before the configuration was read, so that no change
 	// since then is missed. nil is its state at New.
