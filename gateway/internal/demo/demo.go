@@ -124,26 +124,29 @@ func Run(ctx context.Context, o Options) error {
 	}
 }
 
-// conclude ends the story with one sentence. What a busy machine could not show is shown in
+// conclude ends the story with what was measured. What a busy machine could not show follows in
 // virtual time.
 func (o *Options) conclude(ctx context.Context, a *account) error {
 	text := a.conclusion()
 	if !o.Terminal { // where it is on the screen already
 		text = "\n" + a.wave() + text
 	}
-	verdict := a.verdict(a.figures(), "")
-	if void, _ := a.voided(); void > 0 {
+	void, _ := a.voided()
+	if void > 0 {
+		text += fmt.Sprintf("Try again when the machine is idle, or with less: weir demo --capacity %.0f\n", max(MinCapacity, o.Capacity/2))
+	}
+	if verdict := a.verdict(a.figures(), ""); verdict != "" {
+		text += "\n" + verdict
+	}
+	if void > 0 {
 		simulated, err := o.simulated(ctx, a)
 		if err != nil {
 			return err
 		}
-		text += fmt.Sprintf("Try again when the machine is idle, or with less: weir demo --capacity %.0f\n", max(MinCapacity, o.Capacity/2)) +
-			"\nSIMULATED: the same load in virtual time, with the same gate before an upstream of the same capacity:\n\n" + table(simulated)
-		if verdict == "" {
-			verdict = a.verdict(simulated, ", simulated")
-		}
+		text += "\nSIMULATED: the same load in virtual time, with the same gate before an upstream of the same capacity:\n\n" +
+			table(simulated) + "\n" + a.verdict(simulated, ", simulated")
 	}
-	_, err := io.WriteString(o.Out, text+"\n"+verdict)
+	_, err := io.WriteString(o.Out, text)
 	return err
 }
 
