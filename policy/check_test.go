@@ -121,6 +121,8 @@ func TestFaults(t *testing.T) {
 		{"lower-case method", matching("get /x"), []string{`routes[0].match[0]: the method get is not in upper case, and methods are compared by letter; write "GET /x"`}},
 		{"query", matching("GET /x?y=1"), []string{`routes[0].match[0]: a pattern matches the path, not the query; write "GET /x"`}},
 		{"space", matching("GET /a b"), []string{`routes[0].match[0]: the path "/a b" has a space in it`}},
+		{"space without a method", matching("/a b", "/a /b", "example.com/a b"), []string{`routes[0].match[0]: the path "/a b" has a space in it; write %20`,
+			`routes[0].match[1]: the path "/a /b" has a space in it`, `routes[0].match[2]: the path "/a b" has a space in it`}},
 		{"forgotten space", matching("GET/v1/"), []string{`routes[0].match[0]: a space is missing between the method GET and the path; write "GET /v1/"`}},
 		{"host", matching("Example.com:80/x"), []string{`routes[0].match[0]: the host Example.com:80 would match nothing: hosts are compared in lower case and without port; write "example.com/x"`}},
 		{"unclean", matching("/a//b"), []string{`routes[0].match[0]: "/a//b" would match nothing: paths are compared without empty, . and .. segments; write "/a/b"`}},

@@ -45,6 +45,9 @@ func plainFault(pattern string) (problem, instead string) {
 	if i := strings.IndexAny(pattern, " \t"); i >= 0 {
 		method, rest = pattern[:i], strings.TrimLeft(pattern[i:], " \t")
 	}
+	if i := strings.IndexByte(method, '/'); i >= 0 {
+		return fmt.Sprintf("the path %q has a space in it", pattern[i:]), "write %20 for a space"
+	}
 	slash := strings.IndexByte(rest, '/')
 	if slash < 0 {
 		return fmt.Sprintf("%q has no path", pattern), fmt.Sprintf("write %q", strings.TrimSpace(method+" /"+rest))

@@ -135,7 +135,7 @@ type LimitSpec struct {
 	Controller string `json:"controller,omitempty" enum:"belief,knee,fixed,aimd,vegas,gradient2,probe,lag,drain,resource" example:"belief"`
 	// The limit to keep. With another controller than fixed, the limit to begin with (default there: 20; probe
 	// two for each processor, lag and drain max).
-	Limit int64 `json:"limit,omitempty" min:"1" max:"1000000" example:"20"`
+	Limit int64 `json:"limit,omitempty" min:"1" max:"1000000" example:"20" meant:"auto=a number or leave it out to have the limit found"`
 	// A limit that moves does not go below it (default 1; belief and knee 2, gradient2 20, probe 4, lag and drain 10).
 	Min int64 `json:"min,omitempty" min:"1" max:"1000000" example:"2"`
 	// A limit that moves does not go above it (default 1000; belief and knee 10000, gradient2 200, probe 128).

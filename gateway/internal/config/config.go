@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	_ "time/tzdata" // so that limits by the calendar know time zones where the machine has none
 
@@ -347,6 +348,17 @@ type Admin struct {
 	// File with a token of 16 bytes or more. A write that does not come over the socket needs it. Read at each
 	// write. Without socket and token_file nobody may write.
 	TokenFile string `json:"token_file,omitempty" example:"/etc/weir/admin.token"`
+}
+
+// Guess implements setting.Guesser: a port in the place of admin is one of this machine, and false is off.
+func (a *Admin) Guess(scalar string) string {
+	if _, err := strconv.ParseUint(scalar, 10, 16); err == nil {
+		return "127.0.0.1:" + scalar
+	}
+	if scalar == "false" {
+		return Off
+	}
+	return ""
 }
 
 // Off as the address of Admin means that there is no admin listener. As the place of AccessLog it

@@ -162,6 +162,7 @@ func TestShorthands(t *testing.T) {
 	for gate, want := range map[string]string{
 		"limit: 0":                       "gates.api.limit.limit: is 0, too small; write at least 1",
 		`limit: "24"`:                    `gates.api.limit: is the text "24"; write 24`,
+		"limit: {limit: auto, min: 2}":   `gates.api.limit.limit: "auto" is not known; write a number or leave it out to have the limit found`,
 		"limit: {limit: \"24\"}":         `gates.api.limit.limit: "24" is a text, because of the quotes; write 24`,
 		"limit: auot":                    `gates.api.limit: is the text "auot"; write auto, or a number`,
 		"rate: 10":                       `gates.api.quota.rate: "10" is a number, not a text; write a limit such as 10/s`,

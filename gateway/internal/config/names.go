@@ -43,7 +43,7 @@ var elsewhere = map[string]map[string]string{
 		"middlewares": gateForm, "ratelimit": gateForm, "ratelimits": gateForm, "limits": gateForm, "overloadmanager": gateForm,
 		"global": "remove this level, and see weir init --full for what there is", "mode": "remove it: weir speaks HTTP; the mode of a gate stands in the gate",
 		"workerconnections": "write max_connections: 1024 in a listener", "maxconn": "write max_connections: 4096 in a listener", "workerprocesses": "remove it: weir uses all processors",
-		"nbthread": "remove it: weir uses all processors", "errorlog": "write log: {level: info}; the log goes to standard error",
+		"nbthread": "remove it: weir uses all processors", "errorlog": "write log: {level: info}; the log goes to standard error", "loglevel": "write log: {level: info}",
 		"autohttps": noIssuing, "certificatesresolvers": noIssuing, "graceperiod": "write shutdown: {grace: 10s}", "stats": "write admin: {address: 127.0.0.1:8090}; it serves /metrics",
 		"api": "write admin: {address: 127.0.0.1:8090}; weir status shows what it serves", "dashboard": "write admin: {address: 127.0.0.1:8090}; weir status shows what it serves",
 		"trustedproxies": "write it below identity", "providers": oneFile, "include": oneFile, "import": oneFile,
