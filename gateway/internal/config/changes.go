@@ -131,7 +131,7 @@ func shown(v any) string {
 		for i, e := range v {
 			words[i] = shown(e)
 		}
-		text = "[" + strings.Join(words, " ") + "]"
+		text = "[" + strings.Join(words, ", ") + "]"
 	case string:
 		if u, err := url.Parse(v); err == nil && u.User != nil {
 			text = u.Redacted()

@@ -38,7 +38,7 @@ routes:
 			[]string{"slow: {limit: {limit: 3}}", "slow: {limit: {}}, new: {limit: {limit: 9}}"},
 			[]string{"gates.new: new", "gates.slow.limit.limit: not set (was 3)"},
 		},
-		"a list":     {[]string{"[http://127.0.0.1:3000]", "[http://127.0.0.1:3000, http://127.0.0.1:3001]"}, []string{"upstreams.app.targets: [http://127.0.0.1:3000 http://127.0.0.1:3001] (was [http://127.0.0.1:3000])"}},
+		"a list":     {[]string{"[http://127.0.0.1:3000]", "[http://127.0.0.1:3000, http://127.0.0.1:3001]"}, []string{"upstreams.app.targets: [http://127.0.0.1:3000, http://127.0.0.1:3001] (was [http://127.0.0.1:3000])"}},
 		"the order":  {[]string{"routes:\n", "routes:\n  - {name: first, match: [/a], upstream: app, gates: [api]}\n"}, []string{"routes[first]: new"}},
 		"a log":      {[]string{"routes:", "log: {level: debug}\nroutes:"}, []string{"log.level: debug (was info)"}},
 		"a database": {[]string{"127.0.0.1:6379/0", "127.0.0.1:6379/1"}, []string{"stores.shared.redis: redis://127.0.0.1:6379/1 (was redis://127.0.0.1:6379/0)"}},
