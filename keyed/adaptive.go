@@ -340,9 +340,16 @@ func (l *Adaptive) Reconfigure(cfg AdaptiveConfig) error {
 		return fmt.Errorf("keyed: gate %q: %w", l.Name(), weir.ErrClosed)
 	}
 	var faulty []error
+	pinned := pools
+	defer func() {
+		for _, p := range pinned { // cfg.New has panicked
+			l.unpin(p)
+		}
+	}()
 	for _, p := range pools {
 		faulty = append(faulty, l.renew(p, cfg.New))
 		l.unpin(p)
+		pinned = pinned[1:]
 	}
 	return errors.Join(faulty...)
 }

@@ -205,6 +205,25 @@ func TestAdaptiveReconfigure(t *testing.T) {
 	}
 }
 
+// A New that panics keeps no key: each can be evicted as before.
+func TestPanicOfNew(t *testing.T) {
+	l := newAdaptive(t, AdaptiveConfig{New: fixed(1), MaxKeys: 2})
+	for _, key := range []string{"a", "b"} {
+		admit(t, l, tenant(key)).Done(weir.OK)
+	}
+	func() {
+		defer func() { _ = recover() }()
+		err := l.Reconfigure(AdaptiveConfig{MaxKeys: 2, New: func(string) (map[string]limit.Config, error) { panic("no such key") }})
+		t.Errorf("no panic: %v", err)
+	}()
+	if err := l.Reconfigure(AdaptiveConfig{New: fixed(1), MaxKeys: 2}); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"c", "d"} {
+		admit(t, l, tenant(key)).Done(weir.OK)
+	}
+}
+
 // What a limiter can be told, those of a key can: here that a cost above its limit
 // is refused, for reads and writes, and changed while they run.
 func TestAdaptiveRefuseOversize(t *testing.T) {

@@ -23,9 +23,14 @@ func (q *Quota) enqueue(ctx context.Context, set *settings, w *weir.Work, c *bil
 		q.room.waiting.Add(-1)
 		return was, nil, q.queueFull(set, w, c, was)
 	}
+	waits := false
+	defer func() {
+		if !waits { // also if the store has panicked
+			q.room.waiting.Add(-1)
+		}
+	}()
 	d, refused := q.charge(ctx, set, w, c, Reserve, most)
 	if refused != nil || !d.OK || d.Wait == 0 {
-		q.room.waiting.Add(-1)
 		return d, nil, refused
 	}
 	// The wait begins now: if a slow store's time to answer counted, work would start
@@ -36,7 +41,7 @@ func (q *Quota) enqueue(ctx context.Context, set *settings, w *weir.Work, c *bil
 	} else {
 		place.Call(&q.front, w, &place.since, wake)
 	}
-	if !q.room.add(place) {
+	if waits = q.room.add(place); !waits {
 		q.refund(c)
 		return d, nil, q.front.Draining()
 	}
@@ -116,7 +121,6 @@ func (r *room) add(w *waiter) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.shut {
-		r.waiting.Add(-1)
 		return false
 	}
 	heap.Push(&r.heap, w)

@@ -267,3 +267,35 @@ func TestWaitRefuses(t *testing.T) {
 		}
 	})
 }
+
+// A store that panics costs no place to wait.
+func TestPanicGivesThePlaceBack(t *testing.T) {
+	memory, err := NewMemory(MemoryConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := newQuota(t, Config{Rules: everyUser(Window{Rate: 1, Burst: 1}), Store: reservesNothing{memory}, Queue: Queue{Len: 1, MaxWait: time.Minute}})
+	if !q.Allow(alice) {
+		t.Fatal("refused")
+	}
+	for range 2 {
+		func() {
+			defer func() { _ = recover() }()
+			_, err := q.Admit(ctx, alice)
+			t.Errorf("no panic: %v", err)
+		}()
+	}
+	if n := q.Snapshot().Waiting; n != 0 {
+		t.Errorf("%d wait", n)
+	}
+}
+
+// reservesNothing panics where it should reserve tokens.
+type reservesNothing struct{ *Memory }
+
+func (s reservesNothing) Decide(ctx context.Context, r *Request) (Decision, error) {
+	if r.Mode == Reserve {
+		panic("no such mode")
+	}
+	return s.Memory.Decide(ctx, r)
+}
