@@ -198,41 +198,60 @@ func (m *Memory) decideOne(hash uint64, r *Request, at moment) Decision {
 	}
 }
 
-// decideSeveral decides about several windows, one key at a time in each shard.
+// decideSeveral decides about several windows, one key at a time in each shard. A DryRun
+// makes no buckets.
 func (m *Memory) decideSeveral(hash uint64, r *Request, at moment) Decision {
-	sh, n := m.shard(hash), len(r.Windows)
-	if sh.table.Load().find(windowID(hash, n-1)) == nil {
+	sh, n, looks := m.shard(hash), len(r.Windows), r.Mode == DryRun
+	if !looks && sh.table.Load().find(windowID(hash, n-1)) == nil {
 		m.makeRoom(n)
 	}
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	var buf [MaxWindows]*cell
 	cells := buf[:n]
-	if m.cellsOf(sh, hash, r.Windows, at, cells) {
+	var kept [MaxWindows]bucket
+	if looks {
+		m.find(sh, hash, r.Windows, at, cells, kept[:n])
+	} else if m.findOrAdd(sh, hash, r.Windows, at, cells) {
 		defer m.overflow.mu.Unlock()
 	}
-	var kept [MaxWindows]bucket
 	var classes [MaxWindows]uint16
 	for i, s := range cells {
+		if s == nil {
+			continue
+		}
 		kept[i], classes[i], _ = s.lock() // with the locks held no bucket moves
 		at = m.steady(at, &kept[i], &r.Windows[i])
 	}
 	before := kept
 	d := r.decide(kept[:n], at)
 	for i, s := range cells {
-		if r.Mode == DryRun && m.virtual == nil {
+		switch {
+		case s == nil:
+		case looks && m.virtual == nil:
 			s.unlock(before[i], classes[i])
-			continue
+		default:
+			s.unlock(kept[i], m.classes.of(&r.Windows[i], classes[i]))
 		}
-		s.unlock(kept[i], m.classes.of(&r.Windows[i], classes[i]))
 	}
 	return d
 }
 
-// cellsOf finds or makes the cells of a key whose shard is locked. If one of them is in
+// find finds the cells of a key whose shard is locked. Where there is none, it writes into
+// kept what a new bucket would have.
+func (m *Memory) find(sh *shard, hash uint64, windows []Window, at moment, cells []*cell, kept []bucket) {
+	t := sh.table.Load()
+	for i := range windows {
+		if cells[i] = t.find(windowID(hash, i)); cells[i] == nil {
+			kept[i] = m.fresh(i, &windows[i], at)
+		}
+	}
+}
+
+// findOrAdd finds or makes the cells of a key whose shard is locked. If one of them is in
 // the overflow, it locks that too, leaves it locked and returns true. So nobody waits for
 // a bucket while they hold another that somebody may wait for.
-func (m *Memory) cellsOf(sh *shard, hash uint64, windows []Window, at moment, cells []*cell) (locked bool) {
+func (m *Memory) findOrAdd(sh *shard, hash uint64, windows []Window, at moment, cells []*cell) (locked bool) {
 	for begun := (*table)(nil); begun != sh.table.Load(); { // making one may move the others
 		begun = sh.table.Load()
 		for i := range windows {

@@ -494,6 +494,35 @@ func TestDebtOutlivesOverflow(t *testing.T) {
 	}
 }
 
+// A look at a key that is not known tells what a charge would, and the key stays unknown. Where there is no
+// place, the look is at the bucket that all share.
+func TestDryRunMakesNoBucket(t *testing.T) {
+	limits := []Window{{Rate: 1e-6, Burst: 10}, {Rate: 1e-6, Burst: 100}}
+	var clock still
+	for _, now := range []func() time.Duration{nil, clock.now} {
+		for n := 1; n <= 2; n++ {
+			m := newMemory(t, MemoryConfig{MaxKeys: n, Now: now})
+			for i := range 3 {
+				if d := take(t, m, Request{Key: fmt.Sprint(i), Windows: limits[:n], Cost: 11, Mode: DryRun}); d.OK || d.Remaining != 10 {
+					t.Errorf("%d windows: %+v", n, d)
+				}
+			}
+			if s := m.Stats(); s.Keys != 0 || s.Overflowed != 0 {
+				t.Errorf("%d windows: %+v", n, s)
+			}
+			take(t, m, Request{Key: "resident", Windows: limits[:n], Cost: 1})
+			take(t, m, Request{Key: "shares", Windows: limits[:n], Cost: 4})
+			d := take(t, m, Request{Key: "newcomer", Windows: limits[:n], Cost: 6, Mode: DryRun})
+			if s := m.Stats(); !d.OK || math.Abs(d.Remaining-6) > .001 || s.Keys != int64(n) || s.Overflowed != uint64(n) {
+				t.Errorf("%d windows: %+v, %+v", n, d, s)
+			}
+			if d := take(t, m, Request{Key: "resident", Windows: limits[:n], Mode: DryRun}); math.Abs(d.Remaining-9) > .001 {
+				t.Errorf("%d windows: the resident has %+v", n, d)
+			}
+		}
+	}
+}
+
 // What is taken from the shared bucket and given back to one's own is no gain.
 func TestRefundAfterOverflow(t *testing.T) {
 	var clock still
