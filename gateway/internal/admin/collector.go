@@ -166,6 +166,7 @@ func (c *collector) gateway(f figures) {
 	gauge(f, "weir_config_last_reload_successful", "1 if the last reload succeeded, 0 if it failed and the configuration before it is still in force.", oneIf(!m.lastReloadFailed.Load()))
 	gauge(f, "weir_config_last_success_timestamp_seconds", "When the configuration in force was loaded.", float64(m.loaded.Load())/1e9)
 	counter(f, "weir_http_unrouted_total", "Requests that no route matched.", m.unrouted.Load())
+	counter(f, "weir_http_crowded_total", "Requests refused because as many as max_connections allows were in progress.", m.crowded.Load())
 	gauge(f, "weir_ready", "1 while the gateway wants requests, 0 while it shuts down.", oneIf(c.src.Ready()))
 	gauge(f, "weir_http_requests_in_flight", "Requests in the gateway now: waiting, at an upstream, or being answered.", c.src.InFlight())
 	lines := c.src.AccessLog()

@@ -36,7 +36,7 @@ type Metrics struct {
 	byTenant *top[tally]
 
 	version               string
-	unrouted              atomic.Uint64 // requests
+	unrouted, crowded     atomic.Uint64 // requests
 	reloaded, notReloaded atomic.Uint64 // how often
 	lastReloadFailed      atomic.Bool
 	loaded                atomic.Int64 // when the configuration in force was, in nanoseconds of Unix time
@@ -195,6 +195,9 @@ func (m *Metrics) Reloaded(ok bool) {
 
 // NoRoute counts a request that no route matched.
 func (m *Metrics) NoRoute() { m.unrouted.Add(1) }
+
+// Crowded counts a request that was refused because too many others were in progress.
+func (m *Metrics) Crowded() { m.crowded.Add(1) }
 
 // KeepOnly sets which gates and routes there are, and drops the series of those that are gone. tenants
 // bounds how many tenants have series of their own. It also bounds the keys of each gate with a

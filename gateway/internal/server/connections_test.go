@@ -527,6 +527,9 @@ func TestRequestsInProgressAreBounded(t *testing.T) {
 	if !strings.Contains(g.log.String(), "rule=max_connections") {
 		t.Error("the log does not say why")
 	}
+	if !strings.Contains(g.scrape(), "\nweir_http_crowded_total 1\n") {
+		t.Error("no metric counts it")
+	}
 	free()
 	group.Wait()
 	ask(http.StatusOK)

@@ -194,6 +194,7 @@ func (h *handler) refuseOneTooMany(q *request, r *http.Request, most int64) {
 		Gate: "gateway", Rule: "max_connections", Reason: weir.ReasonQueueFull,
 		Value: float64(most), Limit: float64(most), RetryAfter: time.Second, Retryable: true,
 	}
+	h.s.metrics.Crowded()
 	h.s.events.Rejected(weir.Work{}, rej)
 	q.call.WriteRejection(q, r, rej)
 }
