@@ -1,8 +1,10 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -53,6 +55,8 @@ func plainFault(pattern string) (problem, instead string) {
 		return fmt.Sprintf("%q has no path", pattern), fmt.Sprintf("write %q", strings.TrimSpace(method+" /"+rest))
 	}
 	host, path := rest[:slash], rest[slash:]
+	var noEscape url.EscapeError
+	_, err := url.PathUnescape(path)
 	switch {
 	case method != strings.ToUpper(method):
 		return fmt.Sprintf("the method %s is not in upper case, and methods are compared by letter", method),
@@ -60,6 +64,12 @@ func plainFault(pattern string) (problem, instead string) {
 	case strings.Contains(path, "?"):
 		path, _, _ := strings.Cut(path, "?")
 		return "a pattern matches the path, not the query", fmt.Sprintf("write %q", strings.TrimSpace(method+" "+host+path))
+	case strings.Contains(path, "#"):
+		path, _, _ := strings.Cut(path, "#")
+		return "a pattern matches the path, and no client sends what follows a #",
+			fmt.Sprintf("write %q, or %%23 for a # in the path", strings.TrimSpace(method+" "+host+path))
+	case errors.As(err, &noEscape):
+		return fmt.Sprintf("%q in the path is not a percent sign with two hexadecimal digits", string(noEscape)), "write %25 for a percent sign"
 	case strings.ContainsAny(path, " \t"):
 		return fmt.Sprintf("the path %q has a space in it", path), "write %20 for a space"
 	case method == "" && slices.Contains(methods, host):
@@ -71,7 +81,7 @@ func plainFault(pattern string) (problem, instead string) {
 		return fmt.Sprintf("%q would match nothing: paths are compared without empty, . and .. segments", path),
 			fmt.Sprintf("write %q", strings.TrimSpace(method+" "+host+cleanPath(path)))
 	}
-	if err := register(http.NewServeMux(), pattern, endpoint{}); err != nil {
+	if err = register(http.NewServeMux(), pattern, endpoint{}); err != nil {
 		return muxProblem(err), "write [METHOD ][HOST]/PATH, with wildcards such as /v1/{name} or /files/{path...}"
 	}
 	return "", ""
