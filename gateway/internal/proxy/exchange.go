@@ -316,6 +316,7 @@ func (x *exchange) breakOff() {
 // answer is called with the header of an answer. It ends the wait, and samples the request.
 func (x *exchange) answer(res *http.Response) (*http.Response, error) {
 	here := x.endWait()
+	x.upstream.reached(x.seat.target)
 	switch res.StatusCode {
 	case http.StatusBadGateway, http.StatusGatewayTimeout:
 		// The target is a proxy itself and has lost its own upstream. A 503 does not say that.

@@ -161,6 +161,7 @@ func (u *Upstream) probe(ctx context.Context, t *target) error {
 		return err
 	}
 	res.Body.Close()
+	u.reached(t)
 	if expected(res.StatusCode, cfg.Status) {
 		return nil
 	}

@@ -157,6 +157,20 @@ func TestHealthChecks(t *testing.T) {
 	})
 }
 
+// A check that a target answers at all tells that it can be reached again, once.
+func TestCheckReachesTarget(t *testing.T) {
+	u, log := checkedUpstream(t, check, func(*http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusServiceUnavailable, Body: http.NoBody}, nil
+	}, nil, "http://a")
+	u.Unreachable("http://a", errors.New("refused"))
+	for range 2 {
+		_ = u.probe(t.Context(), u.seats[0].target)
+	}
+	if got := log.String(); strings.Count(got, `"msg":"upstream target accepts connections now","upstream":"app","target":"http://a"`) != 1 {
+		t.Errorf("the log says\n%s", got)
+	}
+}
+
 // Frequent reloads do not keep checks from being made, and no more are in progress than allowed.
 func TestHealthChecksAreDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

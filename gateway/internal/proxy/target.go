@@ -104,11 +104,12 @@ type target struct {
 	key string // as configured
 	h2c bool
 
-	health    health
-	inside    atomic.Int64 // requests in progress
-	requests  atomic.Uint64
-	failures  [numFailures]atomic.Uint64
-	ejections atomic.Uint64
+	health      health
+	unreachable atomic.Bool  // the log says so
+	inside      atomic.Int64 // requests in progress
+	requests    atomic.Uint64
+	failures    [numFailures]atomic.Uint64
+	ejections   atomic.Uint64
 
 	// ejectedUntil is in nanoseconds since the epoch of the upstream's clock; 0: it is not
 	// ejected.
@@ -145,6 +146,21 @@ type seat struct {
 type gate interface {
 	weir.Gate
 	Offer(weir.Work) (weir.Permit, bool)
+}
+
+// Unreachable logs that a target was tried and accepts no connections. Its first answer after that is logged,
+// too.
+func (u *Upstream) Unreachable(target string, err error) {
+	u.log.Warn("upstream target accepts no connections now; requests that find no other target are answered 502 or 504 until it does",
+		"upstream", u.name, "target", target, "error", err)
+	u.shared.targets[target].unreachable.Store(true)
+}
+
+// reached takes note that a target has answered.
+func (u *Upstream) reached(t *target) {
+	if t.unreachable.Load() && t.unreachable.Swap(false) {
+		u.log.Info("upstream target accepts connections now", "upstream", u.name, "target", t.key)
+	}
 }
 
 // succeeded ends a row of failures, and reports whether that ended an ejection.

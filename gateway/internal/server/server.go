@@ -366,8 +366,8 @@ func (s *Server) checkTargets(ctx context.Context) {
 // tryTimeout bounds how long each target is tried at the start.
 const tryTimeout = 2 * time.Second
 
-// tryTargets tries once whether each target accepts connections, and logs which does not. It
-// decides nothing: a target may come up later.
+// tryTargets tries once whether each target accepts connections, and has the upstream log which does
+// not. It decides nothing: a target may come up later.
 func (s *Server) tryTargets(ctx context.Context, st *state) {
 	dialer := net.Dialer{Timeout: tryTimeout}
 	for _, upstream := range slices.Sorted(maps.Keys(st.cfg.Upstreams)) {
@@ -380,8 +380,7 @@ func (s *Server) tryTargets(ctx context.Context, st *state) {
 			if ctx.Err() != nil {
 				return
 			}
-			s.log.Warn("upstream target accepts no connections now; requests that find no other target are answered 502 or 504 until it does",
-				"upstream", upstream, "target", target, "error", err)
+			st.upstreams[upstream].Unreachable(target, err)
 		}
 	}
 }

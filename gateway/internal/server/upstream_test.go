@@ -50,6 +50,34 @@ func TestTwoTargets(t *testing.T) {
 	}
 }
 
+// A target that was not there at the start is told of once more: with its first answer.
+func TestTargetComesUp(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "late")
+	g := start(t, baseConfig(t, "unix:"+path), Options{})
+	said := func() []string { return g.log.lines("upstream target accepts") }
+	eventually(t, "the log says that the target is not there", func() bool { return len(said()) == 1 })
+	if res, _ := get(t, g.url); res.StatusCode != http.StatusBadGateway {
+		t.Errorf("%s before there is a target", res.Status)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	up.Listener = l
+	up.Start()
+	defer up.Close()
+	for range 2 {
+		if res, _ := get(t, g.url); res.StatusCode != http.StatusOK {
+			t.Errorf("%s", res.Status)
+		}
+	}
+	want := `"upstream target accepts connections now" upstream=upstream target=unix:` + path
+	if got := said(); len(got) != 2 || got[1] != want {
+		t.Errorf("the log says %q, last should be %q", got, want)
+	}
+}
+
 // Two sockets and an address serve one upstream, each for itself.
 func TestUnixTargets(t *testing.T) {
 	served := make(chan string, 100)
