@@ -5,7 +5,16 @@ import (
 	"net/http/httputil"
 	"slices"
 	"strings"
+
+	"golang.org/x/net/http/httpguts"
 )
+
+// Sendable reports whether net/http can send a request on. Over HTTP/2, and in the URL of a request line, its server
+// lets in methods and hosts that its client refuses to send. That would look like a fault of the target.
+func Sendable(r *http.Request) bool {
+	host, err := httpguts.PunycodeHostPort(r.Host)
+	return err == nil && httpguts.ValidHostHeader(host) && httpguts.ValidHeaderFieldName(r.Method)
+}
 
 // removeBypasses removes headers that would carry requests, or names, past the gateway. One is the
 // upgrade to HTTP/2 without TLS: after it, a client could send anything on the connection. The

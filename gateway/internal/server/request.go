@@ -83,6 +83,10 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuseMethod(q, r)
 		return
 	}
+	if !proxy.Sendable(r) {
+		q.call.WriteProblem(q, http.StatusBadRequest, "the method or the host has characters that HTTP does not allow there")
+		return
+	}
 	if policy.Ambiguous(r.URL) { // it may lead to another route at the upstream
 		q.call.WriteProblem(q, http.StatusBadRequest,
 			"with %2F unescaped, the path has an empty, . or .. segment; servers differ on where it leads")

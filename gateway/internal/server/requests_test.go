@@ -2,6 +2,7 @@ package server
 
 import (
 	"bufio"
+	"bytes"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/config"
@@ -322,6 +326,71 @@ func TestMethodsThatAreNotForwarded(t *testing.T) {
 	g.metrics.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	if line := `weir_http_requests_total{by="gateway",code="4xx",route="/"} 6`; !strings.Contains(w.Body.String(), line) {
 		t.Errorf("no %s", line)
+	}
+}
+
+// What net/http lets in and does not send on is the client's fault. Else clients could have targets ejected.
+func TestRequestsThatCannotBeSent(t *testing.T) {
+	up := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	up.Config.Protocols = new(http.Protocols)
+	up.Config.Protocols.SetHTTP1(true)
+	up.Config.Protocols.SetUnencryptedHTTP2(true)
+	up.Start()
+	t.Cleanup(up.Close)
+	for _, scheme := range []string{"http", "h2c"} {
+		cfg := baseConfig(t, strings.Replace(up.URL, "http", scheme, 1))
+		cfg.Listeners[0].H2C = true
+		g := start(t, cfg, Options{})
+		for _, tt := range []struct {
+			method, host, want string
+		}{
+			{"GET", "x", "200"},
+			{"GET", "bücher.example:80", "200"},
+			{"GET", "", "200"},
+			{"PURGE", "[::1]", "200"},
+			{"GET", "a b", "400"},
+			{"GET", "a/b", "400"},
+			{"GET", "xn--é", "400"},
+			{"g(t", "x", "400"},
+			{"é", "x", "400"},
+		} {
+			c := dial(t, g.Addr(), http2.ClientPreface)
+			framer, block := http2.NewFramer(c, c), new(bytes.Buffer)
+			framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+			encoder := hpack.NewEncoder(block)
+			for name, value := range map[string]string{":method": tt.method, ":scheme": "http", ":authority": tt.host, ":path": "/"} {
+				if err := encoder.WriteField(hpack.HeaderField{Name: name, Value: value}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := errors.Join(framer.WriteSettings(), framer.WriteHeaders(http2.HeadersFrameParam{
+				StreamID: 1, EndHeaders: true, EndStream: true, BlockFragment: block.Bytes(),
+			})); err != nil {
+				t.Fatal(err)
+			}
+			var got string
+			for got == "" {
+				f, err := framer.ReadFrame()
+				if err != nil {
+					t.Fatalf("%s %s: %v", tt.method, tt.host, err)
+				}
+				if h, ok := f.(*http2.MetaHeadersFrame); ok {
+					got = h.PseudoValue("status")
+				}
+			}
+			if got != tt.want {
+				t.Errorf("%s: %s %s: %s, want %s", scheme, tt.method, tt.host, got, tt.want)
+			}
+			_ = c.Close()
+		}
+		c := dial(t, g.Addr(), "GET http://xn--é/ HTTP/1.1\r\nHost: x\r\n\r\n")
+		if res := answer(t, c); res.StatusCode != http.StatusBadRequest {
+			t.Errorf("%s: HTTP/1: %s", scheme, res.Status)
+		}
+		_ = c.Close()
+		if s := g.Upstreams()[0].Stats()[0]; s.Failures["reset"] != 0 {
+			t.Errorf("%s: failures %v", scheme, s.Failures)
+		}
 	}
 }
 
