@@ -178,13 +178,33 @@ func warn(log *slog.Logger, cfg *config.Config) {
 		case !n.Warning:
 			continue
 		case left > 0:
-			log.Warn("the configuration has what is probably a mistake", "at", strings.TrimSuffix(n.At(), ": "), "setting", n.Path.String(), "warning", n.Text())
+			log.Warn("the configuration has what is probably a mistake", located(&n)...)
 		case left == 0:
 			log.Warn("the configuration has more that is probably a mistake; weir check lists all of it")
 		}
 		left--
 	}
 }
+
+// located is a warning as it stands in the log. One about flags names them, and no place.
+func located(n *config.Note) []any {
+	if n.File != "" {
+		return []any{"at", strings.TrimSuffix(n.At(), ": "), "setting", n.Path.String(), "warning", n.Text()}
+	}
+	setting := inFlags.Replace(n.Path.String())
+	if flag, _, _ := strings.Cut(setting, "["); strings.HasPrefix(flag, "--") {
+		setting = flag
+	}
+	return []any{"setting", setting, "warning", inFlags.Replace(n.Text())}
+}
+
+// inFlags says what warnings say about settings in the words of the command line.
+var inFlags = strings.NewReplacer(
+	"upstreams.upstream.targets[0]", "--upstream",
+	"routes[0] (/) has a timeout of", "--timeout is", "routes[0].timeout", "--timeout",
+	"by listeners[0]", "by --listen", "by admin;", "by --admin;", "admin.address", "--admin",
+	"identity.tenant", "--tenant", "identity.user", "--user", "identity.priority", "--priority", "identity.trusted_proxies", "--trusted-proxies",
+)
 
 // mostAnnounced bounds each list in the line of the start.
 const mostAnnounced = 20

@@ -317,6 +317,35 @@ func TestLogFormat(t *testing.T) {
 	f("text", "time=")
 }
 
+// A warning about what was typed names the flags, and no place in a file.
+func TestWarningsAboutFlags(t *testing.T) {
+	o := runOptions{Upstream: "http://127.0.0.1:1", Listen: "127.0.0.1:1", Timeout: 1, TimeoutSet: true, Identity: policy.IdentitySpec{Trusted: []string{"0.0.0.0/0"}}}
+	said := func(admin string) string {
+		o.Admin = admin
+		cfg, err := o.load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var log bytes.Buffer
+		warn(slog.New(slog.NewTextHandler(&log, nil)), cfg)
+		return log.String()
+	}
+	for _, want := range []string{
+		`mistake" setting=--upstream warning="--upstream is this gateway itself, by --listen; write`,
+		`mistake" setting=--timeout warning="--timeout is 1ns: hardly any`,
+		`mistake" setting=--trusted-proxies warning="--trusted-proxies has 0.0.0.0/0, so`,
+		`mistake" setting=--admin warning="--admin 0.0.0.0:2 can be`,
+	} {
+		if got := said("0.0.0.0:2"); !strings.Contains(got, want) {
+			t.Errorf("the log says\n%s\nwant %s", got, want)
+		}
+	}
+	o.Listen = "127.0.0.1:2"
+	if got, want := said("127.0.0.1:1"), `"--upstream is this gateway itself, by --admin; write`; !strings.Contains(got, want) {
+		t.Errorf("the log says\n%s\nwant %s", got, want)
+	}
+}
+
 // TestWarningsInTheLog: what check warns of is logged when it comes into force, the first of many.
 func TestWarningsInTheLog(t *testing.T) {
 	var text strings.Builder
