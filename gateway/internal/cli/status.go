@@ -47,7 +47,8 @@ waited. What was refused is told apart by priority and reason. More tables follo
 
   gates      work that waits by priority, exempt work, pools of reads and of writes
   keys       pools for each key, and the busiest of them
-  quotas     the buckets that were refused most
+  quotas     the buckets that were refused most; BUCKETS counts one for each limit of a
+             key, such as a user
   sources    signals and stores
   upstreams  the requests to each target, and those that failed
   kafka      the nodes of each cluster, logins, delays by quotas, and who has longest to
