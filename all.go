@@ -180,7 +180,7 @@ func (b *bundle) fill(ctx context.Context, w Work) (next int, err error) {
 	gates := b.all.gates
 	for i := 0; i < len(gates)-1; i++ {
 		if b.all.neighbours {
-			if n := distantAt(gates[i : len(gates)-1]); n > 1 && !refusal(ctx, w, gates[i:i+n]) {
+			if n := distantAt(gates[i : len(gates)-1]); n > 1 && !wouldRefuse(ctx, w, gates[i:i+n]) {
 				if next, err := b.fillAtOnce(ctx, w, i, i+n); err != nil {
 					return next, err
 				}
@@ -211,10 +211,10 @@ func distantAt(gates []Gate) (n int) {
 	return n
 }
 
-// refusal reports whether one of the gates is known to refuse w, without asking a server. Then they
+// wouldRefuse reports whether one of the gates is known to refuse w, without asking a server. Then they
 // are asked in their order. Asked at once, a caller above its own quota would keep taking from a
 // shared one. That would be empty until each refusal has given back.
-func refusal(ctx context.Context, w Work, gates []Gate) bool {
+func wouldRefuse(ctx context.Context, w Work, gates []Gate) bool {
 	w.MaxWait = NoWait
 	for _, g := range gates {
 		if p, ok := g.(Predictor); ok && p.Predict(ctx, w) != nil {

@@ -35,6 +35,9 @@ type Rejection struct {
 	//   - queue_timeout, deadline: the seconds waited, or those it would take if
 	//     refused on arrival. Without a Limit, the seconds too late.
 	//   - too_large: the cost. quota: tokens.
+	//   - shed: the pressure, where 1 is the most that is wanted.
+	//   - throttled: the share of such work that is refused now, from 0 to 1. There
+	//     is no Limit. A breaker has neither.
 	//
 	// Remaining is what is left.
 	Value, Limit, Remaining float64

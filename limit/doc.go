@@ -91,8 +91,9 @@
 //
 // While a queue stands, 64 may wait. While all are one tenant's, only as many may as
 // have a chance. A flood cuts nobody else. A priority that is served faster than it
-// comes loses nothing, and one below which others have their turn. The first two waiters of each user (of each tenant, if the
-// user has no name) keep their places, unless these are too many.
+// comes loses nothing. Nor does one below which others have their turn. The first two
+// waiters of each user (of each tenant, if the user has no name) keep their places,
+// unless these are too many.
 //
 // If the queue is still too long, the newest goes first (adaptive LIFO, as described
 // by Facebook). Each newcomer then takes the place of the oldest, which is refused
