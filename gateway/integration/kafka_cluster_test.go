@@ -86,14 +86,17 @@ func TestKafkaClusterBehindTwoGateways(t *testing.T) {
 	}
 }
 
-// makeNumbered makes the topics of producers of numbers, of three partitions each, whose copies are on some brokers.
+// numberedPartitions is how many partitions a topic of numbers has.
+const numberedPartitions = 3
+
+// makeNumbered makes the topics of producers of numbers, whose copies are on some brokers.
 func makeNumbered(t *testing.T, admin *kgo.Client, on func(partition int32) []int32) {
 	t.Helper()
 	create := kmsg.NewPtrCreateTopicsRequest()
 	for _, name := range []string{"go", "java"} {
 		topic := kmsg.NewCreateTopicsRequestTopic()
 		topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, -1, -1
-		for p := range int32(3) {
+		for p := range int32(numberedPartitions) {
 			a := kmsg.NewCreateTopicsRequestTopicReplicaAssignment()
 			a.Partition, a.Replicas = p, on(p)
 			topic.ReplicaAssignment = append(topic.ReplicaAssignment, a)
@@ -112,12 +115,17 @@ func makeNumbered(t *testing.T, admin *kgo.Client, on func(partition int32) []in
 	}
 }
 
-// produceNumbers produces in Go and in Java, and follows both.
+// produceNumbers produces in Go and in Java, and follows both. It returns once each partition has a record of each producer. A partition whose leader
+// changes with its first record under way can be stuck until the record expires, with no gateway before the brokers either: the new leader
+// knows no sequence of that producer, takes a later batch first, and refuses the first one for ever (KAFKA-14359).
 func produceNumbers(t *testing.T, listener *eavesdropper, java *kafka.Server, seeds []string) []*numbered {
 	t.Helper()
 	producers := []*numbered{produceInGo(t, listener, seeds), produceInJava(t, java, seeds)}
 	for _, p := range producers {
 		p.follow(t, soonBack(t, listener, seeds, kgo.ConsumeTopics(p.topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart())))
+	}
+	for _, p := range producers {
+		eventually(t, p.topic+" is in each partition", func() bool { return p.partitions.Load() == numberedPartitions })
 	}
 	return producers
 }
@@ -468,10 +476,11 @@ type numbered struct {
 	acked atomic.Int64
 	end   func() // no more are produced, and what was sent has been answered
 
-	read     atomic.Int64   // different ones
-	seen     map[string]int // how often; of the goroutine that reads, until followed
-	followed chan struct{}  // closed when all that was acknowledged has been read, after enough
-	enough   chan struct{}
+	read       atomic.Int64   // different ones
+	partitions atomic.Int64   // of which any have been read
+	seen       map[string]int // how often; of the goroutine that reads, until followed
+	followed   chan struct{}  // closed when all that was acknowledged has been read, after enough
+	enough     chan struct{}
 }
 
 // follow reads what is produced while it is. Each partition has to come without a gap, and its numbers have to rise.
@@ -502,8 +511,12 @@ func (n *numbered) follow(t *testing.T, reader *kgo.Client) {
 			})
 			fetches.EachRecord(func(r *kgo.Record) {
 				number, err := strconv.Atoi(string(r.Value))
-				if before, any := last[r.Partition]; err != nil || r.Offset != next[r.Partition] || any && number <= before {
+				before, any := last[r.Partition]
+				if err != nil || r.Offset != next[r.Partition] || any && number <= before {
 					t.Errorf("%s-%d: %q at offset %d, where %d is next, behind %d", n.topic, r.Partition, r.Value, r.Offset, next[r.Partition], before)
+				}
+				if !any {
+					n.partitions.Add(1)
 				}
 				next[r.Partition], last[r.Partition] = r.Offset+1, number
 				if n.seen[string(r.Value)]++; n.seen[string(r.Value)] == 1 {
@@ -581,7 +594,7 @@ func produceInJava(t *testing.T, cluster *kafka.Server, seeds []string) *numbere
 	writeFile(t, settings, []byte("retries=2147483647\nenable.idempotence=true\n"+ // as every other producer of Java's; this one has no retries
 		"reconnect.backoff.max.ms=100\n"))
 	cmd := cluster.Command(t.Context(), "org.apache.kafka.tools.VerifiableProducer", "--bootstrap-server", strings.Join(seeds, ","), "--topic", n.topic,
-		"--acks", "-1", "--throughput", "200", "--command-config", settings)
+		"--acks", "-1", "--throughput", "200", "--repeating-keys", "20", "--command-config", settings) // by its key a record finds its partition
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
