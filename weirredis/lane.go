@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -222,26 +221,6 @@ func (r *question) read(ctx context.Context, c commander, answer rueidis.RedisRe
 // scriptCommand runs the script on one key, on a server that knows it.
 func scriptCommand(b rueidis.Builder, key, arg string) rueidis.Completed {
 	return b.Evalsha().Sha1(scriptSHA).Numkeys(1).Key(key).Arg(arg).Build()
-}
-
-// errorOf classifies an error of the client.
-func errorOf(err error) *Error {
-	answer, ok := rueidis.IsRedisErr(err)
-	switch {
-	case err == nil:
-		return nil
-	case !ok:
-		return fail(Broken, err)
-	}
-	return serverError(answer)
-}
-
-// serverError classifies an error that the server has answered.
-func serverError(err error) *Error {
-	if text := err.Error(); strings.Contains(text, "WRONGTYPE") || strings.Contains(text, scriptFault) {
-		return fail(Invalid, err) // of this key, not of the server
-	}
-	return fail(Refused, err)
 }
 
 // lanes is the number of parts into which a cluster's hash slots are divided. So a node

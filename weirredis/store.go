@@ -3,8 +3,6 @@ package weirredis
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -277,89 +275,4 @@ func (s *Store) Stats() Stats {
 		l.mu.Unlock()
 	}
 	return st
-}
-
-// Reason says why the server has not decided.
-type Reason uint8
-
-// The reasons. After all but Timeout and Broken, nothing was charged.
-const (
-	// Down: the store has given the server up for the moment, and probes it. Nothing was
-	// sent.
-	Down Reason = iota + 1
-	// Full: Config.MaxInFlight decisions are under way, or for a [Document] another
-	// request. Nothing was sent.
-	Full
-	// Canceled: the caller's context was over before anything was sent.
-	Canceled
-	// Timeout: no answer within Config.Deadline, or within the caller's own. The
-	// script may have run.
-	Timeout
-	// Broken: the connection broke, or could not be made. The script may have run.
-	Broken
-	// Refused: the server answered with an error. A right is missing, its memory is full,
-	// it is a replica, or it is loading.
-	Refused
-	// Closed: the store was closed before. Decisions under way then are Broken.
-	Closed
-	// Invalid: the value of the key is no bucket, or the clocks of server and process are
-	// several periods of a calendar apart. Other keys are not concerned.
-	Invalid
-)
-
-var reasons = [...]string{"", "down", "full", "canceled", "timeout", "broken", "refused", "closed", "invalid"}
-
-// String returns the word for metrics and logs: down, full, canceled, timeout, broken,
-// refused, closed or invalid.
-func (r Reason) String() string {
-	if int(r) < len(reasons) {
-		return reasons[r]
-	}
-	return ""
-}
-
-// ErrUnavailable matches every [Error]: the server has not decided, and the gate does what
-// its OnStoreError says.
-var ErrUnavailable = errors.New("the quota store is not available")
-
-// Error says why the server has not decided.
-type Error struct {
-	Reason Reason
-	// Err is the cause: what the connection or the server said.
-	Err error
-
-	busy bool // the server may be well
-}
-
-// Error returns the reason and the cause in a sentence.
-func (e *Error) Error() string {
-	if e.Err == nil {
-		return fmt.Sprintf("quota store %s", e.Reason)
-	}
-	return fmt.Sprintf("quota store %s: %v", e.Reason, e.Err)
-}
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
-
-// Is reports whether target is ErrUnavailable. It also matches [quota.ErrBusy] if the
-// error is Full, or if answers are late but the server was not silent for a second.
-func (e *Error) Is(target error) bool {
-	return target == ErrUnavailable || target == quota.ErrBusy && e.busy
-}
-
-// Charged reports whether the decision may have been charged. It is never sent again.
-func (e *Error) Charged() bool { return e.Reason == Timeout || e.Reason == Broken }
-
-func fail(r Reason, err error) *Error { return &Error{Reason: r, Err: err} }
-
-// temporary reports whether the server's error may pass soon: it is starting, or a part of its
-// cluster is missing.
-func temporary(e *Error) bool {
-	for _, word := range []string{"LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY"} {
-		if strings.HasPrefix(e.Err.Error(), word) {
-			return true
-		}
-	}
-	return false
 }
