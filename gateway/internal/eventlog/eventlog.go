@@ -158,7 +158,7 @@ func (l *Log) CertificateRefused(listener, reason string, from net.Addr, err err
 // WriteRefused logs that a client of the admin listener may not write.
 func (l *Log) WriteRefused(r *http.Request, err error) {
 	l.add(kind{event: adminWrite, reason: err.Error()}, last{details: []slog.Attr{
-		slog.String("from", r.RemoteAddr), slog.String("method", r.Method), slog.String("path", Clip(r.URL.Path)),
+		slog.String("peer", r.RemoteAddr), slog.String("method", r.Method), slog.String("path", Clip(r.URL.Path)),
 	}})
 }
 

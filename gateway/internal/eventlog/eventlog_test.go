@@ -128,8 +128,8 @@ func TestRefusedWrites(t *testing.T) {
 	n.sumUp()
 	text := out.String()
 	for _, want := range []string{
-		`msg="admin write refused" reason="the token is wrong" from=192.0.2.1:1234 method=PUT path=/quotas/aaa`,
-		`msg="admin writes refused since the last line" reason="the token is wrong" count=99 from=`,
+		`msg="admin write refused" reason="the token is wrong" peer=192.0.2.1:1234 method=PUT path=/quotas/aaa`,
+		`msg="admin writes refused since the last line" reason="the token is wrong" count=99 peer=`,
 	} {
 		if !strings.Contains(text, want) || len(text) > 1000 {
 			t.Errorf("%s\nwant %s", text, want)

@@ -166,7 +166,7 @@ func (r *relay) run() {
 func (r *relay) recovered() {
 	if v := recover(); v != nil {
 		r.server.log.Error("the gateway panicked, and closed one connection of Kafka; other connections go on. This is a bug, please report it",
-			"client", r.raw.RemoteAddr().String(), "node", r.node.id, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+			"peer", r.raw.RemoteAddr().String(), "node", r.node.id, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 	}
 }
 

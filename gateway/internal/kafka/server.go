@@ -497,6 +497,6 @@ func (s *Server) complain(client net.Addr, software string, why error) {
 	}
 	s.mu.Unlock()
 	if !quiet {
-		s.log.Warn("the gateway ended a connection of Kafka", "client", client.String(), "software", software, "error", why.Error(), "ended_since_the_last_line", n)
+		s.log.Warn("the gateway ended a connection of Kafka", "peer", client.String(), "software", software, "error", why.Error(), "ended_since_the_last_line", n)
 	}
 }

@@ -353,7 +353,9 @@ func TestKafkaBadInput(t *testing.T) {
 	if got := nodesIn(t, g.Addr().String()); len(got) != 1 {
 		t.Errorf("%v", got)
 	}
-	eventually(t, "a line in the log", func() bool { return strings.Contains(g.log.String(), "the gateway ended a connection of Kafka") })
+	eventually(t, "a line in the log", func() bool {
+		return strings.Contains(g.log.String(), `"the gateway ended a connection of Kafka" cluster=orders peer=127.0.0.1:`)
+	})
 }
 
 // held is a cluster that keeps the answer to one request for a topic until it is told.
