@@ -496,11 +496,10 @@ func (c *crowd) enter() (leave func()) {
 	}
 }
 
-// bound returns how many there may be at a time, where a gate of this limit takes it that
-// each stays for as long as work takes. It is twice the limit, for a guess is a guess, and
-// more if the machine has drawn a stay out.
-func (c *crowd) bound(limit int64, work time.Duration) int64 {
-	return limit * (1 + c.longest.Load()/int64(work))
+// bound returns how many there may be at a time, where a gate of this limit awaits each of them for so
+// long: the limit, and more if the machine has drawn a stay out.
+func (c *crowd) bound(limit int64, awaited time.Duration) int64 {
+	return limit * (1 + c.longest.Load()/int64(awaited))
 }
 
 func raise(most *atomic.Int64, n int64) {

@@ -276,9 +276,10 @@ type Upstream struct {
 	// meet connections that it has just closed.
 	IdleTimeout policy.Duration `json:"idle_timeout,omitempty" default:"45s" min:"1ms" max:"24h"`
 	// What happens to the slot when a client leaves before its answer. hold keeps it, because the
-	// upstream works on. It is free again when the upstream has answered, or when the expected rest
-	// of its work has passed (before the first answer: after response_timeout). release gives it
-	// back at once, for upstreams that stop.
+	// upstream works on. It is free again when the upstream has answered. After 32 times the expected
+	// rest of the work, or after response_timeout, the request is cancelled. Where weir cannot hear
+	// the answer, as before an Envoy, the slot is free after the expected rest. release gives it back
+	// at once, for upstreams that stop.
 	OnAbandon OnAbandon `json:"on_client_disconnect,omitempty" was:"on_abandon" default:"hold" enum:"hold,release"`
 }
 

@@ -457,7 +457,7 @@ func TestRest(t *testing.T) {
 		x := &exchange{call: new(Call), upstream: u, started: u.now(), deadline: u.now() + time.Second}
 		f := func(want time.Duration) {
 			t.Helper()
-			if got := x.expectedEnd(u.now(), 0) - u.now(); got != want {
+			if got := x.expectedEnd(u.now(), 0, 1) - u.now(); got != want {
 				t.Errorf("after %v: %v to go, want %v", u.now()-x.started, got, want)
 			}
 		}
@@ -501,7 +501,7 @@ func TestRestOfAnUpload(t *testing.T) {
 		x.resume()
 		x.pause()
 		time.Sleep(time.Minute)
-		if got, want := x.expectedEnd(u.now(), 0)-u.now(), 200*time.Millisecond; got != want {
+		if got, want := x.expectedEnd(u.now(), 0, 1)-u.now(), 200*time.Millisecond; got != want {
 			t.Errorf("%v to go, want %v", got, want)
 		}
 	})

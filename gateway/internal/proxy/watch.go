@@ -214,7 +214,7 @@ func (x *exchange) overdue(now time.Duration, round uint64) bool {
 			x.cause = errClientLeft
 			break
 		}
-		x.deadline = x.expectedEnd(now, round)
+		x.deadline = x.expectedEnd(now, round, answerWithin)
 	case x.deadline == 0 || now < x.deadline || x.paused && !x.left:
 	case x.left:
 		x.cause = errClientLeft
@@ -231,12 +231,18 @@ func (x *exchange) silent(now time.Duration) bool {
 	return !x.call.GRPC && most > 0 && since > 0 && !x.paused && now-since >= most
 }
 
-// expectedEnd estimates when the upstream will be done with the request. 0 means that the slot is kept
-// as long as it takes. Before the first answer on a route nothing is known. Then the request keeps its
+// answerWithin is for how many times the expected rest of its work an answer is awaited whose client has left. The answer
+// says exactly when the work ends, so this bounds only work that never does. It is this many because few requests can be
+// most of the work: one in a hundred that is fifty times the others outlives its client, and takes a third of the upstream.
+// Slots that come back before such work has ended let a limit climb that is full of it.
+const answerWithin = 32
+
+// expectedEnd estimates when the upstream will be done with the request, or so many times as long from now. 0 means that
+// the slot is kept as long as it takes. Before the first answer on a route nothing is known. Then the request keeps its
 // slot as long as it would with its client there.
-func (x *exchange) expectedEnd(now time.Duration, round uint64) time.Duration {
+func (x *exchange) expectedEnd(now time.Duration, round uint64, times time.Duration) time.Duration {
 	worked, _ := x.work(now)
-	rest := x.upstream.shared.times.Rest(x.route, worked, x.route.Oldest(round))
+	rest := times * x.upstream.shared.times.Rest(x.route, worked, x.route.Oldest(round))
 	if rest == 0 {
 		return x.deadline
 	}
@@ -254,7 +260,7 @@ func (w *watch) restOf(x *exchange) time.Duration {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	now := x.upstream.now()
-	end := x.expectedEnd(now, w.round)
+	end := x.expectedEnd(now, w.round, 1)
 	if end == 0 {
 		return hold.Unknown
 	}

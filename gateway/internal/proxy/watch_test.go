@@ -54,11 +54,15 @@ func TestWatch(t *testing.T) {
 	nothing := func(*Upstream, *exchange, func()) {}
 	f("no answer", config.Hold, nothing, errResponseTimeout, time.Second)
 	f("the client leaves, release", config.Release, func(_ *Upstream, _ *exchange, leave func()) { leave() }, errClientLeft, 0)
-	f("the client leaves, hold", config.Hold, func(_ *Upstream, _ *exchange, leave func()) { leave() }, errClientLeft, 200*time.Millisecond)
+	f("the client leaves, hold", config.Hold, func(_ *Upstream, _ *exchange, leave func()) { leave() }, errClientLeft, time.Second)
+	f("the client leaves, hold with no time-out", config.Hold, func(_ *Upstream, x *exchange, leave func()) {
+		x.deadline = 0
+		leave()
+	}, errClientLeft, answerWithin*200*time.Millisecond)
 	f("the client leaves late, hold", config.Hold, func(_ *Upstream, _ *exchange, leave func()) {
 		time.Sleep(700 * time.Millisecond)
 		leave()
-	}, errClientLeft, 300*time.Millisecond) // no longer than the response time-out
+	}, errClientLeft, 300*time.Millisecond) // no longer than the response time-out, as with its client there
 	f("the client leaves after the answer began", config.Hold, func(_ *Upstream, x *exchange, leave func()) {
 		if !x.endWait() {
 			t.Error("the client was there")

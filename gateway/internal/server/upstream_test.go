@@ -341,7 +341,7 @@ func TestClientLeavesHoldEnds(t *testing.T) {
 		<-r.Context().Done()
 	})
 	g := start(t, baseConfig(t, up.URL), Options{})
-	g.Upstreams()[0].Expect(30 * time.Millisecond)
+	g.Upstreams()[0].Expect(time.Millisecond)
 	leave(t, g, arrived)
 	g.idle() // the upstream ends only because the gateway cancels it
 	if n := g.gate().Outcomes[weir.Abandoned]; n != 1 {
