@@ -9,6 +9,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/asn1"
 	"encoding/pem"
+	"errors"
 	"io"
 	"math/big"
 	"net/http"
@@ -396,6 +397,53 @@ func TestFailedReloadKeepsCertificates(t *testing.T) {
 	}
 	if let(old) || !let(next) {
 		t.Error("the next reload has not changed the authorities")
+	}
+}
+
+// While the file on disk is refused, certificates are read again all the same. A reload that is refused for the first time changes nothing.
+func TestCertificatesAreReadWhileTheFileIsRefused(t *testing.T) {
+	old, next := newAuthority(t, "old"), newAuthority(t, "next")
+	cfg, file := asking(t, priorities(t).URL, old)
+	watched := filepath.Join(t.TempDir(), "weir.yaml")
+	put := func(text string) {
+		if err := os.WriteFile(watched, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("whole")
+	refused := errors.New("refused")
+	g := start(t, cfg, Options{Watch: watched, Load: func() (*config.Config, error) {
+		if text, err := os.ReadFile(watched); err != nil || string(text) != "whole" {
+			return nil, refused
+		}
+		return cfg, nil
+	}})
+	let := func(a *authority) bool {
+		res, _ := ask(t, clientWith(t, a.issue(t, nil), nil), g.secure())
+		return res != nil && res.StatusCode == http.StatusOK
+	}
+	put("with a fault")
+	if err := g.Reload(); !errors.Is(err, refused) {
+		t.Fatal(err)
+	}
+	if !let(old) || let(next) {
+		t.Error("a file that is refused has changed the authorities")
+	}
+	write(t, file, next)
+	if err := g.Reload(); !errors.Is(err, refused) {
+		t.Fatal(err)
+	}
+	if let(old) || !let(next) {
+		t.Error("the authorities were not read again")
+	}
+	if err := os.WriteFile(file, []byte("half a certificate"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Reload(); !errors.Is(err, refused) {
+		t.Fatal(err)
+	}
+	if !let(next) {
+		t.Error("half a certificate has changed the authorities")
 	}
 }
 

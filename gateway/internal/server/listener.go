@@ -222,10 +222,9 @@ func (next *listeners) discard() {
 	}
 }
 
-// readCertificates reads the certificates of all public listeners again. They are in force once each of use has
-// been called.
-func (next *listeners) readCertificates() (use []func(), err error) {
-	for _, l := range next.public {
+// readCertificates reads the certificates of listeners again. They are in force once each of use has been called.
+func readCertificates(of []*listener) (use []func(), err error) {
+	for _, l := range of {
 		one, err := l.conns.ReadCertificates()
 		if err != nil {
 			return nil, err

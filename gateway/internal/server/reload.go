@@ -24,7 +24,7 @@ import (
 // Reload reads the configuration again and puts it in force. Gates with the same name and kind
 // keep what is in flight, their limit and what they have learned. Listeners with the same address keep their
 // socket. Requests in progress end under the configuration they began with. An error changes
-// nothing.
+// nothing. While the file on disk is refused again and again, the certificates in force are still read.
 func (s *Server) Reload() error {
 	if s.opts.Load == nil {
 		s.log.Warn("nothing to reload: the gateway was started without a configuration file")
@@ -75,7 +75,7 @@ func (s *Server) reloadChanged() {
 // reload is Reload, with reloading held. It remembers which files it has read, so that the
 // watcher does not read the same again, and logs a fault in full only once.
 func (s *Server) reload() error {
-	before := s.state.Load().cfg
+	before, last := s.state.Load().cfg, s.seen
 	s.seen = s.files(before)
 	cfg, err := s.opts.Load()
 	if err == nil {
@@ -85,6 +85,9 @@ func (s *Server) reload() error {
 			// certificates are from after, because it names them.
 			s.seen = append(s.seen[:1], read[1:]...)
 		}
+	}
+	if err != nil && s.opts.Watch != "" && sameVersion(last[0], s.seen[0]) { // its fault is not new
+		s.renewCertificates()
 	}
 	s.metrics.Reloaded(err == nil)
 	s.remember(before, cfg, err)
@@ -98,6 +101,25 @@ func (s *Server) reload() error {
 		s.log.Error("configuration not reloaded; the configuration in force stays", "error", err)
 	}
 	return err
+}
+
+// renewCertificates reads the certificates of the configuration in force again. What renews them does not know that the
+// file on disk has a fault, which was told of already. With the fault in it, certificates would expire until it is mended.
+// All are read, or none is in force.
+func (s *Server) renewCertificates() {
+	if s.draining.Load() { // a shutdown keeps s.mu until its end
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	use, err := readCertificates(s.listeners)
+	if err != nil {
+		s.log.Error("certificates not read again; those in force stay", "error", err)
+		return
+	}
+	for _, use := range use {
+		use()
+	}
 }
 
 // remember keeps what became of a reload, for those who ask. The caller holds reloading.
@@ -281,7 +303,7 @@ func (s *Server) open(next, prev *state) (_ *opened, err error) {
 		return nil, err
 	}
 	o.undo = append(o.undo, o.listeners.discard)
-	if o.certificates, err = o.listeners.readCertificates(); err != nil {
+	if o.certificates, err = readCertificates(o.listeners.public); err != nil {
 		return nil, err
 	}
 	if o.socket, err = s.openSocket(cfg); err != nil {
