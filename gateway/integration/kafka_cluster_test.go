@@ -86,8 +86,9 @@ func TestKafkaClusterBehindTwoGateways(t *testing.T) {
 	}
 }
 
-// numberedPartitions is how many partitions a topic of numbers has.
-const numberedPartitions = 3
+// A topic of numbers has so many partitions, and its records have so many keys, in turn. By its key a record finds its partition. Without keys
+// producers stay at one partition for thousands of records.
+const numberedPartitions, numberedKeys = 3, 20
 
 // makeNumbered makes the topics of producers of numbers, whose copies are on some brokers.
 func makeNumbered(t *testing.T, admin *kgo.Client, on func(partition int32) []int32) {
@@ -567,7 +568,8 @@ func produceInGo(t *testing.T, listener *eavesdropper, seeds []string) *numbered
 				return
 			case <-tick.C:
 			}
-			client.Produce(t.Context(), kgo.StringRecord(strconv.Itoa(i)), func(_ *kgo.Record, err error) {
+			record := kgo.KeyStringRecord(strconv.Itoa(i%numberedKeys), strconv.Itoa(i))
+			client.Produce(t.Context(), record, func(_ *kgo.Record, err error) {
 				if err != nil {
 					t.Errorf("franz-go's producer: %v", err)
 					return
@@ -594,7 +596,7 @@ func produceInJava(t *testing.T, cluster *kafka.Server, seeds []string) *numbere
 	writeFile(t, settings, []byte("retries=2147483647\nenable.idempotence=true\n"+ // as every other producer of Java's; this one has no retries
 		"reconnect.backoff.max.ms=100\n"))
 	cmd := cluster.Command(t.Context(), "org.apache.kafka.tools.VerifiableProducer", "--bootstrap-server", strings.Join(seeds, ","), "--topic", n.topic,
-		"--acks", "-1", "--throughput", "200", "--repeating-keys", "20", "--command-config", settings) // by its key a record finds its partition
+		"--acks", "-1", "--throughput", "200", "--repeating-keys", strconv.Itoa(numberedKeys), "--command-config", settings)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
