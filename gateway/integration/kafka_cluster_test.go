@@ -585,6 +585,7 @@ func produceInGo(t *testing.T, listener *eavesdropper, seeds []string) *numbered
 			t.Error(err)
 		}
 	})
+	t.Cleanup(n.end) // or what is still produced would be told to a test that is over
 	return n
 }
 
