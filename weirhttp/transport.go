@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"mime"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"slices"
@@ -224,7 +225,7 @@ func (t *Transport) attempt(ctx context.Context, r *http.Request, call *throttle
 	}
 	call.Sent()
 	resp, err := complete(t.base().RoundTrip(out))
-	answer := answerTo(ctx, resp, err)
+	answer := answerTo(ctx, out, resp, err)
 	p.Sample(answer.Outcome)
 	if t.Refused != nil && answer.Unstarted {
 		t.Refused(r, address)
@@ -304,9 +305,9 @@ func saysLess(timeout string, left time.Duration) bool {
 }
 
 // answerTo returns the Answer to an attempt.
-func answerTo(ctx context.Context, resp *http.Response, err error) throttle.Answer {
+func answerTo(ctx context.Context, r *http.Request, resp *http.Response, err error) throttle.Answer {
 	if err != nil {
-		if unsendable(err) {
+		if unsendable(err) || errors.Is(err, net.ErrClosed) && malformed(r) {
 			return throttle.Answer{}
 		}
 		a := throttle.AnswerOf(err)
@@ -376,6 +377,13 @@ var unsent = []string{
 	"unsupported protocol scheme", "http: no Host in request URL", "http: nil Request.", "net/http: invalid method ",
 	"net/http: invalid header ", "net/http: invalid trailer ", "net/http: can't write control character in ",
 	"http: Request.ContentLength=",
+}
+
+// malformed reports whether a request has a fault that net/http finds only when it writes the request to a
+// connection. It closes the connection then, and may return that the connection is closed instead of the fault.
+func malformed(r *http.Request) bool {
+	control := func(c rune) bool { return c < ' ' || c == 0x7f }
+	return r.ContentLength != 0 && r.Body == nil || r.URL != nil && strings.ContainsFunc(r.URL.RequestURI(), control)
 }
 
 const (

@@ -973,7 +973,7 @@ func TestTransportTrustsNobodyLater(t *testing.T) {
 }
 
 // If net/http does not send a request because of its content, there is no second attempt, and the server is not
-// blamed.
+// blamed. Where net/http has a connection by then, its error may be that the connection is closed.
 func TestTransportOfWhatCannotBeSent(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer server.Close()
@@ -983,34 +983,42 @@ func TestTransportOfWhatCannotBeSent(t *testing.T) {
 	}
 	base := &http.Transport{}
 	defer base.CloseIdleConnections()
-	for i, tt := range []struct {
-		name  string
-		spoil func(*http.Request)
+	sent := func(r *http.Request) error {
+		_, err := base.RoundTrip(r)
+		return err
+	}
+	traced := func(r *http.Request) error { return fmt.Errorf("traced: %w", sent(r)) }
+	joined := func(r *http.Request) error { return errors.Join(errors.New("traced"), sent(r)) }
+	closed := func(*http.Request) error { return fmt.Errorf("read tcp: %w", net.ErrClosed) }
+	for _, tt := range []struct {
+		name   string
+		spoil  func(*http.Request)
+		answer func(*http.Request) error
+		blamed bool
 	}{
-		{"a scheme", func(r *http.Request) { r.URL.Scheme = "rstp" }},
-		{"no host", func(r *http.Request) { r.URL.Host = "" }},
-		{"no URL", func(r *http.Request) { r.URL = nil }},
-		{"a method", func(r *http.Request) { r.Method = "GE T" }},
-		{"a header's name", func(r *http.Request) { r.Header["X A"] = []string{"a"} }},
-		{"a header's value", func(r *http.Request) { r.Header["X-A"] = []string{"a\nb"} }},
-		{"a path", func(r *http.Request) { r.URL.Opaque = "/a\nb" }},
-		{"a length without a body", func(r *http.Request) { r.ContentLength = 7 }},
-		{"a trailer", func(r *http.Request) { r.Trailer = http.Header{"X-A": {"a\nb"}} }},
+		{"a scheme", func(r *http.Request) { r.URL.Scheme = "rstp" }, joined, false},
+		{"no host", func(r *http.Request) { r.URL.Host = "" }, traced, false},
+		{"no URL", func(r *http.Request) { r.URL = nil }, joined, false},
+		{"a method", func(r *http.Request) { r.Method = "GE T" }, traced, false},
+		{"a header's name", func(r *http.Request) { r.Header["X A"] = []string{"a"} }, joined, false},
+		{"a header's value", func(r *http.Request) { r.Header["X-A"] = []string{"a\nb"} }, traced, false},
+		{"a path", func(r *http.Request) { r.URL.Opaque = "/a\nb" }, joined, false},
+		{"a path, closed", func(r *http.Request) { r.URL.Opaque = "/a\nb" }, closed, false},
+		{"a query, closed", func(r *http.Request) { r.URL.RawQuery = "\x7f" }, closed, false},
+		{"a length without a body", func(r *http.Request) { r.ContentLength = 7 }, traced, false},
+		{"a length without a body, closed", func(r *http.Request) { r.ContentLength = 7 }, closed, false},
+		{"a trailer", func(r *http.Request) { r.Trailer = http.Header{"X-A": {"a\nb"}} }, traced, false},
+		{"nothing, closed", func(*http.Request) {}, closed, true},
 	} {
-		s := &sender{answer: func(_ int, r *http.Request) (*http.Response, error) {
-			_, err := base.RoundTrip(r)
-			if i%2 == 0 {
-				return nil, errors.Join(errors.New("traced"), err)
-			}
-			return nil, fmt.Errorf("traced: %w", err)
-		}}
+		s := &sender{answer: func(_ int, r *http.Request) (*http.Response, error) { return nil, tt.answer(r) }}
 		tr := transportOf(t, s, throttle.CallerConfig{Guard: throttle.GuardBreaker, Breaker: throttle.BreakerConfig{Run: 1}, Retry: throttle.Retry{Backoff: time.Millisecond}})
 		tr.Safe = func(*http.Request) bool { return true }
 		r, to := request(t, "GET", ""), *at
 		r.URL = &to
 		tt.spoil(r)
 		_, err := tr.RoundTrip(r)
-		if guard := tr.Caller.Targets()[0].Guard; len(s.sent) != 1 || guard.Limit != -1 || guard.InFlight != 0 || guard.Outcomes[weir.NoSample] != 1 {
+		guard := tr.Caller.Targets()[0].Guard
+		if blamed := guard.Limit != -1; blamed != tt.blamed || len(s.sent) != 1 || guard.InFlight != 0 || !blamed && guard.Outcomes[weir.NoSample] != 1 {
 			t.Errorf("%s: %v after %d attempts, the guard %+v", tt.name, err, len(s.sent), guard)
 		}
 	}
