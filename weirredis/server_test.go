@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/internal/testbed/freeport"
+	"github.com/weir-go/weir/internal/testbed/process"
 	"github.com/weir-go/weir/quota"
 )
 
@@ -101,7 +102,7 @@ func (s *server) start(t testing.TB) {
 	t.Helper()
 	s.cmd = exec.Command(s.program, s.args...)
 	s.cmd.Stdout, s.cmd.Stderr = s.out, s.out
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	process.Bind(s.cmd)
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

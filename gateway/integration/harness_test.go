@@ -23,6 +23,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/await"
 	"github.com/weir-go/weir/internal/testbed/freeport"
+	testbed "github.com/weir-go/weir/internal/testbed/process"
 )
 
 // binary is the gateway under test, built once.
@@ -242,8 +243,8 @@ type process struct {
 	err  error         // how, once done is closed
 }
 
-// start runs a program in a process group of its own and waits until it accepts
-// connections at addr. The end of the test ends the group.
+// start runs a program, bound as by [testbed.Bind], and waits until it accepts
+// connections at addr. The end of the test ends its process group.
 func start(t *testing.T, addr, dir, program string, args ...string) *process {
 	t.Helper()
 	return launch(t, addr, dir, exec.Command(program, args...))
@@ -255,7 +256,7 @@ func launch(t *testing.T, addr, dir string, cmd *exec.Cmd) *process {
 	p := &process{name: filepath.Base(cmd.Path), cmd: cmd, out: &tail{}, done: make(chan struct{})}
 	p.cmd.Dir = dir
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	testbed.Bind(p.cmd)
 	p.cmd.WaitDelay = time.Second
 	if err := p.cmd.Start(); err != nil {
 		t.Fatalf("%s: %v", p.name, err)

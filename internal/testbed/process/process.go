@@ -48,8 +48,17 @@ func Find(pattern string) string {
 // Within is how long a server may take until it is ready, on a slow machine.
 const Within = 2 * time.Minute
 
-// Start starts a server. It runs in a process group of its own, so that Ctrl-C reaches only the
-// program that started it, which stops its servers in order. What it prints is kept for errors, but
+// Bind prepares a command for a server. It runs in a process group of its own, so that Ctrl-C reaches only the
+// program that starts it, which stops its servers in order. On Linux it ends with that program in any case.
+func Bind(cmd *exec.Cmd) {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid = true
+	endWith(cmd.SysProcAttr)
+}
+
+// Start starts a server, with [Bind]. What it prints is kept for errors, but
 // for its standard output if cmd says where that goes. Where cmd says so for its standard error, that goes there as well.
 func Start(name string, cmd *exec.Cmd) (*Process, error) {
 	p := &Process{End: syscall.SIGTERM, name: name, cmd: cmd, ended: make(chan struct{})}
@@ -61,10 +70,7 @@ func Start(name string, cmd *exec.Cmd) (*Process, error) {
 	if cmd.Stdout == nil {
 		cmd.Stdout = &p.said
 	}
-	if cmd.SysProcAttr == nil {
-		cmd.SysProcAttr = &syscall.SysProcAttr{}
-	}
-	cmd.SysProcAttr.Setpgid = true
+	Bind(cmd)
 	cmd.WaitDelay = time.Second
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)

@@ -3,11 +3,15 @@
 package process
 
 import (
+	"io"
 	"net"
+	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // A process that ends before it is ready is no process that is still waited for, and what it
@@ -53,5 +57,39 @@ func TestStop(t *testing.T) {
 	}
 	if err := p.Alive(); err == nil || !strings.Contains(err.Error(), "terminated") {
 		t.Errorf("stopped, it says %v", err)
+	}
+}
+
+// A server ends with the program that has started it, also when nobody stops it.
+func TestEndsWithItsProgram(t *testing.T) {
+	const child = "PROCESS_TEST_CHILD"
+	if os.Getenv(child) != "" {
+		server := exec.Command("sleep", "600")
+		server.Stdout = os.Stdout
+		if _, err := Start("sleep", server); err != nil {
+			t.Fatal(err)
+		}
+		os.Exit(7)
+	}
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux ends it")
+	}
+	ours, theirs, err := os.Pipe() // it ends when all that have the other end have ended
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ours.Close()
+	program := exec.Command(os.Args[0], "-test.run=^TestEndsWithItsProgram$")
+	program.Env, program.Stdout = append(os.Environ(), child+"=1"), theirs
+	err = program.Run()
+	theirs.Close()
+	if program.ProcessState.ExitCode() != 7 {
+		t.Fatalf("the program: %v", err)
+	}
+	if err := ours.SetReadDeadline(time.Now().Add(Within)); err != nil {
+		t.Fatal(err)
+	}
+	if said, err := io.ReadAll(ours); err != nil {
+		t.Errorf("the server still runs: %v; the program said %q", err, said)
 	}
 }
