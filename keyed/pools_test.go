@@ -283,17 +283,12 @@ func TestRefuseOversize(t *testing.T) {
 	refused(t, g, weir.Work{Tenant: "a"}, weir.ReasonLimit)
 }
 
-// A limit that a controller moves may grow to what asks too much now, one of the
-// key's own will not.
-func TestOversizeMayFitLater(t *testing.T) {
+// A limit that a controller moves may grow to what asks too much now. Nobody is told to wait for that.
+func TestOversizeOfWhatMoves(t *testing.T) {
 	g, _ := byHand(t, Config{Controller: &spy{limit: 4}, RefuseOversize: true,
 		Overrides: map[string]Override{"own": {Limit: 5}, "half": {Scale: .5}}})
-	for key, want := range map[string]struct {
-		limit float64
-		later bool
-	}{"own": {5, false}, "half": {2, true}, "": {4, true}} {
-		r := refused(t, g, weir.Work{Tenant: key, Cost: 6}, weir.ReasonTooLarge)
-		if r.Limit != want.limit || r.Retryable != want.later {
+	for key, limit := range map[string]float64{"own": 5, "half": 2, "": 4} {
+		if r := refused(t, g, weir.Work{Tenant: key, Cost: 6}, weir.ReasonTooLarge); r.Limit != limit || r.Retryable {
 			t.Errorf("%q: %+v", key, r)
 		}
 	}

@@ -134,15 +134,13 @@ func (s *shard) noSlot(set *settings, slot uint32, now time.Duration) *weir.Reje
 	return s.refusal
 }
 
-// oversize is the refusal of a cost above the limit of its key. A limit that a
-// controller moves may grow to it. Oversize work of an unknown key does not make the
-// key known.
+// oversize is the refusal of a cost above the limit of its key. Oversize work of an
+// unknown key does not make the key known.
 func (s *shard) oversize(set *settings, a *arrival) *weir.Rejection {
 	if slot, ok := s.table.Peek(a.hash, &a.name); ok {
 		inc(&s.table.At(slot).Refused)
 	}
-	mayGrow := set.moved && set.overrides[a.name].Limit == 0
-	return s.gate.front.Oversize(a.cost, set.limitOfName(&a.name), mayGrow, set.signal)
+	return s.gate.front.Oversize(a.cost, set.limitOfName(&a.name), set.signal)
 }
 
 // findOrAdd returns the slot of a key. An unknown key becomes known. It reports false if

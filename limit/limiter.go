@@ -342,7 +342,7 @@ func (l *Limiter) decide(now time.Duration, w *weir.Work, until gate.Bounds, pla
 	case l.closed:
 		return weir.Permit{}, l.refusal.Load().draining
 	case l.refuseOversize.Load() && cost > l.limit:
-		return weir.Permit{}, l.front.Oversize(cost, l.limit, !l.fixed, l.signal)
+		return weir.Permit{}, l.front.Oversize(cost, l.limit, l.signal)
 	}
 	// 3. What is free goes to w if nobody waits for it.
 	if l.room.Len() == 0 {

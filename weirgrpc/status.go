@@ -62,11 +62,11 @@ func (s Statuses) Of(rej *weir.Rejection) *status.Status {
 		info.Metadata["rule"] = told.Rule
 	}
 	details := []protoadapt.MessageV1{info}
-	switch after, helps := comingBack(rej); {
-	case !helps:
+	switch {
+	case !rej.Retryable: // whatever the gate has set as the time to come back
 		info.Metadata[retryable] = "false"
-	case after > 0:
-		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(after)})
+	case rej.RetryAfter > 0:
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(rej.RetryAfter)})
 	}
 	if rej.Reason == weir.ReasonQuota {
 		details = append(details, &errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{{
@@ -120,26 +120,17 @@ func Pushback(rej *weir.Rejection) (ms string, ok bool) {
 	if rej == nil {
 		return "", false
 	}
-	switch after, helps := comingBack(rej); {
-	case !helps:
+	switch {
+	case !rej.Retryable:
 		return "-1", true
-	case after > 0:
-		n := int64(after / time.Millisecond)
-		if after%time.Millisecond != 0 {
+	case rej.RetryAfter > 0:
+		n := int64(rej.RetryAfter / time.Millisecond)
+		if rej.RetryAfter%time.Millisecond != 0 {
 			n++
 		}
 		return strconv.FormatInt(min(n, math.MaxInt32), 10), true
 	}
 	return "", false
-}
-
-// comingBack reports whether coming back can help, and returns the time to come back, or 0 if it is unknown. A
-// refusal that is not Retryable has no time to come back, whatever the gate has set.
-func comingBack(rej *weir.Rejection) (after time.Duration, helps bool) {
-	if !rej.Retryable || rej.Reason == weir.ReasonTooLarge {
-		return 0, false
-	}
-	return max(rej.RetryAfter, 0), true
 }
 
 // maxName bounds the names in a status, in bytes. Gates and rules have short names; a rule made

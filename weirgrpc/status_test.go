@@ -41,7 +41,6 @@ func TestStatus(t *testing.T) {
 		{weir.Rejection{Reason: weir.ReasonThrottled, Gate: "api", Retryable: true}, codes.Unavailable, "THROTTLED", 0, false, ""},
 		{weir.Rejection{Reason: weir.ReasonThrottled, Gate: "api", RetryAfter: time.Second}, codes.Unavailable, "THROTTLED", 0, false, "-1"},
 		{weir.Rejection{Reason: weir.ReasonThrottled, Gate: "api", RetryAfter: time.Second, Retryable: true}, codes.Unavailable, "THROTTLED", time.Second, false, "1000"},
-		{weir.Rejection{Reason: weir.ReasonTooLarge, Gate: "api", RetryAfter: time.Second, Retryable: true}, codes.ResourceExhausted, "TOO_LARGE", 0, false, "-1"},
 		{weir.Rejection{Reason: weir.ReasonTooLarge, Gate: "api", Value: 9, Limit: 3}, codes.ResourceExhausted, "TOO_LARGE", 0, false, "-1"},
 		{weir.Rejection{Reason: weir.ReasonTooLarge, Gate: "api", Value: -1}, codes.InvalidArgument, "TOO_LARGE", 0, false, "-1"},
 		{weir.Rejection{Reason: weir.ReasonBlocked, Gate: "api", Rule: "user=mallory"}, codes.PermissionDenied, "BLOCKED", 0, false, "-1"},
@@ -106,8 +105,7 @@ func FuzzStatus(f *testing.F) {
 		if len(b) > 2<<10 || !utf8.ValidString(st.Message()) {
 			t.Errorf("%+v: %d bytes", rej, len(b))
 		}
-		helps := retryable && rej.Reason != weir.ReasonTooLarge
-		if ms, ok := weirgrpc.Pushback(rej); (ms == "-1") == helps || ok != (!helps || after > 0) {
+		if ms, ok := weirgrpc.Pushback(rej); (ms == "-1") == retryable || ok != (!retryable || after > 0) {
 			t.Errorf("%+v: %q", rej, ms)
 		}
 	})

@@ -170,9 +170,9 @@ var problemBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 512); retu
 // retryAfter returns the seconds of the Retry-After header, or false if coming back cannot
 // help.
 func retryAfter(rej *weir.Rejection, status int, random func() float64) (int64, bool) {
-	d, again := comingBack(rej)
-	if d == 0 {
-		if !again {
+	d := rej.RetryAfter
+	if d <= 0 {
+		if !rej.Retryable {
 			return 0, false
 		}
 		d = time.Second
@@ -183,15 +183,6 @@ func retryAfter(rej *weir.Rejection, status int, random func() float64) (int64, 
 		seconds += max(0, min(int64(random()*float64(spread+1)), spread))
 	}
 	return seconds, true
-}
-
-// comingBack returns the time to come back, or 0 if there is none, and whether the same request may succeed then.
-// A client that waits until a limit has grown to its cost may wait for ever.
-func comingBack(rej *weir.Rejection) (after time.Duration, again bool) {
-	if rej.Reason == weir.ReasonTooLarge {
-		return 0, false
-	}
-	return max(rej.RetryAfter, 0), rej.Retryable
 }
 
 // reasonDocs is the address of the constants that explain the types of problems.
@@ -248,10 +239,9 @@ func appendProblem(b []byte, status int, rej *weir.Rejection, more told) []byte 
 	b = appendNumber(append(b, `,"value":`...), 0-thousandths(-rej.Value))
 	b = appendNumber(append(b, `,"limit":`...), rej.Limit)
 	b = appendNumber(append(b, `,"remaining":`...), thousandths(rej.Remaining))
-	after, again := comingBack(rej)
-	b = strconv.AppendBool(append(b, `,"retryable":`...), again)
-	if after > 0 {
-		b = strconv.AppendInt(append(b, `,"retry_after_ms":`...), roundUp(after, time.Millisecond), 10)
+	b = strconv.AppendBool(append(b, `,"retryable":`...), rej.Retryable)
+	if rej.RetryAfter > 0 {
+		b = strconv.AppendInt(append(b, `,"retry_after_ms":`...), roundUp(rej.RetryAfter, time.Millisecond), 10)
 	}
 	if more.relayed {
 		b = append(b, `,"relayed":true`...)

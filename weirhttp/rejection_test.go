@@ -39,7 +39,6 @@ func TestStatusAndRetryAfter(t *testing.T) {
 		{weir.ReasonStore, s, true, 503, "1", "2"},
 		{weir.ReasonDraining, 0, true, 503, "1", "2"},
 		{weir.ReasonTooLarge, 0, false, 413, "", ""},
-		{weir.ReasonTooLarge, s, true, 413, "", ""}, // of a limit that may grow
 		{weir.ReasonBlocked, 0, false, 403, "", ""},
 		{weir.ReasonBlocked, time.Minute, true, 403, "60", "60"}, // blocked for a while
 		{weir.ReasonCanceled, 0, false, 499, "", ""},
@@ -120,11 +119,6 @@ func TestProblemBodies(t *testing.T) {
 		{
 			"never",
 			&weir.Rejection{Gate: "api", Reason: weir.ReasonTooLarge, Value: 11, Limit: 10},
-			base + `ReasonTooLarge","title":"The request costs more than can ever be granted","status":413,"gate":"api","reason":"too_large","value":11,"limit":10,"remaining":0,"retryable":false}`,
-		},
-		{
-			"too large for a limit that may grow",
-			&weir.Rejection{Gate: "api", Reason: weir.ReasonTooLarge, Value: 11, Limit: 10, RetryAfter: time.Second, Retryable: true},
 			base + `ReasonTooLarge","title":"The request costs more than can ever be granted","status":413,"gate":"api","reason":"too_large","value":11,"limit":10,"remaining":0,"retryable":false}`,
 		},
 		{
@@ -250,11 +244,7 @@ func checkProblem(t *testing.T, w *httptest.ResponseRecorder, rej *weir.Rejectio
 	if finite := !math.IsNaN(rej.Remaining) && !math.IsInf(rej.Remaining, 0); finite != (doc.Remaining != nil) {
 		t.Errorf("remaining %v for %v", doc.Remaining, rej.Remaining)
 	}
-	if exact := time.Duration(doc.RetryAfterMs) * time.Millisecond; rej.Reason == weir.ReasonTooLarge {
-		if exact != 0 {
-			t.Errorf("retry after %v for %+v", exact, rej)
-		}
-	} else if rej.RetryAfter > 0 && rej.RetryAfter < math.MaxInt64/2 && exact < rej.RetryAfter {
+	if exact := time.Duration(doc.RetryAfterMs) * time.Millisecond; rej.RetryAfter > 0 && rej.RetryAfter < math.MaxInt64/2 && exact < rej.RetryAfter {
 		t.Errorf("retry after %v is less than %v", exact, rej.RetryAfter)
 	}
 }
@@ -269,7 +259,7 @@ func checkHeaders(t *testing.T, h http.Header, rej *weir.Rejection) {
 		}
 	}
 	after := h.Get("Retry-After")
-	if can := (rej.RetryAfter > 0 || rej.Retryable) && rej.Reason != weir.ReasonTooLarge; can != (after != "") {
+	if can := rej.RetryAfter > 0 || rej.Retryable; can != (after != "") {
 		t.Errorf("Retry-After %q for %+v", after, rej)
 	}
 	if after == "" {

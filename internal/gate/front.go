@@ -183,11 +183,11 @@ func (f *Front) Late(by time.Duration) *weir.Rejection {
 	return &weir.Rejection{Gate: f.name, Reason: weir.ReasonDeadline, Value: by.Seconds(), Cause: context.DeadlineExceeded}
 }
 
-// Oversize is the refusal of a cost above the limit. It is retryable if the limit
-// may grow.
-func (f *Front) Oversize(cost, limit int64, mayGrow bool, signal string) *weir.Rejection {
+// Oversize is the refusal of a cost above the limit. It is not retryable, even if
+// the limit may grow: a client that waits for that may wait for ever.
+func (f *Front) Oversize(cost, limit int64, signal string) *weir.Rejection {
 	return &weir.Rejection{Gate: f.name, Reason: weir.ReasonTooLarge, Value: float64(cost),
-		Limit: float64(limit), Retryable: mayGrow, Signal: signal}
+		Limit: float64(limit), Signal: signal}
 }
 
 // Expired is the refusal of a waiter whose time is up. The gate adds when to come
