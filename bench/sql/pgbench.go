@@ -74,10 +74,14 @@ var (
 )
 
 // pgbenchFigure reads what pgbench reports in the end. Transactions that met others and failed are not among those done.
+// It reports no rate where nothing was done.
 func pgbenchFigure(out []byte) (f figure, err error) {
-	var all [3]float64 // the rate, how many were done, how many failed
-	for i, of := range []*regexp.Regexp{pgbenchRate, pgbenchDone, pgbenchFailed} {
+	var all [3]float64 // how many were done, how many failed, the rate
+	for i, of := range []*regexp.Regexp{pgbenchDone, pgbenchFailed, pgbenchRate} {
 		m := of.FindSubmatch(out)
+		if m == nil && of == pgbenchRate && all[0] == 0 {
+			return f, nil
+		}
 		if m == nil {
 			return f, fmt.Errorf("pgbench does not report what it got done and what failed; it needs to be that of PostgreSQL 15 or later:\n%s", out)
 		}
@@ -85,9 +89,9 @@ func pgbenchFigure(out []byte) (f figure, err error) {
 			return f, err
 		}
 	}
-	f.useful = all[0]
-	if all[1] > 0 {
-		f.failed = all[2] * all[0] / all[1] // over the same time as the rate
+	f.useful = all[2]
+	if all[0] > 0 {
+		f.failed = all[1] * all[2] / all[0] // over the same time as the rate
 	}
 	return f, nil
 }

@@ -121,6 +121,13 @@ tps = 2000.5 (without initial connection time)
 	if _, err := pgbenchFigure([]byte("tps = 2000.5 (without initial connection time)\n")); err == nil || !strings.Contains(err.Error(), "PostgreSQL 15") {
 		t.Errorf("a report without failures: %v", err)
 	}
+	f, err = pgbenchFigure([]byte("number of transactions actually processed: 0\nnumber of failed transactions: 0 (NaN%)\n"))
+	if err != nil || f != (figure{}) {
+		t.Errorf("nothing was done: %+v, %v", f, err)
+	}
+	if f, err := pgbenchFigure([]byte("number of transactions actually processed: 7\nnumber of failed transactions: 0 (0%)\n")); err == nil {
+		t.Errorf("a report without the rate: %+v", f)
+	}
 }
 
 // Of two limiters those count that work has gone through.
