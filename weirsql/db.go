@@ -71,7 +71,6 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -98,9 +97,12 @@ type DB struct {
 	waits  waits
 
 	// Set by Open.
-	mu      sync.Mutex
 	limiter *limit.Limiter // nil if the user made the gate
 	config  limit.Config
+
+	// SetMaxOpenConns takes no lock, because hooks of the gate are called meanwhile, and may call it.
+	conns    atomic.Int64 // the last size that was asked for
+	resizing atomic.Bool  // a call carries out sizes, its own and those of others
 }
 
 // New returns a DB with a gate of your own. Its pool has the settings of [database/sql.OpenDB]: set MaxOpenConns

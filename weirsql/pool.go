@@ -52,24 +52,30 @@ func Open(c driver.Connector, maxConns int, gate limit.Config, opts ...Option) (
 // SetMaxOpenConns is that of [database/sql.DB]. After [Open] it also sets MaxIdleConns, and moves the ceiling
 // of the limit. The controller keeps what it has learned. n is then at least 1. If your Limit or Exempt does
 // not fit, a lower value holds until n is large enough. A connection in use is closed only when it is given
-// back.
+// back. If calls overlap, as from a hook of the gate, one of them carries out the last size.
 func (db *DB) SetMaxOpenConns(n int) {
 	if db.limiter == nil {
 		db.pool.SetMaxOpenConns(n)
 		return
 	}
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	n = max(n, 1)
+	db.conns.Store(int64(max(n, 1)))
+	for done := int64(0); done != db.conns.Load() && db.resizing.CompareAndSwap(false, true); {
+		done = db.conns.Load()
+		db.resize(done)
+		db.resizing.Store(false)
+	}
+}
+
+func (db *DB) resize(n int64) {
 	gate := db.config
-	gate.Exempt = min(poolgate.Exempt(gate, int64(n)), int64(n-1))
-	gate.Limit = min(gate.Limit, int64(n)-max(gate.Exempt, 0))
-	gate, err := poolgate.Fit("weirsql", gate, int64(n))
+	gate.Exempt = min(poolgate.Exempt(gate, n), n-1)
+	gate.Limit = min(gate.Limit, n-max(gate.Exempt, 0))
+	gate, err := poolgate.Fit("weirsql", gate, n)
 	if err == nil {
 		err = db.limiter.Reconfigure(gate)
 	}
 	if err == nil { // an error means that the gate is closed
-		db.setPool(n)
+		db.setPool(int(n))
 	}
 }
 

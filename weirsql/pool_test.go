@@ -164,6 +164,30 @@ func TestResize(t *testing.T) {
 	}
 }
 
+// A hook of the gate may change the size of the pool. The last size holds.
+func TestResizeInAHook(t *testing.T) {
+	var db *DB
+	calls := 0
+	gate := limit.Config{Limit: 12, Hooks: weir.Hooks{LimitChanged: func(string, int64, int64, string) {
+		if calls++; calls == 1 {
+			db.SetMaxOpenConns(9)
+		}
+	}}}
+	db, err := Open(&server{kind: modern}, 20, gate)
+	check(t, err)
+	defer db.Close()
+	resized := make(chan struct{})
+	go func() { db.SetMaxOpenConns(5); close(resized) }()
+	select {
+	case <-resized:
+	case <-time.After(time.Minute):
+		t.Fatal("the hook waits for its own caller")
+	}
+	if n, l := db.Stats().MaxOpenConnections, db.Gate().(*limit.Limiter).Snapshot().Limit; n != 9 || l != 7 {
+		t.Errorf("a pool of %d, a limit of %d", n, l)
+	}
+}
+
 // Work that waits when a DB is closed is refused.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
