@@ -584,12 +584,20 @@ func TestPanicInClassify(t *testing.T) {
 		"query below":   func(db *DB) { _, _ = db.Pool().Query("SELECT 1") },
 		"begin below":   func(db *DB) { _, _ = db.Pool().Begin() },
 		"prepare below": func(db *DB) { _, _ = db.Pool().Prepare("x") },
+		"commit": func(db *DB) {
+			_ = db.InTx(context.Background(), nil, func(context.Context, *sql.Tx) error { return nil })
+		},
+		"rollback": func(db *DB) {
+			tx, err := db.Begin()
+			check(t, err)
+			_ = tx.Rollback()
+		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g, s := newFakeGate(1), &server{kind: modern}
 				fails := errors.New("the statement is wrong")
-				fault := map[string]string{"begin": "begintx", "prepare": "preparectx"} // where they succeed, the classifier is not called
+				fault := map[string]string{"begin": "begintx", "prepare": "preparectx", "commit": "commit"} // where they succeed, the classifier is not called
 				if op, _, _ := strings.Cut(what, " "); fault[op] != "" {
 					s.on(fault[op], func(context.Context, *core) error { return fails })
 				}

@@ -65,8 +65,8 @@ func begin(ctx context.Context, inner driver.Conn, opts driver.TxOptions) (drive
 	return t, err
 }
 
-// freeUnless is deferred by the methods that end a transaction. After a panic of the driver, database/sql never
-// gives the connection back.
+// freeUnless is deferred by the methods that end a transaction. After a panic, database/sql never gives the
+// connection back.
 func (t *tx) freeUnless(ended *bool) {
 	if !*ended {
 		t.c.free()
@@ -78,8 +78,8 @@ func (t *tx) Commit() error {
 	ended := false
 	defer t.freeUnless(&ended)
 	err := t.Tx.Commit()
+	t.end(err == nil, err) // it may panic, too
 	ended = true
-	t.end(err == nil, err)
 	return err
 }
 
@@ -92,8 +92,8 @@ func (t *tx) Rollback() error {
 	ended := false
 	defer t.freeUnless(&ended)
 	err := t.Tx.Rollback()
+	t.end(false, err) // it may panic, too
 	ended = true
-	t.end(false, err)
 	_, resets := t.c.inner.(driver.SessionResetter)
 	_, checks := t.c.inner.(driver.Validator)
 	t.c.invalid = t.c.invalid || resets && !checks && t.ctx.Err() != nil
