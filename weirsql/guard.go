@@ -61,7 +61,9 @@ func WithLogger(l *slog.Logger) Option {
 // transaction the DB tells the database before each statement, with the text that tell returns, such as that of
 // [LocalTimeout]. That is one more round trip. With an empty text the last time-out stays. tell is called with
 // 0 for a statement without a deadline after one with a deadline. With a nil tell, statements in transactions
-// have no budget.
+// have no budget. Outside of transactions, only the methods of [DB] and [Stmt] give budgets. Statements of a
+// [database/sql.Conn], of the Pool and of a [Connector] have none there. Begin, Commit, Rollback and Ping have
+// none either.
 func WithBudget(share float64, tell func(d time.Duration) string) Option {
 	return func(g *guard) { g.budget = poolgate.NewBudget(share, tell) }
 }
