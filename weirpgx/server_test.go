@@ -423,6 +423,13 @@ func TestEveryEndFreesItsSlot(t *testing.T) {
 			}
 			return tx.Commit(ctx)
 		}, true, weir.OK},
+		{"rollback, after a savepoint that was released", func(t *testing.T, ctx context.Context) error {
+			tx := begin(t, ctx)
+			if err := pgx.BeginFunc(ctx, tx, func(pgx.Tx) error { return nil }); err != nil { // it rolls back once more
+				return err
+			}
+			return tx.Rollback(ctx)
+		}, false, weir.OK},
 		{"commit, after a savepoint that was rolled back", func(t *testing.T, ctx context.Context) error {
 			tx := begin(t, ctx)
 			sp, err := tx.Begin(ctx)

@@ -65,7 +65,7 @@ func (statement) sample()       {}
 func (statement) endUnsampled() {}
 
 func (s statement) end(err error) {
-	if err == nil || poolgate.AfterFailure(err) {
+	if err == nil || poolgate.AfterFailure(err) || errors.Is(err, pgx.ErrTxClosed) { // then nothing was sent
 		return
 	}
 	if o := s.fate.pool.classify(s.ctx, err); o != weir.OK {
