@@ -89,6 +89,9 @@ func TestAnswers(t *testing.T) {
 		{"a local error", unsafe, server{err: status.Error(codes.Internal, "no"), unknown: true}, 1, 0, 1, 1},
 		{"the server's deadline", safe, server{err: status.Error(codes.DeadlineExceeded, "no")}, 3, jitter, 3, 0},
 		{"exhausted", safe, server{err: status.Error(codes.ResourceExhausted, "no")}, 3, jitter, 3, 0},
+		{"a message too large for grpc-go to send", safe, server{err: status.Error(codes.ResourceExhausted, "trying to send message larger than max (5 vs. 4)")}, 1, 0, 0, 0},
+		{"too large to receive", safe, server{err: status.Error(codes.ResourceExhausted, "grpc: received message larger than max (5 vs. 4)")}, 1, 0, 0, 0},
+		{"too large for a server in Java", safe, server{err: status.Error(codes.ResourceExhausted, "gRPC message exceeds maximum size 4: 5")}, 1, 0, 0, 0},
 		{"envoy is overloaded", unsafe, server{err: unavailable, trailer: metadata.MD{"x-envoy-overloaded": {"true"}}}, 3, jitter, 3, 0},
 		{"an error behind an overloaded envoy", unsafe, server{err: status.Error(codes.Internal, "no"), trailer: metadata.MD{"x-envoy-overloaded": {"true"}}}, 1, 0, 1, 1},
 

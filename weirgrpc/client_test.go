@@ -435,6 +435,58 @@ func TestClientWithoutAServer(t *testing.T) {
 	}
 }
 
+// A message that is larger than one side takes is tried once, and says nothing about the server: the next attempt
+// would be as large.
+func TestClientSendsNoLargeMessageTwice(t *testing.T) {
+	const most = 100
+	var calls atomic.Int32
+	payload := &testgrpc.Payload{Body: make([]byte, 2*most)}
+	s := &service{
+		unary: func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+			calls.Add(1)
+			return &testgrpc.SimpleResponse{Payload: payload}, nil
+		},
+		output: func(_ *testgrpc.StreamingOutputCallRequest, s testgrpc.TestService_StreamingOutputCallServer) error {
+			calls.Add(1)
+			return s.Send(&testgrpc.StreamingOutputCallResponse{Payload: payload})
+		},
+	}
+	generous, strict := start(t, s), start(t, s, grpc.MaxRecvMsgSize(most))
+	small, large := new(testgrpc.SimpleRequest), &testgrpc.SimpleRequest{Payload: payload}
+	for _, tt := range []struct {
+		name    string
+		address string
+		request *testgrpc.SimpleRequest
+		option  grpc.CallOption
+		calls   int32
+	}{
+		{"to send", generous, large, grpc.MaxCallSendMsgSize(most), 0},
+		{"to receive", generous, small, grpc.MaxCallRecvMsgSize(most), 1},
+		{"for the server", strict, large, grpc.EmptyCallOption{}, 0},
+	} {
+		for _, kind := range []string{"unary", "stream"} {
+			calls.Store(0)
+			c := clientOf(t, throttle.CallerConfig{})
+			client := through(t, c, tt.address)
+			var err error
+			if kind == "unary" {
+				_, err = client.UnaryCall(within(t), tt.request, tt.option)
+			} else {
+				var answers testgrpc.TestService_StreamingOutputCallClient
+				answers, err = client.StreamingOutputCall(within(t), &testgrpc.StreamingOutputCallRequest{Payload: tt.request.Payload}, tt.option)
+				if err == nil {
+					_, err = receive(answers)
+				}
+			}
+			wantCode(t, err, codes.ResourceExhausted)
+			guard := c.Caller.Targets()[0].Guard
+			if guard.Admitted != 1 || calls.Load() != tt.calls || guard.InFlight != 0 || guard.Outcomes[weir.Overload] != 0 {
+				t.Errorf("%s, %s: %d attempts, %d calls, %d in flight, outcomes %v", tt.name, kind, guard.Admitted, calls.Load(), guard.InFlight, guard.Outcomes)
+			}
+		}
+	}
+}
+
 // The server gets the right metadata, outside of any request.
 func TestClientTells(t *testing.T) {
 	var heard []string
