@@ -43,21 +43,13 @@ func answerTo(err error, trailer metadata.MD, opened bool) throttle.Answer {
 		a.Unstarted = info.Metadata[relayed] == ""
 	case status.Code(err) == codes.Unavailable && (!opened || len(trailer["x-envoy-overloaded"]) > 0):
 		a.Outcome, a.Unstarted = weir.Overload, true
+	case oversized(status.Convert(err)): // that says nothing about load
+		a.Outcome = weir.NoSample
 	case a.Outcome == weir.OK && status.Code(err) == codes.ResourceExhausted:
 		a.Quota = true // see Classify
-	case oversized(err):
-		a.Outcome = weir.NoSample
 	}
 	a.Final = a.Final || final
 	return a
-}
-
-// oversized reports whether a message was larger than this process or the server takes. That says nothing about
-// load, and the next attempt would be as large. Such errors have a code that means other things, too. The texts
-// are those of gRPC in Go, C++ and Java.
-func oversized(err error) bool {
-	said := status.Convert(err).Message()
-	return status.Code(err) == codes.ResourceExhausted && (strings.Contains(said, "larger than max") || strings.Contains(said, "exceeds maximum size"))
 }
 
 // detailsOf returns two details of a status, each nil if the status does not have it.

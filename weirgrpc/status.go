@@ -3,6 +3,7 @@ package weirgrpc
 import (
 	"errors"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -159,9 +160,9 @@ func rejectionOf(err error) *weir.Rejection {
 }
 
 // Classify maps the error of a call to an outcome. [weir.Classify] does not know gRPC: to it, a status is an
-// unknown error. Classify maps codes as [weir.ClassifyGRPC] does, with one difference: RESOURCE_EXHAUSTED with
-// a QuotaFailure among its details is a plain "no", which is OK. The server has worked as it should, and the
-// caller has asked too much. [weir.Classify] decides about errors without a status.
+// unknown error. Classify maps codes as [weir.ClassifyGRPC] does, with one difference: RESOURCE_EXHAUSTED is a
+// plain "no", which is OK, if the caller has asked too much. It says so by a QuotaFailure among its details, or
+// because a message or the cost is too large. [weir.Classify] decides about errors without a status.
 func Classify(err error) weir.Outcome {
 	if err == nil || weir.AsRejection(err) != nil {
 		return weir.Classify(err)
@@ -177,12 +178,26 @@ func Classify(err error) weir.Outcome {
 
 // ClassifyStatus is [Classify] for a status. A nil status is OK.
 func ClassifyStatus(st *status.Status) weir.Outcome {
-	if st.Code() == codes.ResourceExhausted {
-		for _, d := range st.Details() {
-			if _, ok := d.(*errdetails.QuotaFailure); ok {
-				return weir.OK
-			}
-		}
+	if st.Code() == codes.ResourceExhausted && (oversized(st) || slices.ContainsFunc(st.Details(), asksTooMuch)) {
+		return weir.OK
 	}
 	return weir.ClassifyGRPC(int(st.Code()))
+}
+
+// asksTooMuch reports whether a detail of a status says that the caller has asked too much.
+func asksTooMuch(detail any) bool {
+	switch d := detail.(type) {
+	case *errdetails.QuotaFailure:
+		return true
+	case *errdetails.ErrorInfo:
+		return d.Domain == Domain && d.Reason == "TOO_LARGE"
+	}
+	return false
+}
+
+// oversized reports whether a message was larger than its sender or its receiver takes. The code means other
+// things, too, so the text decides: it is that of gRPC in Go, C++ or Java.
+func oversized(st *status.Status) bool {
+	said := st.Message()
+	return st.Code() == codes.ResourceExhausted && (strings.Contains(said, "larger than max") || strings.Contains(said, "exceeds maximum size"))
 }
