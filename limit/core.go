@@ -73,8 +73,8 @@ const (
 // search searches the table for a free slot, from the hint on. It needs no lock:
 // others may take and free slots meanwhile, and only under it the table does not change.
 func (c *core) search() (slot.Ticket, bool) {
+	from := int(c.shared.Hint.Load().ID()) // before the table, which may grow in between
 	table := *c.table.Load()
-	from := int(c.shared.Hint.Load().ID())
 	for _, part := range [2][]*berth{table[from:], table[:from]} {
 		for _, b := range part {
 			if t, ok := b.Take(); ok {

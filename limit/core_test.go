@@ -288,6 +288,31 @@ func TestShiftDownBesideTheFastPath(t *testing.T) {
 	}
 }
 
+// A search that is interrupted anywhere while the table grows goes on in a table that
+// has the hint.
+func TestSearchWhileTheTableGrows(t *testing.T) {
+	var m runtime.MemStats
+	for range 500 {
+		l := weir.Must(New(Config{Name: "t", Limit: 1 << 10}))
+		l.take(t, len(*l.table.Load()))
+		searching, grown := make(chan struct{}), atomic.Bool{}
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for close(searching); !grown.Load(); {
+				if ticket, ok := l.search(); ok {
+					ticket.Done(uint8(weir.OK))
+				}
+			}
+		})
+		<-searching
+		runtime.ReadMemStats(&m) // stops the search
+		l.take(t, 1)[0].Done(weir.OK)
+		grown.Store(true)
+		wg.Wait()
+		l.Close()
+	}
+}
+
 // What the slow path refuses, the fast path does not let through: with a free
 // slot at hand, a deadline, a context and a cost count all the same.
 func TestFastPathLooksAtTheWork(t *testing.T) {
