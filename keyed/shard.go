@@ -121,11 +121,15 @@ func (s *shard) quick(a *arrival) (p weir.Permit, ok bool) {
 }
 
 // noSlot is the refusal of work while every slot of its key is taken. Equal refusals
-// share one Rejection.
+// share one Rejection. The clock has not been read for work that neither waits nor is timed.
 func (s *shard) noSlot(set *settings, slot uint32, now time.Duration) *weir.Rejection {
 	e := s.table.At(slot)
 	held, most := e.Held(), set.limitOf(e)
-	retry := s.wait(s.queues[slot], room.Unwaiting, most, now)
+	q := s.queueOf(slot)
+	if q != nil && now == 0 {
+		now = s.gate.front.Now()
+	}
+	retry := s.wait(q, room.Unwaiting, most, now)
 	if r := s.refusal; r != nil && r.Value == float64(held) && r.Limit == float64(most) && r.RetryAfter == retry && r.Signal == set.signal {
 		return r
 	}

@@ -493,6 +493,32 @@ func TestWaitersLeave(t *testing.T) {
 	})
 }
 
+// Work that does not wait is told how long the overload of its key has lasted, whether it
+// would be timed or not.
+func TestToldWithoutWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(t, Config{Limit: 1})
+		defer g.Close()
+		p := take(t, g, tenant("a"))
+		for range 1000 { // twice as much comes as is served
+			time.Sleep(20 * ms)
+			for range 2 {
+				_, _, _ = g.Arrive(tenant("a"), func(next weir.Permit, err error) {
+					if err == nil {
+						p = next
+					}
+				})
+			}
+			p.Done(weir.OK)
+		}
+		for range 100 {
+			if r := refused(t, g, tenant("a"), weir.ReasonLimit); r.RetryAfter < 15*time.Second {
+				t.Fatalf("told %v after 20s", r.RetryAfter)
+			}
+		}
+	})
+}
+
 // The highest priority goes first, then users take turns.
 func TestWhoGoesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
