@@ -118,7 +118,7 @@ func (c *bill) freeAnswer() Answer {
 //
 // A remote store is not asked, because refusing has to stay cheap. Instead, Predict uses
 // the last refusal of the same bucket if that is less than a second old. The cost of the
-// refused work does not matter.
+// refused work does not matter, unless that was more than the bucket holds.
 func (q *Quota) Predict(ctx context.Context, w weir.Work) *weir.Rejection {
 	set := q.settings.Load()
 	refused := q.expectedRefusal(ctx, set, &w)
@@ -129,6 +129,9 @@ func (q *Quota) Predict(ctx context.Context, w weir.Work) *weir.Rejection {
 	case weir.ReasonBlocked:
 		return refused
 	case weir.ReasonQuota, weir.ReasonTooLarge:
+		if q.memory == nil && refused.Reason == weir.ReasonQuota && !refused.Retryable && !set.debt {
+			return nil // what was refused for ever cost too much, and w does not
+		}
 		waits := refused.Retryable && set.places > 0 && w.MaxWait >= 0 && refused.RetryAfter <= q.patience(ctx, set, &w, q.front.Now())
 		if set.mode == Strict && !waits {
 			return refused

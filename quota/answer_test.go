@@ -176,6 +176,18 @@ func TestPredictAsksNobodyElse(t *testing.T) {
 	if r := q.Predict(ctx, alice); r != nil || store.asked != 2 {
 		t.Errorf("%v a second later; the store was asked %d times, want 2", r, store.asked)
 	}
+	_, _ = q.TryAdmit(of(alice, 2))
+	if r := q.Predict(ctx, alice); r != nil {
+		t.Errorf("%v, and only larger work was refused", r)
+	}
+	if r := q.Predict(ctx, of(alice, 2)); r == nil || r.Reason != weir.ReasonTooLarge {
+		t.Errorf("%v, want too large", r)
+	}
+	full := newQuota(t, Config{Name: "full", Now: clock.now, Rules: everyUser(Per(1, time.Hour))})
+	_, _ = full.TryAdmit(alice)
+	if _, err := weir.All(full, q).Admit(ctx, alice); !weir.AsRejection(err).Retryable {
+		t.Errorf("%v, want when to come back", err)
+	}
 }
 
 // Quotas that hold together, by user, by route and for all: who comes back when told
