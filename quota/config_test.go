@@ -80,8 +80,8 @@ func TestHostileCosts(t *testing.T) {
 		"above the burst, debt":   {debt: true, cost: burst + 1, left: -1},
 		"beyond MaxTokens":        {cost: 2e15, left: burst, refused: weir.ReasonTooLarge, afterwards: true},
 		"the greatest":            {cost: math.MaxInt64, left: burst, refused: weir.ReasonTooLarge, afterwards: true},
-		"the greatest, debt":      {debt: true, cost: math.MaxInt64, left: -MaxTokens},
-		"the greatest,permissive": {mode: Permissive, cost: math.MaxInt64, left: -MaxTokens, afterwards: true},
+		"the greatest, debt":      {debt: true, cost: math.MaxInt64, left: burst - MaxTokens},
+		"the greatest,permissive": {mode: Permissive, cost: math.MaxInt64, left: burst - MaxTokens, afterwards: true},
 	} {
 		r := newRig(t, Config{Debt: c.debt, Mode: c.mode, Rules: everyUser(Per(burst, time.Hour))})
 		if got := r.reasonOf(of(alice, c.cost)); got != c.refused {

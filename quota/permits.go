@@ -103,7 +103,7 @@ func (p *pool) SetCost(t slot.Ticket, name string, units int64) {
 	if name != p.gate.Name() && (name != "" || p.gate.settings.Load().fixed) {
 		return
 	}
-	units = max(units, 0)
+	units = min(max(units, 0), MaxTokens)
 	p.mu.Lock()
 	if !t.Live() {
 		p.mu.Unlock()

@@ -210,7 +210,7 @@ func (q *Quota) match(ctx context.Context, set *settings, w *weir.Work, c *bill,
 	}
 	var buf [longestKey + 64]byte
 	key := r.appendKey(buf[:0], &id)
-	if c.cost = set.costOf(w); c.cost < 0 {
+	if c.cost = min(set.costOf(w), MaxTokens); c.cost < 0 {
 		return &weir.Rejection{Gate: q.Name(), Rule: r.title, Bucket: string(key), Reason: weir.ReasonTooLarge, Value: float64(c.cost)}
 	}
 	if q.memory != nil {

@@ -569,6 +569,22 @@ func TestSettle(t *testing.T) {
 	}
 }
 
+// No more is settled than was charged: a cost beyond MaxTokens is MaxTokens.
+func TestSettleTheGreatestCost(t *testing.T) {
+	r := newRig(t, Config{Debt: true, Rules: everyUser(Per(100, time.Hour))})
+	p := r.admit(of(alice, 2*MaxTokens))
+	for range 2 {
+		p.SetCost("", 60)
+		if got := r.left(alice); got != 40 {
+			t.Errorf("%v left, want 40", got)
+		}
+		p.SetCost("", math.MaxInt64)
+	}
+	if p.Cancel(); r.left(alice) != 100 {
+		t.Errorf("%v left, want 100", r.left(alice))
+	}
+}
+
 // In a chain, what a later gate refuses is given back.
 func TestInAChain(t *testing.T) {
 	r := newRig(t, Config{Rules: everyUser(Per(10, time.Hour))})
