@@ -206,18 +206,15 @@ func (r *Request) decide(buckets []bucket, at moment) (d Decision) {
 
 // describe fills in which window binds, and what it has.
 func (r *Request) describe(d *Decision, buckets []bucket, at moment) {
-	if d.OK {
-		d.Window = 0
-	}
 	for i := range buckets {
 		w, b := &r.Windows[i], &buckets[i]
-		if d.OK && b.tokens < buckets[d.Window].tokens {
-			d.Window = i
-		}
 		if r.Mode == Permissive {
 			if wait := w.wait(b.lacks(w, 0, true), at); wait > d.Wait {
-				d.Wait = wait
+				d.Wait, d.Window = wait, i
 			}
+		}
+		if d.OK && d.Wait == 0 && b.tokens < buckets[d.Window].tokens {
+			d.Window = i
 		}
 	}
 	d.Remaining = buckets[d.Window].tokens

@@ -496,10 +496,14 @@ func TestDebtOfWholePeriods(t *testing.T) {
 func TestPermissiveSeveralWindows(t *testing.T) {
 	fast, slow := Window{Rate: 10, Burst: 10}, Window{Rate: 1, Burst: 10}
 	for _, limits := range [][]Window{{fast, slow}, {slow, fast}, {fast, slow, fast}} {
-		p := newPail(true, limits...)
-		p.Mode = Permissive
-		if got := p.take(30); !got.OK || got.Wait != 20*time.Second {
-			t.Errorf("%v: %+v, want 20s", limits, got)
+		for mode, want := range map[Mode]time.Duration{Permissive: 20 * time.Second, Reserve: 15 * time.Second} {
+			p := newPail(true, limits...)
+			p.Mode, p.MaxWait = mode, time.Minute
+			p.take(25)
+			p.buckets[slices.Index(limits, fast)].tokens -= 5
+			if got := p.take(5); !got.OK || got.Wait != want || limits[got.Window] != slow {
+				t.Errorf("%v, %v: %+v, want %v for %v", limits, mode, got, want, slow)
+			}
 		}
 	}
 }
