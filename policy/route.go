@@ -265,7 +265,7 @@ type matcher struct {
 	fixed fixedRoutes
 }
 
-// mostFixed bounds how many paths a policy remembers.
+// mostFixed bounds how many paths a policy remembers, each of at most maxName bytes.
 const mostFixed = 1024
 
 // fixedRoutes are the routes of paths that come again and again. Nobody writes to the map; a new
@@ -372,7 +372,7 @@ func (f *matcher) find(v *View) (*Route, *match) {
 	if f.none || f.only != nil {
 		return f.only, nil
 	}
-	if v.Fixed && !f.hosts && !f.keeps && v.Method == http.MethodPost {
+	if v.Fixed && len(v.Path) <= maxName && !f.hosts && !f.keeps && v.Method == http.MethodPost {
 		rt, ok := f.fixed.find(v.Path)
 		if !ok {
 			var m *match

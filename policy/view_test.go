@@ -163,6 +163,21 @@ func TestViewCertificate(t *testing.T) {
 	}
 }
 
+// Of the paths of calls only short ones are remembered. With a handler for unknown methods,
+// clients choose them.
+func TestLongPathsAreNotRemembered(t *testing.T) {
+	p := compile(t, Spec{Routes: []RouteSpec{{Match: []string{"/"}}, {Match: []string{"/a/"}}}}, Options{})
+	for _, n := range []int{10, maxName, 1 << 20} {
+		v := View{Method: "POST", Path: "/a/" + strings.Repeat("x", n), Fixed: true, Header: metadata{}}
+		if rt, _ := p.MatchView(&v); rt.Name() != "/a/" {
+			t.Errorf("%d bytes: route %q", n, rt.Name())
+		}
+	}
+	if known := *p.matcher.fixed.of.Load(); len(known) != 1 {
+		t.Errorf("%d paths are remembered, want 1", len(known))
+	}
+}
+
 // Nothing is allocated for a view: what a request brings is read where it stands.
 func TestViewCost(t *testing.T) {
 	p := compile(t, viewed, Options{})

@@ -223,9 +223,12 @@ func isHousekeeping(method string) bool {
 	return false
 }
 
-// mostMethods bounds how many methods a guard knows. A server has fewer, unless its handler for unknown
-// services accepts any name.
-const mostMethods = 1024
+// mostMethods bounds how many methods a guard knows, and longestMethod the bytes of their names. A server has
+// fewer, unless its handler for unknown services accepts any name.
+const (
+	mostMethods   = 1024
+	longestMethod = 256
+)
 
 // knownMethods are the methods that interceptors have seen, so handlers for them exist. The map is never
 // changed; a new method makes a new map.
@@ -235,7 +238,7 @@ type knownMethods struct {
 }
 
 func (k *knownMethods) add(method string) {
-	if k.has(method) {
+	if k.has(method) || len(method) > longestMethod {
 		return
 	}
 	k.mu.Lock()

@@ -737,6 +737,21 @@ func TestTapManyMethods(t *testing.T) {
 	}
 }
 
+// Nor does it keep long names.
+func TestTapLongMethods(t *testing.T) {
+	guard := weirgrpc.New(newLimit(t, 2, -1))
+	decide := guard.Tap(nil)
+	long := "/any.Name/" + strings.Repeat("x", 1<<20)
+	if _, err := guard.Unary()(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: long}, func(context.Context, any) (any, error) { return nil, nil }); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), brief)
+	defer cancel()
+	if _, err := decide(ctx, &tap.Info{FullMethodName: long}); err != nil || guard.TapSnapshot().Passed != 1 {
+		t.Errorf("%v, %+v", err, guard.TapSnapshot())
+	}
+}
+
 // Floods of resets right after the headers leave no slot behind.
 func TestTapResetFlood(t *testing.T) {
 	gate := newLimit(t, 4, -1)
