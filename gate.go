@@ -68,7 +68,8 @@ type Snapshotter interface {
 }
 
 // Snapshot is a gate at one moment, for dashboards, metrics and tests. The
-// counters only grow; the rest are levels.
+// counters only grow; the rest are levels. Work that is cancelled counts as
+// admitted no more, so Admitted and ExemptAdmitted may fall by that.
 type Snapshot struct {
 	Name string `json:"name"`
 	// Kind is the mechanism: "limit", "keyed", "quota", "shed", "throttle" or "breaker". For the

@@ -51,7 +51,8 @@ type Work struct {
 	Cost int64
 
 	// Deadline is when the answer stops being useful; the zero time means
-	// never. A deadline of the context counts as well: the earlier one holds.
+	// never. A context only ends the wait: where its deadline is known, set it
+	// here, and work that would be late is refused at once.
 	Deadline time.Time
 
 	// Attempt is the number of the attempt: 0 for the first, 1 for the first retry. Callers

@@ -135,7 +135,7 @@
 // The keys are split into shards (four a processor, at most 64). Each has a lock and a
 // flat table without pointers: 56 bytes a key, and up to 8 for its index. The garbage
 // collector reads none of it. Admission and release look the key up and take the lock
-// of its shard, a hundred nanoseconds, and allocate nothing. A slot takes some 72 bytes
+// of its shard, a hundred nanoseconds, and allocate nothing. A slot takes some 64 bytes
 // for each piece of work that was ever in flight at the same time. It takes 72 more
 // where somebody had to wait. Slots are reused and never freed. `go test -bench .
 // ./keyed` measures all of it.
