@@ -103,6 +103,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // finished runs when all has been done for a request: it counts it, and writes its line.
 func (s *Server) finished(q *request, r *http.Request) {
+	q.body.end()
 	took := time.Since(q.call.Arrived)
 	if q.route != nil {
 		q.route.stats.Answered(q.call.Status, q.call.By, took)

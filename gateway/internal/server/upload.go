@@ -55,6 +55,7 @@ type upload struct {
 	reading  bool
 	moved    bool // it is a stream, and has no slot
 	complete bool
+	over     bool // the handler has returned
 }
 
 func newUpload(w http.ResponseWriter, r *http.Request, timeout time.Duration) *upload {
@@ -62,6 +63,17 @@ func newUpload(w http.ResponseWriter, r *http.Request, timeout time.Duration) *u
 		ReadCloser: r.Body, control: http.NewResponseController(w), started: time.Now(),
 		timeout: timeout, stall: min(slotStall, timeout/2), length: r.ContentLength,
 	}
+}
+
+// end is called when the handler returns. net/http's transport may read on then. The connection is another
+// request's by that time, and over HTTP/2 to touch it panics.
+func (u *upload) end() {
+	if u == nil {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.over = true
 }
 
 // admitted is called when the request has got a slot, which the body can lose.
@@ -89,7 +101,7 @@ func (u *upload) Read(p []byte) (int, error) {
 	if complete {
 		// net/http goes on reading, to notice a client that leaves. A deadline that passes
 		// then would look like a client that left.
-		_ = u.control.SetReadDeadline(time.Time{})
+		u.bound(time.Time{})
 	} else if err != nil {
 		// The deadline stays: net/http reads the rest of a body before it answers.
 		u.err = err
@@ -109,7 +121,16 @@ func (u *upload) setDeadline(now time.Time) {
 	if silent := now.Add(u.timeout); silent.Before(deadline) {
 		deadline = silent
 	}
-	_ = u.control.SetReadDeadline(deadline) // an error means that the connection has no deadlines
+	u.bound(deadline)
+}
+
+// bound sets the read deadline, unless the handler has returned.
+func (u *upload) bound(deadline time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !u.over {
+		_ = u.control.SetReadDeadline(deadline) // an error means that the connection has no deadlines
+	}
 }
 
 // startClock bounds how long the request keeps its slot while the gateway waits for the client.

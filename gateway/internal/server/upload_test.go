@@ -241,6 +241,30 @@ func TestCompleteBodyWithoutAnEnd(t *testing.T) {
 	})
 }
 
+// net/http's transport may read a body whose handler has returned. Over HTTP/2 there is no connection any more then.
+func TestBodyOutlivesItsHandler(t *testing.T) {
+	bodies := make(chan *upload, 1)
+	front := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		q := &request{ResponseWriter: w, body: newUpload(w, r, time.Minute)}
+		defer new(Server).finished(q, r)
+		bodies <- q.body
+	}))
+	front.EnableHTTP2 = true
+	front.StartTLS()
+	defer front.Close()
+	body, more := io.Pipe()
+	defer more.Close()
+	res, err := front.Client().Post(front.URL, "text/plain", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	front.Close()
+	if n, err := (<-bodies).Read(make([]byte, 1)); err == nil || res.ProtoMajor != 2 {
+		t.Errorf("read %d bytes over %s, %v", n, res.Proto, err)
+	}
+}
+
 // A body that trickles is never silent for long, and gives its slot up too.
 func TestTricklingBodyGivesItsSlotUp(t *testing.T) {
 	t.Parallel()
