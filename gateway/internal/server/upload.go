@@ -24,7 +24,8 @@ const (
 // upload is the body of a request as it comes in. A client has the read time-out, and a second more
 // for each uploadRate bytes that it has sent. That cuts off a client that sends a byte at a time,
 // but not one that sends a large file over a slow line. No client may be silent for longer than the
-// read time-out, however much it sent before.
+// read time-out, however much it sent before. Only the time in which somebody reads counts: while the
+// request waits for its slot, or the upstream takes what has come, the client can do nothing.
 //
 // A body loses its slot if it comes slower than slotRate, or is still coming after the time-out.
 // The request becomes a stream, so neither stalled nor endless bodies can fill a gate. While the
@@ -34,14 +35,15 @@ const (
 type upload struct {
 	io.ReadCloser
 	control *http.ResponseController
-	started time.Time
 	timeout time.Duration
 	stall   time.Duration
-	length  int64     // as announced, -1 if it was not
-	n       int64     // bytes read
-	err     error     // of the client
-	refused error     // why it was not admitted again
-	readAt  time.Time // when a part was last read before admission
+	http2   bool
+	length  int64         // as announced, -1 if it was not
+	n       int64         // bytes read
+	waited  time.Duration // for the client
+	err     error         // of the client
+	refused error         // why it was not admitted again
+	readAt  time.Time     // when a part was last read before admission
 
 	// What follows is for bodies of admitted requests.
 	ctx        context.Context // of the request
@@ -60,8 +62,8 @@ type upload struct {
 
 func newUpload(w http.ResponseWriter, r *http.Request, timeout time.Duration) *upload {
 	return &upload{
-		ReadCloser: r.Body, control: http.NewResponseController(w), started: time.Now(),
-		timeout: timeout, stall: min(slotStall, timeout/2), length: r.ContentLength,
+		ReadCloser: r.Body, control: http.NewResponseController(w), timeout: timeout, stall: min(slotStall, timeout/2),
+		http2: r.ProtoMajor == 2, length: r.ContentLength,
 	}
 }
 
@@ -93,20 +95,22 @@ func (u *upload) Read(p []byte) (int, error) {
 	u.setDeadline(began)
 	u.startClock(began)
 	n, err := u.ReadCloser.Read(p)
-	u.n += int64(n)
+	took := time.Since(began)
+	u.n, u.waited = u.n+int64(n), u.waited+took
 	if u.admittedAt.IsZero() {
 		u.readAt = time.Now()
 	}
 	complete := err == io.EOF || err == nil && u.n == u.length
-	if complete {
-		// net/http goes on reading, to notice a client that leaves. A deadline that passes
-		// then would look like a client that left.
+	switch {
+	case complete, err == nil && u.http2:
+		// net/http goes on reading, to notice a client that leaves. A deadline that passes then would look
+		// like a client that left. Over HTTP/2 one that passes while nobody reads ends the body.
 		u.bound(time.Time{})
-	} else if err != nil {
+	case err != nil:
 		// The deadline stays: net/http reads the rest of a body before it answers.
 		u.err = err
 	}
-	if u.stopClock(time.Since(began), complete) {
+	if u.stopClock(took, complete) {
 		if u.refused = u.readmit(); u.refused != nil {
 			return 0, u.refused // hold these bytes back: with the complete body the upstream would begin
 		}
@@ -116,12 +120,8 @@ func (u *upload) Read(p []byte) (int, error) {
 
 // setDeadline sets the time when the client must have sent more.
 func (u *upload) setDeadline(now time.Time) {
-	allowed := u.timeout + time.Duration(float64(u.n)/uploadRate*float64(time.Second))
-	deadline := u.started.Add(allowed)
-	if silent := now.Add(u.timeout); silent.Before(deadline) {
-		deadline = silent
-	}
-	u.bound(deadline)
+	left := u.timeout + time.Duration(float64(u.n)/uploadRate*float64(time.Second)) - u.waited
+	u.bound(now.Add(min(left, u.timeout)))
 }
 
 // bound sets the read deadline, unless the handler has returned.
@@ -143,7 +143,7 @@ func (u *upload) startClock(now time.Time) {
 	u.reading = true
 	left := u.stall + time.Duration(float64(u.n)/slotRate*float64(time.Second)) - u.blocked
 	switch {
-	case left <= 0 || now.Sub(u.started) > u.timeout:
+	case left <= 0 || now.Sub(u.admittedAt) > u.timeout:
 		u.becomeStream()
 	case u.timer == nil:
 		u.timer = time.AfterFunc(left, u.timeIsUp)

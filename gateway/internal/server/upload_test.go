@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -241,6 +242,60 @@ func TestCompleteBodyWithoutAnEnd(t *testing.T) {
 	})
 }
 
+// deadlines is a ResponseWriter that tells of its read deadline.
+type deadlines struct {
+	http.ResponseWriter
+	read time.Time
+}
+
+func (d *deadlines) SetReadDeadline(t time.Time) error {
+	d.read = t
+	return nil
+}
+
+// reads is a body.
+type reads func(p []byte) (int, error)
+
+func (f reads) Read(p []byte) (int, error) { return f(p) }
+
+// Only the time in which somebody reads a body is its client's. Over HTTP/2 no deadline stays: it would end the
+// body while nobody reads. When the handler has returned, the connection is left alone.
+func TestDeadlineOfABody(t *testing.T) {
+	for _, major := range []int{1, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			var left, takes time.Duration
+			w := new(deadlines)
+			r := httptest.NewRequest(http.MethodPost, "/", reads(func(p []byte) (int, error) {
+				left = time.Until(w.read)
+				time.Sleep(takes)
+				return len(p), nil
+			}))
+			r.ProtoMajor = major
+			u := newUpload(w, r, 10*time.Second)
+			for i, step := range []struct{ after, takes, left time.Duration }{
+				{time.Minute, 0, 10 * time.Second}, // it has waited for its slot
+				{time.Minute, 4 * time.Second, 10 * time.Second},
+				{time.Minute, 5 * time.Second, 8 * time.Second}, // four seconds are gone, and two were earned
+				{0, time.Second, 4 * time.Second},
+			} {
+				time.Sleep(step.after)
+				takes = step.takes
+				if _, err := u.Read(make([]byte, uploadRate)); err != nil || left != step.left {
+					t.Errorf("HTTP/%d, read %d: %v left, want %v; %v", major, i, left, step.left, err)
+				}
+				if w.read.IsZero() != (major == 2) {
+					t.Errorf("HTTP/%d, after read %d: the deadline is %v", major, i, w.read)
+				}
+			}
+			u.end()
+			before := w.read
+			if _, err := u.Read(make([]byte, 1)); err != nil || w.read != before {
+				t.Errorf("HTTP/%d, after the handler: the deadline is %v, %v", major, w.read, err)
+			}
+		})
+	}
+}
+
 // net/http's transport may read a body whose handler has returned. Over HTTP/2 there is no connection any more then.
 func TestBodyOutlivesItsHandler(t *testing.T) {
 	bodies := make(chan *upload, 1)
@@ -262,6 +317,45 @@ func TestBodyOutlivesItsHandler(t *testing.T) {
 	front.Close()
 	if n, err := (<-bodies).Read(make([]byte, 1)); err == nil || res.ProtoMajor != 2 {
 		t.Errorf("read %d bytes over %s, %v", n, res.Proto, err)
+	}
+}
+
+// A body that waits for its slot longer than a client may be silent is no slow body.
+func TestBodyThatHasWaited(t *testing.T) {
+	t.Parallel()
+	for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		for _, length := range []int64{uploadBytes, -1} {
+			t.Run(fmt.Sprint(protocol, length), func(t *testing.T) {
+				t.Parallel()
+				wk := newWorker(t, 0)
+				cfg := baseConfig(t, wk.url)
+				cfg.Listeners[0].H2C = true
+				cfg.Listeners[0].ReadTimeout = policy.Duration(time.Second)
+				change(cfg, func(_ *config.Upstream, l *policy.LimitSpec) {
+					l.Limit = 1
+					l.Queue = policy.QueueSpec{Len: 1, MaxWait: policy.NoDuration}
+				})
+				g := start(t, cfg, Options{})
+				p, err := g.Policy().Gate(gateName).TryAdmit(weir.Work{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				c := newSlowClient(t, g.url, protocol, length)
+				close(c.finish)
+				c.begin(t, "z")
+				eventually(t, "it waits", func() bool { return g.gate().Waiting == 1 })
+				await.Work(2 * time.Second)
+				p.Done(weir.NoSample)
+				if res := <-c.status; res.StatusCode != http.StatusOK {
+					t.Error(res.Status)
+				}
+				c.group.Wait()
+				g.idle()
+				if n := g.streams.Snapshot().Moved; n != 0 {
+					t.Errorf("it has lost its slot %d times", n)
+				}
+			})
+		}
 	}
 }
 
