@@ -591,6 +591,15 @@ func (b *answerBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// Close implements io.Closer. net/http's transport would wait until the client has sent the rest of its request. A
+// call of gRPC is over when its answer is, and its client may never send more.
+func (b *answerBody) Close() error {
+	if b.x.call.GRPC {
+		b.x.cancel()
+	}
+	return b.ReadCloser.Close()
+}
+
 // watchBody puts an answerBody around res's body. The body of a 101 is a connection, and
 // stays as it is.
 func (x *exchange) watchBody(res *http.Response) {

@@ -383,6 +383,28 @@ func TestGRPCConversation(t *testing.T) {
 	}
 }
 
+// A server may end a call that its client would go on with, and the client hears of it.
+func TestGRPCServerEndsFirst(t *testing.T) {
+	t.Parallel()
+	g, client := callers(t, &callee{duplex: func(s testgrpc.TestService_FullDuplexCallServer) error {
+		if err := s.Send(new(testgrpc.StreamingOutputCallResponse)); err != nil {
+			return err
+		}
+		return status.Error(codes.NotFound, "gone")
+	}}, nil)
+	call, err := client.FullDuplexCall(patient(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := call.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := call.Recv(); status.Code(err) != codes.NotFound {
+		t.Errorf("the call ended with %v", err)
+	}
+	g.idle()
+}
+
 // A call whose client sends nothing cannot keep its slot.
 func TestGRPCSilentClient(t *testing.T) {
 	t.Parallel()
