@@ -39,9 +39,6 @@ func (s *Server) swapAccessLog(next *accesslog.Log) {
 
 // reopenAccessLog opens the access log in use again.
 func (s *Server) reopenAccessLog() {
-	if s.draining.Load() { // a shutdown keeps s.mu until its end
-		return
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.draining.Load() {

@@ -107,11 +107,11 @@ func (s *Server) reload() error {
 // file on disk has a fault, which was told of already. With the fault in it, certificates would expire until it is mended.
 // All are read, or none is in force.
 func (s *Server) renewCertificates() {
-	if s.draining.Load() { // a shutdown keeps s.mu until its end
-		return
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.draining.Load() {
+		return
+	}
 	use, err := readCertificates(s.listeners)
 	if err != nil {
 		s.log.Error("certificates not read again; those in force stay", "error", err)
@@ -184,9 +184,6 @@ var errShuttingDown = errors.New("the gateway is shutting down")
 
 // apply puts cfg in force in the place of the configuration before.
 func (s *Server) apply(cfg *config.Config) error {
-	if s.draining.Load() { // a shutdown keeps s.mu until its end
-		return errShuttingDown
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.draining.Load() {
@@ -453,7 +450,7 @@ func closeTracer(t *tracing.Tracer) {
 
 // forgetReplaced lets go of the policies whose time is over.
 func (s *Server) forgetReplaced() {
-	s.mu.Lock() // at the end of a shutdown, if there is one
+	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.replaced = slices.DeleteFunc(s.replaced, func(r replaced) bool { return !time.Now().Before(r.until) })
 }

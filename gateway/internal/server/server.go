@@ -229,13 +229,15 @@ func (s *Server) shutdown() error {
 	s.log.Info("shutting down", "lame_duck", cfg.LameDuck.String(), "grace", cfg.Grace.String(), "in_flight", s.inFlight.Load())
 	s.waitLameDuck(time.Duration(cfg.LameDuck))
 
-	s.mu.Lock() // waits for a reload under way; none begins any more
-	defer s.mu.Unlock()
+	s.mu.Lock() // waits for a reload under way; none begins any more, so what it guards stays as it is
+	replaced := s.replaced
+	s.replaced = nil
+	s.mu.Unlock() // whoever asks for metrics is answered until the end
 	s.close()
 	inParallel(s.listeners, func(l *listener) { l.stopAccepting(false) })
 	st := s.state.Load()
 	st.policy.Close()
-	for _, r := range s.replaced {
+	for _, r := range replaced {
 		r.policy.Close()
 	}
 	s.envoy.Drain() // who waits has been refused by now, or is about to be
@@ -248,7 +250,7 @@ func (s *Server) shutdown() error {
 	st.replacedBy(nil)
 	st.stores.closeBut(nil)
 	st.lags.closeBut(nil)
-	for _, r := range s.replaced {
+	for _, r := range replaced {
 		r.close()
 	}
 	if s.admin != nil {

@@ -146,6 +146,39 @@ func oneAtATime(t *testing.T) (cfg *config.Config, url string, entered <-chan st
 	return cfg, up.URL, in, out
 }
 
+// The admin listener answers until the end, also who asks for the figures of the listeners.
+func TestMetricsWhileShuttingDown(t *testing.T) {
+	cfg, _, entered, hold := oneAtATime(t)
+	cfg.Admin.Address = "127.0.0.1:0"
+	g := start(t, cfg, Options{})
+	admin := "http://" + g.AdminAddr().String()
+	go func() {
+		if res, err := http.Get(g.url); err == nil {
+			res.Body.Close()
+		}
+	}()
+	<-entered
+	g.cancel()
+	<-g.closing.Done()
+	client := http.Client{Timeout: await.Patience}
+	for _, path := range []string{"/metrics", "/gates"} {
+		res, err := client.Get(admin + path)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		body, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		if err != nil || res.StatusCode != http.StatusOK || !strings.Contains(string(body), "requests_in_flight") {
+			t.Errorf("%s: %s, %v", path, res.Status, err)
+		}
+	}
+	close(hold)
+	if err := g.wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestShutdownRefusesWaiters(t *testing.T) {
 	cfg, _, entered, hold := oneAtATime(t)
 	g := start(t, cfg, Options{})
