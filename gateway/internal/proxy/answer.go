@@ -126,6 +126,8 @@ func (c *Call) writeProblem(w http.ResponseWriter, status int, detail, upstream 
 		body = nil
 	}
 	boundAnswer(w)
+	// net/http reads the rest of a body before it answers, and somebody may never send that.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(shortAnswer))
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
@@ -151,6 +153,7 @@ func (c *Call) WriteBodyProblem(w http.ResponseWriter, err error) {
 		detail = "the request body came too slowly"
 	}
 	c.WriteProblem(w, status, detail)
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now()) // nobody waits for the rest
 }
 
 // Quotas are the gates with a quota on the way of a request. Every answer says what is left of

@@ -509,6 +509,21 @@ func TestEndlessBody(t *testing.T) {
 	g.idle()
 }
 
+// The gateway's own answer does not wait for a body that never comes.
+func TestAnswerWithoutTheBody(t *testing.T) {
+	t.Parallel()
+	g := start(t, baseConfig(t, "http://127.0.0.1:1"), Options{})
+	conns := map[int]io.Reader{
+		http.StatusBadRequest: dial(t, g.Addr(), "POST /a%2F../b HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"),
+		http.StatusBadGateway: dial(t, g.Addr(), "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"),
+	}
+	for want, c := range conns {
+		if res := answer(t, c); res.StatusCode != want || !res.Close {
+			t.Errorf("%s, closes the connection: %v; want %d that does", res.Status, res.Close, want)
+		}
+	}
+}
+
 // A client that stops reading gives its slot back, and is cut in the end.
 func TestClientStopsReading(t *testing.T) {
 	t.Parallel()
