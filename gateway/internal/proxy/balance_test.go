@@ -18,7 +18,7 @@ func TestLeastLoadedModel(t *testing.T) {
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		u := makeUpstream(t, config.Upstream{
-			Targets: []string{"http://a", "http://b", "http://c", "http://d", "http://e"}, Balance: config.LeastLoaded,
+			Targets: []string{"http://a", "http://b", "http://c", "http://d", "http://e"}, Balance: config.LeastLoaded, HealthCheck: &check,
 		}, io.Discard, nil)
 		inside, down := make([]int, 5), make([]bool, 5)
 		var open []*exchange

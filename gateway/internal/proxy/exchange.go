@@ -481,7 +481,7 @@ func (u *Upstream) recordFailure(x *exchange, f failure, err error) {
 // alone reports whether all targets but t are out: ejected or unhealthy.
 func (u *Upstream) alone(t *target) bool {
 	for _, s := range u.seats {
-		if s.target != t && !s.ejected() && !s.health.down.Load() {
+		if s.target != t && !s.ejected() && !u.unhealthy(s.target) {
 			return false
 		}
 	}

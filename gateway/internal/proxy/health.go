@@ -27,6 +27,10 @@ type health struct {
 	err string     // of the last check, clipped: it may repeat what the target sent; empty if it passed
 }
 
+// unhealthy reports whether checks say that a target does not work. Without checks nobody would find out that it
+// works again, so what earlier ones have said does not count.
+func (u *Upstream) unhealthy(t *target) bool { return u.checks != nil && t.health.down.Load() }
+
 // HealthStats is what active checks have found out about a target.
 type HealthStats struct {
 	// State is unchecked, healthy or unhealthy.

@@ -157,6 +157,22 @@ func TestHealthChecks(t *testing.T) {
 	})
 }
 
+// A reload that takes checks away takes their verdict away, too: nobody would find out that the target works again.
+func TestVerdictWithoutChecks(t *testing.T) {
+	sick := errors.New("sick")
+	u, _ := checkedUpstream(t, check, nil, nil, "http://a", "http://b")
+	for range check.Unhealthy {
+		u.learn(u.seats[0].target, sick)
+	}
+	if got := picks(t, u, 4); got != "bbbb" {
+		t.Errorf("with checks requests go to %s, want b", got)
+	}
+	next := makeUpstream(t, config.Upstream{Targets: []string{"http://a", "http://b"}}, io.Discard, u)
+	if got := picks(t, next, 4); got != "abab" {
+		t.Errorf("without checks requests go to %s, want both in turn", got)
+	}
+}
+
 // A check that a target answers at all tells that it can be reached again, once.
 func TestCheckReachesTarget(t *testing.T) {
 	u, log := checkedUpstream(t, check, func(*http.Request) (*http.Response, error) {

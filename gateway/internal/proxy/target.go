@@ -38,7 +38,7 @@ func (u *Upstream) pick(ctx context.Context, w weir.Work, tried map[*target]bool
 		switch {
 		case tried[s.target]:
 			continue
-		case s.health.down.Load() || !s.usable(now, u.eject):
+		case u.unhealthy(s.target) || !s.usable(now, u.eject):
 			spare = cmp.Or(spare, s)
 			continue
 		case s.gate == nil:
