@@ -404,10 +404,10 @@ func timedOut(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &t) && t.Timeout()
 }
 
-// mayTryAnother reports whether there is a target that has not been tried, and the request
-// can still be sent from its start.
+// mayTryAnother reports whether there is a target that has not been tried, the request
+// can still be sent from its start, and its client is there.
 func (x *exchange) mayTryAnother() bool {
-	if len(x.upstream.seats) == 1 || !x.body.untouched() {
+	if len(x.upstream.seats) == 1 || !x.body.untouched() || x.client.Err() != nil {
 		return false
 	}
 	if x.tried == nil {

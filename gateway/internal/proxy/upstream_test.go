@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -244,6 +245,34 @@ func TestClientLeavesBehindADeadTarget(t *testing.T) {
 	}
 	if waiting() != 0 || p.Abandoned() != 0 {
 		t.Errorf("%d wait, %d counted as abandoned; want none", waiting(), p.Abandoned())
+	}
+}
+
+// A request whose client has left while a connection was tried is sent to no other target.
+func TestGoneClientBehindADeadTarget(t *testing.T) {
+	u := makeUpstream(t, config.Upstream{Targets: []string{"http://dead", "http://live"}}, io.Discard, nil)
+	dialing, tried := make(chan struct{}), make(chan struct{})
+	u.shared.transport.DialContext = func(_ context.Context, network, address string) (net.Conn, error) {
+		if address == "dead:80" {
+			close(dialing)
+			<-tried
+		}
+		return nil, &net.OpError{Op: "dial", Net: network, Err: errors.New("unreachable")}
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	ended := make(chan any)
+	go func() {
+		defer func() { ended <- recover() }()
+		u.Serve(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil), &Call{})
+	}()
+	<-dialing
+	leave()
+	close(tried)
+	if got := <-ended; got != http.ErrAbortHandler {
+		t.Errorf("ended with %v, want the connection aborted", got)
+	}
+	if s := u.Stats(); s[0].Requests != 1 || s[1].Requests != 0 {
+		t.Errorf("%d requests to the dead target, %d to the live one; want 1 and none", s[0].Requests, s[1].Requests)
 	}
 }
 
