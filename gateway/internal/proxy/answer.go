@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -18,6 +19,9 @@ import (
 
 // begin is ReverseProxy's ModifyResponse: an answer is about to be passed on.
 func (u *Upstream) begin(res *http.Response) error {
+	if res.StatusCode == http.StatusSwitchingProtocols && !strings.EqualFold(upgradeOf(res.Header), upgradeOf(res.Request.Header)) {
+		return errUpgrade // ReverseProxy would find out later, and leave the connection open
+	}
 	call := res.Request.Context().Value(exchangeKey{}).(*exchange).call
 	call.By, call.Status = ByUpstream, res.StatusCode // no WriteHeader follows a 101
 	call.Quotas.SetHeaders(res.Header, call.Work, nil)
@@ -28,6 +32,8 @@ func (u *Upstream) begin(res *http.Response) error {
 	}
 	return nil
 }
+
+var errUpgrade = errors.New("the upstream has switched to another protocol than the request names")
 
 // failed is ReverseProxy's ErrorHandler: no answer came, or none that can be passed on.
 func (u *Upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
@@ -49,6 +55,8 @@ func (u *Upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
 		u.answerUntaken(w, r, x.call, err)
 	case errors.Is(err, errNotHTTP2):
 		u.problem(w, x.call, http.StatusNotImplemented, noGRPC)
+	case err == errUpgrade:
+		u.problem(w, x.call, http.StatusBadGateway, err.Error())
 	case timedOut(err):
 		u.problem(w, x.call, http.StatusGatewayTimeout, "no connection to the upstream within "+u.cfg.ConnectTimeout.String())
 	case x.deadlinePassed():

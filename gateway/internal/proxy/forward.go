@@ -16,6 +16,14 @@ func Sendable(r *http.Request) bool {
 	return err == nil && httpguts.ValidHostHeader(host) && httpguts.ValidHeaderFieldName(r.Method)
 }
 
+// upgradeOf returns the protocol that a header would switch to, empty if none.
+func upgradeOf(h http.Header) string {
+	if !httpguts.HeaderValuesContainsToken(h["Connection"], "Upgrade") {
+		return ""
+	}
+	return h.Get("Upgrade")
+}
+
 // removeBypasses removes headers that would carry requests, or names, past the gateway. One is the
 // upgrade to HTTP/2 without TLS: after it, a client could send anything on the connection. The
 // others are trailers, because some servers read them as headers.

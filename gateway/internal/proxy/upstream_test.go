@@ -276,6 +276,37 @@ func TestGoneClientBehindADeadTarget(t *testing.T) {
 	}
 }
 
+// A target that switches to another protocol than the request names has failed, and its connection is closed.
+func TestUpgradeToAnotherProtocol(t *testing.T) {
+	closed := make(chan error, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		c, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer c.Close()
+		_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+		_, err = c.Read(make([]byte, 1))
+		closed <- err
+	}))
+	t.Cleanup(server.Close)
+	u := makeUpstream(t, config.Upstream{Targets: []string{server.URL}}, io.Discard, nil)
+	w, r, call := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil), new(Call)
+	r.Header = http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket, x"}}
+	if u.Serve(w, r, call); w.Code != http.StatusBadGateway || call.By != ByGateway {
+		t.Errorf("%d by %v, want 502 by the gateway", w.Code, call.By)
+	}
+	select {
+	case err := <-closed:
+		if err != io.EOF {
+			t.Errorf("the target read %v", err)
+		}
+	case <-time.After(await.Patience):
+		t.Error("the connection stays open")
+	}
+}
+
 // Under overload everybody is served or refused.
 func TestOverloadBesideADeadTarget(t *testing.T) {
 	const clients = 32
