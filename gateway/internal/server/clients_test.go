@@ -447,6 +447,42 @@ func TestCertificatesAreReadWhileTheFileIsRefused(t *testing.T) {
 	}
 }
 
+// A certificate that cannot be used is told of once, in a reload that is refused for it.
+func TestFaultyCertificateIsToldOnce(t *testing.T) {
+	cert, key := certificate(t)
+	file := filepath.Join(t.TempDir(), "weir.yaml")
+	put := func(name, text string) {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(file, `{admin: {address: "off"}, listeners: [{address: "127.0.0.1:0", tls: {cert: `+cert+`, key: `+key+`}}], `+
+		`upstreams: {app: {targets: ["http://127.0.0.1:1"]}}, routes: [{match: [/], upstream: app}]}`)
+	load := func() (*config.Config, error) { return config.Load(file) }
+	cfg, err := load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, log := idleServer(t, cfg, Options{Watch: file, Load: load})
+	put(cert, "half a certificate")
+	for i := range 2 {
+		if err := s.Reload(); err == nil {
+			t.Fatal("half a certificate was taken")
+		}
+		if lines := log.lines("certificates", "configuration"); len(lines) != i+1 {
+			t.Errorf("after %d reloads the log says %q", i+1, lines)
+		}
+	}
+	put(file, "{")
+	put(cert, "less")
+	for range 2 {
+		_ = s.Reload() // the fault is another
+	}
+	if lines := log.lines("certificates not read again"); len(lines) != 1 {
+		t.Errorf("while the file says nothing of certificates the log says %q", lines)
+	}
+}
+
 // An authority that has expired vouches for nobody, which the log says.
 func TestExpiredAuthority(t *testing.T) {
 	ours, gone := newAuthority(t, "ours"), newAuthority(t, "gone")

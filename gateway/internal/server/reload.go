@@ -17,6 +17,7 @@ import (
 	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/gateway/internal/ratelimit"
 	"github.com/weir-go/weir/gateway/internal/tracing"
+	"github.com/weir-go/weir/internal/fault"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/signal"
 )
@@ -87,7 +88,7 @@ func (s *Server) reload() error {
 		}
 	}
 	if err != nil && s.opts.Watch != "" && sameVersion(last[0], s.seen[0]) { // its fault is not new
-		s.renewCertificates()
+		s.renewCertificates(err)
 	}
 	s.metrics.Reloaded(err == nil)
 	s.remember(before, cfg, err)
@@ -105,8 +106,8 @@ func (s *Server) reload() error {
 
 // renewCertificates reads the certificates of the configuration in force again. What renews them does not know that the
 // file on disk has a fault, which was told of already. With the fault in it, certificates would expire until it is mended.
-// All are read, or none is in force.
-func (s *Server) renewCertificates() {
+// All are read, or none is in force. refused says why the file is.
+func (s *Server) renewCertificates(refused error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.draining.Load() {
@@ -114,12 +115,20 @@ func (s *Server) renewCertificates() {
 	}
 	use, err := readCertificates(s.listeners)
 	if err != nil {
-		s.log.Error("certificates not read again; those in force stay", "error", err)
+		if !tellsOfCertificates(refused) {
+			s.log.Error("certificates not read again; those in force stay", "error", err)
+		}
 		return
 	}
 	for _, use := range use {
 		use()
 	}
+}
+
+// tellsOfCertificates reports whether the faults of a file are also those of certificates.
+func tellsOfCertificates(refused error) bool {
+	var faults *fault.Faults
+	return errors.As(refused, &faults) && slices.ContainsFunc(faults.List, func(f fault.Fault) bool { return slices.Contains(f.Path, "tls") })
 }
 
 // remember keeps what became of a reload, for those who ask. The caller holds reloading.
