@@ -174,7 +174,7 @@ type bill struct {
 	key      string // the bucket's key, in any other store
 	cost     int64
 	fallback bool // the fallback was charged, because the store failed
-	ahead    bool // the store is told later; see tab
+	ahead    int  // the number of the question that tells the store, 0 if it has been told; see tab
 	free     bool // nothing is charged: the work is not counted, or the store failed
 }
 
@@ -289,7 +289,7 @@ func (q *Quota) adjust(c *bill, tokens float64) {
 	switch {
 	case q.memory != nil:
 		err = q.memory.refund(c.hash, windows, tokens)
-	case c.ahead && q.tabs.adjust(q, c, tokens):
+	case c.ahead > 0 && q.tabs.adjust(q, c, tokens):
 	case c.fallback:
 		err = q.local(true).Refund(context.Background(), c.key, windows, tokens)
 	default:

@@ -33,9 +33,7 @@ func (q *Quota) AdmitAhead(ctx context.Context, w weir.Work) (weir.Permit, Answe
 	}
 	a := Answer{Rule: c.rule.title, Windows: c.rule.Windows, Cost: c.cost}
 	var known bool
-	if a.Decision, refused, known = q.tabs.charge(q, &c, float64(c.cost)); known {
-		c.ahead = true
-	} else {
+	if a.Decision, refused, known = q.tabs.charge(q, &c, float64(c.cost)); !known {
 		a.Decision, refused = q.charge(ctx, set, &w, &c, Permissive, 0)
 	}
 	if refused != nil {
@@ -85,10 +83,11 @@ type tab struct {
 	untold float64 // charged and not told; negative: to be given back
 	wanted bool    // somebody wants to know what is there
 	under  bool    // a question is under way
-	begun  bool    // one ever was
+	begun  int     // questions so far
 	asked  time.Duration
 
 	where   decider
+	first   int             // the number of the first question that it has decided, without a break
 	refused *weir.Rejection // the store failed, and nothing else decides
 	telling bool            // a goroutine tells the store
 }
@@ -137,7 +136,7 @@ func (t *tab) due(now time.Duration) (wait time.Duration, ok bool) {
 	if t.under || t.untold == 0 && !t.wanted {
 		return 0, false
 	}
-	if !t.begun {
+	if t.begun == 0 {
 		return 0, true
 	}
 	return max(t.asked+tabPace-now, 0), true
@@ -146,12 +145,16 @@ func (t *tab) due(now time.Duration) (wait time.Duration, ok bool) {
 // begin takes what the store is told now.
 func (t *tab) begin(now time.Duration) (tokens float64) {
 	tokens = t.untold
-	t.untold, t.wanted, t.under, t.begun, t.asked = 0, false, true, true, now
+	t.untold, t.wanted, t.under, t.asked = 0, false, true, now
+	t.begun++
 	return tokens
 }
 
 // answered takes note of what was decided about a question. refused is why nothing was.
 func (t *tab) answered(d Decision, where decider, refused *weir.Rejection, at moment) {
+	if where != t.where {
+		t.first = t.begun
+	}
 	t.under, t.where, t.refused = false, where, refused
 	if where == nowhere {
 		t.opened, t.said, t.until, t.untold = false, false, 0, 0
@@ -215,12 +218,13 @@ func (ts *tabs) charge(q *Quota, c *bill, tokens float64) (d Decision, refused *
 		return d, nil, false
 	}
 	d, refused = t.charge(c.rule, tokens, ts.moment())
+	c.ahead = t.begun + 1
 	ts.startTelling(q, c.key, t)
 	return d, refused, true
 }
 
-// adjust gives tokens of an earlier charge back, or charges more if they are negative. It returns false if
-// there is no account any more.
+// adjust gives tokens of an earlier charge back, or charges more if they are negative. It does nothing if the charge was not
+// made where the account is now. It returns false if there is no account any more.
 func (ts *tabs) adjust(q *Quota, c *bill, tokens float64) bool {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -228,7 +232,7 @@ func (ts *tabs) adjust(q *Quota, c *bill, tokens float64) bool {
 	if t == nil || ts.closed {
 		return false
 	}
-	if t.where != nowhere {
+	if t.where != nowhere && c.ahead >= t.first {
 		_, _ = t.charge(t.rule, -tokens, ts.moment())
 		ts.startTelling(q, c.key, t)
 	}

@@ -271,6 +271,40 @@ func TestAheadOfAStoreThatFails(t *testing.T) {
 	}
 }
 
+// What was charged in an outage is not given back by the store that was gone.
+func TestAheadOfAnOutageIsNotGivenBack(t *testing.T) {
+	for _, onError := range []OnStoreError{Local, Open} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newDistant(t, 2*time.Millisecond)
+			q := aheadOf(t, s, onError, 1, 1000)
+			defer q.Close()
+			charge := func(cost int64, down bool) weir.Permit {
+				s.mu.Lock()
+				s.down = down
+				s.mu.Unlock()
+				p, _, err := q.AdmitAhead(t.Context(), weir.Work{User: "alice", Cost: cost})
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(100 * time.Millisecond)
+				return p
+			}
+			charge(1, false)
+			first, second := charge(200, true), charge(300, true)
+			last := charge(400, false)
+			first.Cancel()
+			second.Cancel()
+			last.SetCost("", 390)
+			time.Sleep(100 * time.Millisecond)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.refunds != 10 {
+				t.Errorf("%v: the store has given back %v, want 10", onError, s.refunds)
+			}
+		})
+	}
+}
+
 // There are accounts for so many buckets; about others the store is asked each time. Idle ones make room.
 func TestAheadIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -360,7 +394,7 @@ func FuzzTab(f *testing.F) {
 				}
 			}
 			if wait, ok := a.due(now); ok && wait == 0 {
-				if a.begun && now-asked < tabPace || begun {
+				if a.begun > 0 && now-asked < tabPace || begun {
 					t.Fatalf("step %d: asked again after %v", i, now-asked)
 				}
 				under, asked, begun = a.begin(now), now, true
