@@ -11,6 +11,8 @@ type connection struct {
 	login   login
 	muted   mute
 	leaving bool // no further request is read
+
+	answeredAny bool // an answer has been written, to anything but ApiVersions
 }
 
 // mute says why no request is read, and until when. The zero value is no mute.
@@ -85,6 +87,7 @@ func (c *connection) requestFor(id int32) (pending, error) {
 // answered removes the first answer, which has been written.
 func (c *connection) answered() {
 	c.kept -= c.pending[0].kept()
+	c.answeredAny = c.answeredAny || c.pending[0].key != keyApiVersions
 	c.pending[0].share.free()
 	c.pending[0] = pending{} // so that its bytes can be freed
 	c.pending = c.pending[1:]

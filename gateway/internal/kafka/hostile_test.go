@@ -563,6 +563,22 @@ func TestPlainOnTLS(t *testing.T) {
 // pairWithTLS is pair with TLS at the client, and at those that come later.
 func (r *rig) pairWithTLS() (client, broker net.Conn) {
 	r.Helper()
+	r.overTLS()
+	over := tls.Client(r.come(), &tls.Config{InsecureSkipVerify: true})
+	if err := over.HandshakeContext(r.Context()); err != nil {
+		r.Fatal(err)
+	}
+	broker, err := r.broker.Accept()
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() { _ = broker.Close() })
+	return over, broker
+}
+
+// overTLS makes clients come over TLS.
+func (r *rig) overTLS() {
+	r.Helper()
 	cert, key := selfSigned(r.T)
 	k := config.KafkaListen{TLS: &config.TLS{Cert: cert, Key: key}}
 	k.SetDefaults()
@@ -572,16 +588,6 @@ func (r *rig) pairWithTLS() (client, broker net.Conn) {
 	}
 	r.Cleanup(func() { _ = conns.Close() })
 	r.server.opts.Conns = conns
-	over := tls.Client(r.come(), &tls.Config{InsecureSkipVerify: true})
-	if err := over.HandshakeContext(r.Context()); err != nil {
-		r.Fatal(err)
-	}
-	broker, err = r.broker.Accept()
-	if err != nil {
-		r.Fatal(err)
-	}
-	r.Cleanup(func() { _ = broker.Close() })
-	return over, broker
 }
 
 // selfSigned writes a certificate and its key into files.

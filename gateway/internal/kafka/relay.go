@@ -114,6 +114,17 @@ func (r *relay) reset() {
 	_ = r.raw.Close() // before TLS sends its own end
 }
 
+// sendBack resets the client's connection if it is drained before the first answer, so that the client comes back. An answer to ApiVersions
+// is none: franz-go does not count it.
+func (r *relay) sendBack() {
+	r.mu.Lock()
+	early := r.state.leaving && !r.state.answeredAny
+	r.mu.Unlock()
+	if early {
+		r.reset()
+	}
+}
+
 // drain lets the connection end: it reads no further request, and waits for the answers in flight.
 func (r *relay) drain() {
 	r.mu.Lock()
@@ -134,6 +145,7 @@ func (r *relay) run() {
 	defer r.close()
 	defer r.recovered()
 	if r.enter() != nil || r.connect() != nil {
+		r.sendBack()
 		return
 	}
 	var answers sync.WaitGroup
@@ -157,6 +169,7 @@ func (r *relay) run() {
 	}()
 	if err := r.requests(); err == nil {
 		r.awaitAnswers()
+		r.sendBack()
 	} else {
 		r.logEnd(err)
 	}
@@ -190,7 +203,9 @@ func (r *relay) connect() error {
 		err := c.HandshakeContext(ctx)
 		cancel()
 		if err != nil {
-			s.opts.Conns.HandshakeFailed(r.raw.RemoteAddr(), err)
+			if !r.leaving() { // otherwise it was ended here
+				s.opts.Conns.HandshakeFailed(r.raw.RemoteAddr(), err)
+			}
 			return err
 		}
 		r.mu.Lock()

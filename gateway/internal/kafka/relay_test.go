@@ -442,6 +442,54 @@ func TestBrokerIsNotThere(t *testing.T) {
 	}
 }
 
+// A client that is drained before its first answer is reset, so that it comes back. An answer to ApiVersions is none. After any other answer
+// the connection ends in order.
+func TestDrainedBeforeTheFirstAnswer(t *testing.T) {
+	for name, c := range map[string]struct {
+		asked kmsg.Request // and answered
+		want  error
+	}{
+		"nothing":     {nil, syscall.ECONNRESET},
+		"ApiVersions": {kmsg.NewPtrApiVersionsRequest(), syscall.ECONNRESET},
+		"ListGroups":  {kmsg.NewPtrListGroupsRequest(), io.EOF},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, policy.Off, time.Minute)
+			client, broker := r.pair()
+			if c.asked != nil {
+				r.write(client, framed("app", 0, c.asked))
+				r.frame(broker)
+				r.write(broker, answer(0, c.asked.ResponseKind()))
+				r.frame(client)
+			}
+			if err := r.server.Shutdown(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := client.Read(make([]byte, 1)); !errors.Is(err, c.want) {
+				t.Errorf("%v, want %v", err, c.want)
+			}
+		})
+	}
+}
+
+// The same holds for a client that is drained during its TLS handshake. That counts as no failure of its own.
+func TestDrainedDuringItsHandshake(t *testing.T) {
+	r := newRig(t, policy.Off, time.Minute)
+	r.overTLS()
+	client := r.come()
+	if err := r.server.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("%v", err)
+	}
+	for why, n := range r.server.opts.Conns.Snapshot().Handshakes {
+		if n != 0 {
+			t.Errorf("%d handshakes failed: %s", n, why)
+		}
+	}
+}
+
 // Large answers arrive as they were sent, whether the kernel or the gateway moves them, and the next bytes are not part of them. If a
 // broker ends within an answer, the client has got the beginning, and its connection ends.
 func TestLargeAnswers(t *testing.T) {

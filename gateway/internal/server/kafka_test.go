@@ -382,7 +382,7 @@ func TestKafkaShutdown(t *testing.T) {
 	first := portsFor(t, 1)
 	g := start(t, beforeKafka(t, cluster.ListenAddrs(), first, 1, "127.0.0.1:0"), Options{})
 	node := awaitNode(t, g, fmt.Sprintf("127.0.0.1:%d", first))
-	idle := asked(t, g.Addr().String(), kafkaRequest(1, 0, kmsg.NewPtrApiVersionsRequest()))
+	idle := asked(t, g.Addr().String(), kafkaRequest(1, 0, kmsg.NewPtrListGroupsRequest()))
 	nextAnswer(t, idle)
 	busy := asked(t, node, request)
 	<-came
@@ -440,7 +440,7 @@ func TestKafkaReload(t *testing.T) {
 	one := beforeKafka(t, cluster.ListenAddrs(), first, 1, listen)
 	next := one
 	g := start(t, one, Options{Load: func() (*config.Config, error) { return next, nil }})
-	c := asked(t, listen, kafkaRequest(1, 0, kmsg.NewPtrApiVersionsRequest()))
+	c := asked(t, listen, kafkaRequest(1, 0, kmsg.NewPtrListGroupsRequest()))
 	nextAnswer(t, c)
 
 	limited := beforeKafka(t, cluster.ListenAddrs(), first, 1, listen)
@@ -470,6 +470,51 @@ func TestKafkaReload(t *testing.T) {
 	if got := nodesIn(t, want); len(got) != 1 || got[0] != want {
 		t.Errorf("a client is told of %v, not %s", got, want)
 	}
+}
+
+// A client that a reload meets between ApiVersions and its first request comes back. An end in order would tell franz-go that a login is
+// missing, and it would not try again.
+func TestKafkaReloadMeetsANewClient(t *testing.T) {
+	t.Parallel()
+	cluster := brokers(t, kfake.NumBrokers(1))
+	first, listen := portsFor(t, 2), closedPort(t)
+	next := beforeKafka(t, cluster.ListenAddrs(), first, 2, listen)
+	g := start(t, beforeKafka(t, cluster.ListenAddrs(), first, 1, listen), Options{Load: func() (*config.Config, error) { return next, nil }})
+	var reload sync.Once
+	dial := func(ctx context.Context, network, address string) (c net.Conn, err error) {
+		c, err = new(net.Dialer).DialContext(ctx, network, address)
+		reload.Do(func() { c = &hesitant{Conn: c, until: g.Reload} })
+		return c, err
+	}
+	if _, err := kmsg.NewPtrMetadataRequest().RequestWith(t.Context(), clientOf(t, listen, kgo.Dialer(dial)).Client); err != nil {
+		t.Error(err)
+	}
+}
+
+// hesitant is a connection that writes its first request but ApiVersions when something has ended it. It goes on to read that end.
+type hesitant struct {
+	net.Conn
+	until func() error
+	wrote bool
+	ended error
+}
+
+func (h *hesitant) Write(b []byte) (int, error) {
+	if !h.wrote && binary.BigEndian.Uint16(b[4:]) != uint16(kmsg.ApiVersions) {
+		if err := h.until(); err != nil {
+			return 0, err
+		}
+		h.wrote = true
+		_, h.ended = h.Conn.Read(make([]byte, 1))
+	}
+	return h.Conn.Write(b)
+}
+
+func (h *hesitant) Read(b []byte) (int, error) {
+	if h.ended != nil {
+		return 0, h.ended
+	}
+	return h.Conn.Read(b)
 }
 
 // TLS is on the listeners of nodes too, whatever it is to the brokers. All of them get a new certificate with a reload, and a shutdown ends
@@ -513,7 +558,7 @@ func TestKafkaTLS(t *testing.T) {
 		pool.AppendCertsFromPEM(pem)
 		raw := asked(t, node)
 		c := tls.Client(raw, &tls.Config{RootCAs: pool, ServerName: "localhost"})
-		if _, err := c.Write(kafkaRequest(1, 0, kmsg.NewPtrApiVersionsRequest())); err != nil {
+		if _, err := c.Write(kafkaRequest(1, 0, kmsg.NewPtrListGroupsRequest())); err != nil {
 			t.Fatal(err)
 		}
 		if id, _ := nextAnswer(t, c); id != 1 {
