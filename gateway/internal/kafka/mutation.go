@@ -240,10 +240,10 @@ func (r *relay) finishMutation(p *pending, resp kmsg.Response) kmsg.Response {
 		t := &m.all[i]
 		code, ok := codes[name]
 		delete(codes, name) // if a topic is named twice, the first counts
-		if ok && code != 0 {
+		if ok && code != 0 && code != kerr.RequestTimedOut.Code {
 			t.charged.Cancel()
 		} else {
-			t.charged.Done(weir.OK)
+			t.charged.Done(weir.OK) // also after a time-out: the broker may carry it out all the same
 		}
 		if refused = refused || t.code != 0; !ok || code != 0 || t.code != 0 {
 			continue

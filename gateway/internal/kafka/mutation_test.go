@@ -29,6 +29,7 @@ type cluster struct {
 	topics  map[string]int // partitions
 	denied  []string       // topics that may not be created, grown or deleted
 	failing []string       // topics that are valid, and cannot be made in the end
+	slow    []string       // topics that are valid, and whose change takes longer than it may
 	unheard []string       // topics that the controller has made, and of which this broker has yet to hear
 	leaving []string       // topics that are there while a request is validated, and not any more when it is done
 	demands int32          // for how many ms it throttles who has a creation validated
@@ -97,6 +98,8 @@ func (c *cluster) answer(req kmsg.Request) kmsg.Response {
 			return kerr.TopicAlreadyExists.Code
 		case !dry && slices.Contains(c.failing, name):
 			return kerr.InvalidReplicationFactor.Code
+		case !dry && slices.Contains(c.slow, name):
+			return kerr.RequestTimedOut.Code
 		}
 		return 0
 	}
@@ -590,6 +593,8 @@ func TestMutationsAreCharged(t *testing.T) {
 			"CreateTopics a old b secret only validated; CreateTopics a old secret"},
 		{"what fails in the end is given back", create(7, "unlucky", 8, "a", 1), 9, []int16{0, factor}, 0,
 			"CreateTopics unlucky a only validated; CreateTopics unlucky a"},
+		{"what may be done after its time-out is not", create(7, "slow", 8, "a", 1), 1, []int16{0, kerr.RequestTimedOut.Code}, 0,
+			"CreateTopics slow a only validated; CreateTopics slow a"},
 		{"a client that only asks", dry, 10, []int16{0}, 0, "CreateTopics a only validated"},
 		{"no topics", create(7), 10, nil, 0, "CreateTopics"},
 		{"more partitions", grow(3, 9, "old", "none"), 5, []int16{0, unknown}, 0, "CreatePartitions old none only validated; Metadata; CreatePartitions old none"},
@@ -606,7 +611,7 @@ func TestMutationsAreCharged(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			b, client := newCluster(t, policy.Enforce, 10)
 			b.topics["large"], b.topics["huge"], b.topics["secret"] = 9, 50, 3
-			b.denied, b.failing = []string{"secret"}, []string{"unlucky"}
+			b.denied, b.failing, b.slow = []string{"secret"}, []string{"unlucky"}, []string{"slow"}
 			begin := time.Now()
 			got, throttle := codes(b.ask(client, c.req))
 			passed := int32(time.Since(begin)/time.Millisecond) + 1
