@@ -42,7 +42,7 @@ func (r *relay) awaitTurn(waiter weir.Waiter, turn <-chan error) (err error) {
 		select {
 		case err = <-turn:
 			waits = false
-		case <-r.ctx.Done():
+		case <-r.staying.Done():
 		}
 	}
 	if waits && waiter.Cancel() {

@@ -90,7 +90,7 @@ func TestConnectionsWait(t *testing.T) {
 // A waiting connection ends when its client leaves, or when it is drained.
 func TestConnectionsLeaveTheQueue(t *testing.T) {
 	q := policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "1/h", Burst: 1}}
-	q.Queue.Len, q.Queue.MaxWait = 10, policy.Duration(2*time.Hour)
+	q.Queue.Len, q.Queue.MaxWait = 10, policy.Duration(4*time.Hour)
 	r, brokers := newDoor(t, q, policy.Enforce)
 	r.come()
 	<-brokers
@@ -99,10 +99,12 @@ func TestConnectionsLeaveTheQueue(t *testing.T) {
 		await.That(t, "the others have left", func() bool { return r.gate.Snapshot().Waiting == n })
 	}
 	second, third := r.come(), r.come()
-	waiting(2)
+	r.wrap = unwatched
+	r.come()
+	waiting(3)
 	r.write(third, framed("app", 0, kmsg.NewPtrListGroupsRequest()))
 	_ = second.Close()
-	waiting(1)
+	waiting(2)
 	for _, open := range r.server.all() {
 		open.drain()
 	}

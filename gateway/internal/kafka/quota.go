@@ -232,7 +232,7 @@ func (r *relay) unmuted() error {
 		if errors.Is(err, errors.ErrUnsupported) {
 			select {
 			case <-time.After(wait):
-			case <-r.ctx.Done():
+			case <-r.staying.Done():
 			}
 		} else if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return err

@@ -31,6 +31,9 @@ type relay struct {
 	ctx context.Context // ended by close
 	end context.CancelFunc
 
+	staying context.Context // ended by drain, and with ctx
+	letGo   context.CancelFunc
+
 	mu     sync.Mutex
 	moved  sync.Cond   // signals that an answer has been written, or that the connection has ended
 	client net.Conn    // raw, or TLS over raw; it changes only while broker is nil
@@ -82,6 +85,7 @@ func newRelay(s *Server, n *node, client net.Conn) *relay {
 	r.moved.L = &r.mu
 	r.state.login.required, r.state.login.claim = len(s.opts.SASL) > 0, s.opts.Config.OAuthClaim
 	r.ctx, r.end = context.WithCancel(context.Background())
+	r.staying, r.letGo = context.WithCancel(r.ctx)
 	return r
 }
 
@@ -130,6 +134,7 @@ func (r *relay) drain() {
 	r.mu.Lock()
 	r.state.leave()
 	r.mu.Unlock()
+	r.letGo()
 	_ = r.raw.SetReadDeadline(time.Unix(1, 0)) // it wakes a reader that waits for a request
 }
 
