@@ -153,7 +153,7 @@ func (r *relay) decodeAnswer(a *incoming) (resp kmsg.Response, header []byte, er
 			return nil, nil, err
 		}
 	}
-	if len(whole) < a.size {
+	if len(whole) < a.size || a.question != nil { // whose answer outlives the buffer
 		if whole, err = r.restOfAnswer(whole, a.size); err != nil {
 			return nil, nil, err
 		}
@@ -190,7 +190,9 @@ func (r *relay) rewrite(a *incoming, resp kmsg.Response, header []byte) error {
 	replace(resp, r.server.nodes.advertised)
 	raise(resp, a.wait)
 	out := encode(header, resp)
-	a.share.shrink(len(out))
+	if a.share.shrink(len(out)); len(out) <= buffer {
+		a.share.free() // because nothing bounds how long the client takes to read it
+	}
 	r.countAnswer(&a.request, len(out))
 	return r.deliver(out)
 }

@@ -39,7 +39,7 @@ type pending struct {
 
 // kept is how many bytes of the client's choice are kept until the answer.
 func (p *pending) kept() int {
-	return len(p.client) + len(p.own) + len(p.step.user.name) + len(p.rule) + len(p.bucket)
+	return len(p.client) + len(p.own) + len(p.step.mechanism) + len(p.step.user.name) + len(p.step.user.token) + len(p.rule) + len(p.bucket)
 }
 
 const (

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -292,6 +293,76 @@ func TestHeldForTooLong(t *testing.T) {
 	}
 	if got := patience(64 << 20); got != 65*heldWithin {
 		t.Errorf("64 MiB have %v", got)
+	}
+}
+
+// A decoded answer that fits into a buffer when it is written holds no memory. Nothing bounds how long its client takes to read it.
+func TestSmallAnswersHoldNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, broker, _ := waiting(t)
+		connected(r)
+		resp := kmsg.NewPtrApiVersionsResponse()
+		for range buffer { // of which none is offered
+			resp.ApiKeys = append(resp.ApiKeys, kmsg.ApiVersionsResponseApiKey{ApiKey: 1000})
+		}
+		r.state.expect(pending{request: request{key: keyApiVersions, correlation: 7}})
+		var all sync.WaitGroup
+		defer all.Wait()
+		defer r.close()
+		all.Go(func() { _ = r.answers() })
+		if _, err := broker.Write(answer(0, resp)); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if bytes, _ := r.server.memory.held(); bytes != 0 {
+			t.Errorf("%d bytes are held while the client does not read", bytes)
+		}
+	})
+}
+
+// The answer to a question outlives the buffer that it came in: its unknown tags are written later.
+func TestQuestionOutlivesItsBuffer(t *testing.T) {
+	r, broker, _ := waiting(t)
+	connected(r)
+	resp := kmsg.NewPtrDescribeClientQuotasResponse()
+	resp.UnknownTags.Set(200, []byte("a tag"))
+	sent, wrote, pooled := answer(1, resp), make(chan error, 1), new([buffer]byte)
+	r.state.expect(pending{request: request{key: keyDescribeQuotas, version: 1, correlation: 7}, question: new(question)})
+	go func() { _, err := broker.Write(sent); wrote <- err }()
+	if _, err := io.ReadFull(r.broker, r.size[1][:]); err != nil {
+		t.Fatal(err)
+	}
+	a, err := r.beginAnswer(len(sent)-4, pooled)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, _, err := r.decodeAnswer(&a)
+	if err = errors.Join(err, <-wrote); err != nil {
+		t.Fatal(err)
+	}
+	clear(pooled[:])
+	if text := string(got.AppendTo(nil)); !strings.Contains(text, "a tag") {
+		t.Errorf("%q", text)
+	}
+}
+
+// Steps of a login are kept until their answers, and count for what a connection keeps: the mechanism, and a delegation token.
+func TestLoginStepsAreBounded(t *testing.T) {
+	long := strings.Repeat("m", mostKept/2)
+	for name, step := range map[string]func(*login) step{
+		"mechanism": func(l *login) step { return l.handshake(&kmsg.SASLHandshakeRequest{Mechanism: long}) },
+		"token": func(l *login) step {
+			l.handshake(&kmsg.SASLHandshakeRequest{Mechanism: scram256})
+			return l.authenticate(&kmsg.SASLAuthenticateRequest{SASLAuthBytes: []byte("n,,n=" + long[1:] + ",r=nonce,tokenauth=true")})
+		},
+	} {
+		c := connection{}
+		for range 3 {
+			c.expect(pending{step: step(&c.login)})
+		}
+		if !c.full() {
+			t.Errorf("%s: %d bytes are kept", name, c.kept)
+		}
 	}
 }
 
