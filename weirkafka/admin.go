@@ -47,6 +47,9 @@ func RetryQuota[M ~map[string]V, V any](ctx context.Context, call func(ctx conte
 		defer cancel()
 	}
 	all, err := call(ctx, topics...)
+	if err != nil {
+		return all, err
+	}
 	for err == nil {
 		again := exceeding(all, refused)
 		if len(again) == 0 {
@@ -61,7 +64,7 @@ func RetryQuota[M ~map[string]V, V any](ctx context.Context, call func(ctx conte
 			maps.Copy(all, some)
 		}
 	}
-	if len(all) > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return all, nil // the error of the quota is the reason
 	}
 	return all, err

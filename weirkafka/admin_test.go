@@ -112,6 +112,12 @@ func TestRetryQuotaBroken(t *testing.T) {
 	if !errors.Is(err, broken) || !errors.Is(got["a"], kerr.ThrottlingQuotaExceeded) {
 		t.Errorf("%v, %v", got, err)
 	}
+	late, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	got, err = RetryQuota(late, func(context.Context, ...string) (answers, error) { return answers{"a": nil}, broken }, itself, "a", "b")
+	if !errors.Is(err, broken) || len(got) != 1 {
+		t.Errorf("of the first attempt: %v, %v", got, err)
+	}
 }
 
 // createTopics returns a call that creates topics, each with that number of partitions.
