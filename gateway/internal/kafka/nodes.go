@@ -170,7 +170,7 @@ func (ns *nodes) named(all []kmsg.MetadataResponseBroker) {
 	}
 }
 
-// addressOf returns the address of a node's broker, empty if the node is gone.
+// addressOf returns the address of a node's broker, the last known one if the node is gone.
 func (ns *nodes) addressOf(n *node) string {
 	ns.mu.RLock()
 	defer ns.mu.RUnlock()
