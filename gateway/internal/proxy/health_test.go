@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -170,6 +171,42 @@ func TestVerdictWithoutChecks(t *testing.T) {
 	next := makeUpstream(t, config.Upstream{Targets: []string{"http://a", "http://b"}}, io.Discard, u)
 	if got := picks(t, next, 4); got != "abab" {
 		t.Errorf("without checks requests go to %s, want both in turn", got)
+	}
+}
+
+// A connection that a check does not wait for any more is closed, when it comes.
+func TestConnectionOfACheckThatIsOver(t *testing.T) {
+	for _, protocol := range []string{"http", "h2c"} {
+		t.Run(protocol, func(t *testing.T) {
+			var opened, closed atomic.Int32
+			server := httptest.NewUnstartedServer(nil)
+			server.Config.Protocols = new(http.Protocols)
+			server.Config.Protocols.SetHTTP1(true)
+			server.Config.Protocols.SetUnencryptedHTTP2(true)
+			server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+				switch state {
+				case http.StateNew:
+					opened.Add(1)
+				case http.StateClosed:
+					closed.Add(1)
+				}
+			}
+			server.Start()
+			defer server.Close()
+			short := check
+			short.Timeout = policy.Duration(10 * time.Millisecond)
+			u := makeUpstream(t, config.Upstream{Targets: []string{protocol + "://" + server.Listener.Addr().String()}, HealthCheck: &short}, io.Discard, nil)
+			checks, over := u.checks.(*http.Transport), make(chan struct{})
+			checks.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+				<-over
+				return new(net.Dialer).DialContext(context.WithoutCancel(ctx), network, address)
+			}
+			if err := u.probe(t.Context(), u.seats[0].target); err == nil {
+				t.Error("a check without a connection has passed")
+			}
+			close(over)
+			eventually(t, "it is opened, and closed", func() bool { return opened.Load() == 1 && closed.Load() == 1 })
+		})
 	}
 }
 

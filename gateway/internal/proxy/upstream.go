@@ -98,8 +98,9 @@ func New(name string, cfg config.Upstream, log *slog.Logger, events *eventlog.Lo
 	u.mayHTTP2 = h2c || conns.tls
 	if h := cfg.HealthCheck; h != nil {
 		// Checks connect anew each time: that is part of what has to work. They share no connections
-		// with requests, and do not wait for one behind them.
-		u.checks = newTransport(pool{connectTimeout: time.Duration(h.Timeout), h2c: h2c, maxIdle: -1})
+		// with requests, and do not wait for one behind them. One over HTTP/2 that comes when its check is over
+		// stays until it has been idle.
+		u.checks = newTransport(pool{connectTimeout: time.Duration(h.Timeout), h2c: h2c, maxIdle: -1, idleFor: time.Duration(h.Timeout)})
 	}
 	u.reverse = httputil.ReverseProxy{
 		Rewrite:        u.rewrite,
