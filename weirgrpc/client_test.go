@@ -748,7 +748,7 @@ func TestClientGoesByTheDeclaration(t *testing.T) {
 
 // Many calls at once, many of them given up, lose no slot and leave no unsent retry charged.
 func TestClientStorm(t *testing.T) {
-	own := weir.Must(limit.New(limit.Config{Name: "own", Limit: 8, Queue: limit.Queue{Len: 64}}))
+	own := weir.Must(limit.New(limit.Config{Name: "own", Limit: 8, Queue: limit.Queue{Len: 64, MaxWait: patience, Order: limit.FIFO}}))
 	defer own.Close()
 	var n atomic.Int32
 	address := start(t, &service{

@@ -110,7 +110,7 @@ func within(t testing.TB) context.Context {
 }
 
 func newLimit(t testing.TB, n int64, waiting int) *limit.Limiter {
-	l := weir.Must(limit.New(limit.Config{Name: "api", Limit: n, Queue: limit.Queue{Len: waiting}}))
+	l := weir.Must(limit.New(limit.Config{Name: "api", Limit: n, Queue: limit.Queue{Len: waiting, MaxWait: patience}}))
 	t.Cleanup(l.Close)
 	return l
 }
