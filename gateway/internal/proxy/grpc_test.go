@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/await"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/slot"
@@ -183,52 +184,75 @@ func TestCallsSpareHandshakes(t *testing.T) {
 func TestIdleCall(t *testing.T) {
 	for _, answered := range []bool{false, true} {
 		t.Run(fmt.Sprintf("answered: %v", answered), func(t *testing.T) {
-			ended := make(chan struct{})
-			server := startHTTP2(t, func(w http.ResponseWriter, r *http.Request) {
-				defer close(ended)
-				if answered {
-					w.Header().Set("Content-Type", "application/grpc")
-					_ = http.NewResponseController(w).Flush()
-				}
-				<-r.Context().Done()
-			})
-			u := makeUpstream(t, config.Upstream{Targets: []string{server.URL}, GRPCIdleTimeout: policy.Duration(50 * time.Millisecond)}, io.Discard, nil)
-			u.shared.calls.TLSClientConfig = server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
-			gate := newSampled()
-			front := startHTTP2(t, func(w http.ResponseWriter, r *http.Request) {
-				weirhttp.NewGuard().Serve(w, r, gate, weir.Work{}, func(w http.ResponseWriter, r *http.Request, q *weirhttp.Request) {
-					u.Serve(w, r, &Call{GRPC: true, Request: q})
-				})
-			})
-			silent, client := io.Pipe()
-			defer client.Close()
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, front.URL+"/pkg.Service/Talk", silent)
-			if err != nil {
-				t.Fatal(err)
-			}
-			res, err := front.Client().Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer res.Body.Close()
-			if _, err := io.ReadAll(res.Body); answered != (err != nil) {
-				t.Errorf("the answer ended with %v", err)
-			}
-			<-ended // the target hears of it
-			if got := res.Header.Get("Grpc-Status"); !answered && got != "4" {
-				t.Errorf("status %s %s, want 4", got, res.Header.Get("Grpc-Message"))
-			}
-			front.Close() // when its handler has returned
-			if o := gate.outcome; o == weir.Failed || o == weir.Overload || o == weir.OK {
-				t.Errorf("the outcome is %v", o)
-			}
-			for kind, n := range u.Stats()[0].Failures {
-				if n != 0 {
-					t.Errorf("%d failures of %s", n, kind)
+			for idle := 50 * time.Millisecond; !endsIdle(t, answered, idle); idle *= 2 {
+				if idle > await.Patience {
+					t.Fatal("it always ends before its target has answered")
 				}
 			}
 		})
 	}
+}
+
+// endsIdle shows that a call ends when it has been idle for so long. It returns false, and shows nothing, if the call had not come as far
+// as it should by then, because the machine is busy.
+func endsIdle(t *testing.T, answered bool, idle time.Duration) bool {
+	t.Helper()
+	reached, ended := make(chan struct{}), make(chan struct{})
+	server := startHTTP2(t, func(w http.ResponseWriter, r *http.Request) {
+		close(reached)
+		defer close(ended)
+		if answered {
+			w.Header().Set("Content-Type", "application/grpc")
+			_ = http.NewResponseController(w).Flush()
+		}
+		<-r.Context().Done()
+	})
+	u := makeUpstream(t, config.Upstream{Targets: []string{server.URL}, GRPCIdleTimeout: policy.Duration(idle)}, io.Discard, nil)
+	u.shared.calls.TLSClientConfig = server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
+	gate := newSampled()
+	front := startHTTP2(t, func(w http.ResponseWriter, r *http.Request) {
+		weirhttp.NewGuard().Serve(w, r, gate, weir.Work{}, func(w http.ResponseWriter, r *http.Request, q *weirhttp.Request) {
+			u.Serve(w, r, &Call{GRPC: true, Request: q})
+		})
+	})
+	silent, client := io.Pipe()
+	defer client.Close()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, front.URL+"/pkg.Service/Talk", silent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := front.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	_, err = io.ReadAll(res.Body)
+	status := res.Header.Get("Grpc-Status")
+	select {
+	case <-reached:
+		if answered && status == "4" {
+			return false
+		}
+	default:
+		return false
+	}
+	if answered != (err != nil) {
+		t.Errorf("the answer ended with %v", err)
+	}
+	<-ended // the target hears of it
+	if !answered && status != "4" {
+		t.Errorf("status %s %s, want 4", status, res.Header.Get("Grpc-Message"))
+	}
+	front.Close() // when its handler has returned
+	if o := gate.outcome; o == weir.Failed || o == weir.Overload || o == weir.OK {
+		t.Errorf("the outcome is %v", o)
+	}
+	for kind, n := range u.Stats()[0].Failures {
+		if n != 0 {
+			t.Errorf("%d failures of %s", n, kind)
+		}
+	}
+	return true
 }
 
 // startHTTP2 starts a server with TLS and HTTP/2.
