@@ -37,10 +37,11 @@ func TestSubjects(t *testing.T) {
 
 func TestMeasure(t *testing.T) {
 	before := runtime.GOMAXPROCS(0)
-	floor := Subject{Name: "floor", New: ready(func() Loop { return spinning(2 * time.Microsecond) })}
-	triple := Subject{Name: "triple", Goal: goal{Ratio: 1.5}, New: ready(func() Loop { return spinning(6 * time.Microsecond) })}
+	// So much more than a look at the clock takes, and so many turns that a busy machine leaves one of them alone.
+	floor := Subject{Name: "floor", New: ready(func() Loop { return spinning(8 * time.Microsecond) })}
+	triple := Subject{Name: "triple", Goal: goal{Ratio: 1.5}, New: ready(func() Loop { return spinning(24 * time.Microsecond) })}
 	figures, err := Measure(group{Floor: floor, Peers: []Subject{triple}},
-		Plan{Procs: 1, Rounds: 3, Turns: 3, Turn: time.Millisecond})
+		Plan{Procs: 1, Rounds: 3, Turns: 30, Turn: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
