@@ -86,7 +86,7 @@ func TestUnsent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	load := &Load{Patience: ms(50)}
+	load := &Load{Patience: ms(500)}
 	all := make([]record, 3)
 	loop := load.loop(ln.Addr().String(), time.Now(), all)
 	loop.Most = 2

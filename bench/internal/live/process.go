@@ -19,7 +19,7 @@ import (
 
 // answerWithin bounds the wait for an answer of a child. One that is overloaded
 // takes its time.
-const answerWithin = 20 * time.Second
+const answerWithin = 2 * time.Minute
 
 // process is one that we started.
 type process struct {
