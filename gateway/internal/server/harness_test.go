@@ -58,6 +58,7 @@ func baseConfig(t *testing.T, upstream string) *config.Config {
 	}
 	cfg.Admin.Address = config.Off
 	cfg.Shutdown = config.Shutdown{Grace: policy.Duration(time.Minute)}
+	cfg.Listeners[0].ReadHeaderTimeout = policy.Duration(time.Minute) // and none of a client
 	change(cfg, func(u *config.Upstream, l *policy.LimitSpec) {
 		l.Queue.MaxWait = policy.Duration(time.Minute)
 		u.ConnectTimeout = policy.Duration(time.Minute) // a machine that stands still is no fault of the upstream

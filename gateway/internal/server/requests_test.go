@@ -536,7 +536,7 @@ func TestClientStopsReading(t *testing.T) {
 		}
 	})
 	cfg := baseConfig(t, up.URL)
-	cfg.Listeners[0].WriteTimeout = policy.Duration(700 * time.Millisecond)
+	cfg.Listeners[0].WriteTimeout = policy.Duration(2 * time.Second)
 	g := start(t, cfg, Options{})
 	c := dial(t, g.Addr(), "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 	if res := answer(t, c); res.StatusCode != http.StatusOK {
