@@ -116,9 +116,11 @@ func ExampleRequest_Detach() {
 	api := weir.Must(limit.New(limit.Config{Name: "api", Limit: 50}))
 	defer api.Close()
 	upstream := make(chan struct{}) // closed when the upstream has answered
+	ctx, leave := context.WithCancel(context.Background())
 
 	guard := weirhttp.Middleware(api)
 	h := guard(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		go leave() // the client has waited for long enough
 		select {
 		case <-upstream:
 		case <-r.Context().Done():
@@ -130,8 +132,6 @@ func ExampleRequest_Detach() {
 		}
 	}))
 
-	ctx, leave := context.WithCancel(context.Background())
-	time.AfterFunc(time.Millisecond, leave)
 	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil).WithContext(ctx))
 	fmt.Println("in flight", api.Snapshot().InFlight)
 	close(upstream)
