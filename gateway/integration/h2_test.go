@@ -45,6 +45,7 @@ func TestRapidReset(t *testing.T) {
 	// Nothing is known yet of how long the upstream takes: what is abandoned
 	// keeps its slot.
 	conns := resetStreams(t, g.addr, "/attacked", streams)
+	eventually(t, "as many as the limit allows are in the upstream that is stuck", func() bool { return c.most.Load() >= limit })
 	if n := c.most.Load(); n != limit {
 		t.Errorf("%d requests at a time in the upstream that is stuck, want %d", n, limit)
 	}

@@ -75,7 +75,7 @@ func TestShutdownUnderLoad(t *testing.T) {
 	const workers, mean = 8, 50
 	up := startGunicorn(t, workers)
 	g := startGateway(t, gatewayConfig(up.addr, workers))
-	l := attack(g.url+"/work?ms="+fmt.Sprint(mean), up.capacity(mean)*8/10, 6*time.Second)
+	l := attack(g.url+"/work?ms="+fmt.Sprint(mean), up.capacity(mean)*8/10, time.Minute)
 	eventually(t, "load has arrived", func() bool { return g.gate(t, "app").Admitted > 50 })
 
 	g.signal(t, syscall.SIGTERM)
