@@ -266,12 +266,12 @@ func pythonClient(t *testing.T, script, addr string, records int) {
 	}
 }
 
-// kcat lists, fills and reads a topic, alone and as a group.
+// kcat lists, fills and reads a topic, alone and as a group. By itself it waits for brokers for 5 s only.
 func kcat(t *testing.T, addr string, records int) {
 	t.Helper()
 	run := func(in string, args ...string) string {
 		t.Helper()
-		cmd := exec.CommandContext(t.Context(), part(t, "kcat"), append([]string{"-b", addr, "-X", "broker.address.family=v4"}, args...)...)
+		cmd := exec.CommandContext(t.Context(), part(t, "kcat"), append([]string{"-b", addr, "-m", "60", "-X", "broker.address.family=v4"}, args...)...)
 		cmd.Stdin = strings.NewReader(in)
 		said := new(tail)
 		cmd.Stderr = said

@@ -96,7 +96,7 @@ gates:
 	}
 	logsIn(t, g, login.addr, user)
 	// librdkafka 2.0 minds the least version of a handshake that is offered. With SCRAM it logs in at no broker of 4.2 either.
-	if out, err := exec.CommandContext(t.Context(), part(t, "kcat"), "-b", login.addr, "-L", "-X", "security.protocol=SASL_PLAINTEXT", "-X", "sasl.mechanisms=PLAIN",
+	if out, err := exec.CommandContext(t.Context(), part(t, "kcat"), "-b", login.addr, "-m", "60", "-L", "-X", "security.protocol=SASL_PLAINTEXT", "-X", "sasl.mechanisms=PLAIN",
 		"-X", "sasl.username=reader", "-X", "sasl.password=secret").CombinedOutput(); err != nil {
 		t.Errorf("kcat logs in: %v\n%s", err, out)
 	}

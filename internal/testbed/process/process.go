@@ -46,7 +46,7 @@ func Find(pattern string) string {
 }
 
 // Within is how long a server may take until it is ready, on a slow machine.
-const Within = 2 * time.Minute
+const Within = 5 * time.Minute
 
 // Bind prepares a command for a server. It runs in a process group of its own, so that Ctrl-C reaches only the
 // program that starts it, which stops its servers in order. On Linux it ends with that program in any case.
