@@ -63,6 +63,10 @@ func TestWatch(t *testing.T) {
 		time.Sleep(700 * time.Millisecond)
 		leave()
 	}, errClientLeft, 300*time.Millisecond) // no longer than the response time-out, as with its client there
+	f("the client leaves while it is waited for, hold", config.Hold, func(_ *Upstream, x *exchange, leave func()) {
+		x.pause()
+		leave()
+	}, errClientLeft, time.Second)
 	f("the client leaves after the answer began", config.Hold, func(_ *Upstream, x *exchange, leave func()) {
 		if !x.endWait() {
 			t.Error("the client was there")
