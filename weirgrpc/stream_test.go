@@ -16,6 +16,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/slot"
 	"github.com/weir-go/weir/weirgrpc"
 	"github.com/weir-go/weir/weirhttp"
 )
@@ -416,6 +417,63 @@ func TestStreamSettlesItsCost(t *testing.T) {
 				t.Errorf("%.0f of 1000 tokens are left after 500 were used", a.Remaining)
 			}
 		})
+	}
+}
+
+// released is a gate that keeps a charge of what is released. Something else happens before it hears of a cost.
+type released struct {
+	weir.Gate
+	group  slot.Group
+	slots  [2]slot.Slot // of the call, and of the charge
+	before func()
+	cost   atomic.Int64
+}
+
+func (g *released) Admit(context.Context, weir.Work) (weir.Permit, error) {
+	return weir.NewPermit(g.slots[0].Issue()), nil
+}
+
+func (g *released) Release(t slot.Ticket, _ uint8) slot.Ticket {
+	t.Recall()
+	return g.slots[1].Issue()
+}
+
+func (g *released) SetCost(t slot.Ticket, _ string, units int64) {
+	g.before()
+	if t.Live() {
+		g.cost.Store(units)
+	}
+}
+
+func (g *released) Sample(slot.Ticket, uint8)   {}
+func (g *released) Done(t slot.Ticket, _ uint8) { t.Recall() }
+func (g *released) Cancel(t slot.Ticket)        { t.Recall() }
+
+// A cost that finds the permit released is told once more, to what is left of it.
+func TestCostOfAReleasedPermit(t *testing.T) {
+	var call *weirgrpc.Call
+	g := new(released)
+	g.before = sync.OnceFunc(func() { call.ReleaseForStream() })
+	g.group.Holder = g
+	g.group.Attention.Store(1)
+	for i := range g.slots {
+		g.slots[i].Init(&g.group, uint32(i))
+	}
+	s := &service{output: func(_ *testgrpc.StreamingOutputCallRequest, s testgrpc.TestService_StreamingOutputCallServer) error {
+		call = weirgrpc.FromContext(s.Context())
+		call.SetCost("", 500)
+		return nil
+	}}
+	client := serve(t, s, weirgrpc.New(g, weirgrpc.WithStreams(weirhttp.NewStreams(weirhttp.StreamsConfig{}))).ServerOptions()...)
+	answers, err := client.StreamingOutputCall(within(t), new(testgrpc.StreamingOutputCallRequest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := answers.Recv(); !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+	if got := g.cost.Load(); got != 500 {
+		t.Errorf("the charge is %d, want 500", got)
 	}
 }
 
