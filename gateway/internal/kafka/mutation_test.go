@@ -403,6 +403,23 @@ func TestOlderClientsAreDelayedForTheLongest(t *testing.T) {
 	}
 }
 
+// A client that knows error 89 is told the whole wait, but its connection is read again after the longest delay.
+func TestRefusedClientIsReadAfterTheLongest(t *testing.T) {
+	const longest = 50 * time.Millisecond
+	q := policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "1/h", Burst: 10}, Debt: true}
+	b, client := newClusterOf(newRigWith(t, q, policy.Enforce, longest))
+	if got, _ := codes(b.ask(client, create(7, "a", 12))); !slices.Equal(got, []int16{0}) {
+		t.Fatalf("errors %v", got)
+	}
+	if got, throttle := codes(b.ask(client, create(7, "b", 1))); !slices.Equal(got, []int16{kerr.ThrottlingQuotaExceeded.Code}) || throttle < 3_600_000 {
+		t.Errorf("errors %v, %d ms", got, throttle)
+	}
+	if err := client.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	b.ask(client, kmsg.NewPtrListGroupsRequest())
+}
+
 // If the broker throttles the copy that only validates, its client is told of that wait: whether the request is sent on or refused here.
 func TestBrokerThrottlesTheCopy(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -357,6 +357,35 @@ func TestFetchIsDelayed(t *testing.T) {
 	}
 }
 
+// What consumers of a share group fetch is charged as well, and the answer says for how long they wait.
+func TestShareFetchIsDelayed(t *testing.T) {
+	r := newRig(t, policy.Enforce, time.Minute)
+	client, broker := r.pair()
+	req := kmsg.NewPtrShareFetchRequest()
+	req.Version = 1
+	r.write(client, framed("app", 1, req))
+	r.frame(broker)
+	resp := kmsg.NewPtrShareFetchResponse()
+	topic, part := kmsg.NewShareFetchResponseTopic(), kmsg.NewShareFetchResponseTopicPartition()
+	part.Records = make([]byte, 15_000)
+	topic.Partitions = append(topic.Partitions, part)
+	resp.Topics = append(resp.Topics, topic)
+	large := answer(1, resp)
+	go func() { _, _ = broker.Write(large) }()
+	got := kmsg.NewPtrShareFetchResponse()
+	got.Version = 1
+	if err := got.ReadFrom(r.frame(client)[5:]); err != nil {
+		t.Fatal(err)
+	}
+	owed := len(large) - 4 - 10_000
+	if most := int32(owed/20 + 1); got.ThrottleMillis <= 0 || got.ThrottleMillis > most {
+		t.Errorf("told to wait %d ms of %d", got.ThrottleMillis, most)
+	}
+	if r.left() != float64(-owed) {
+		t.Errorf("%v left, want %d", r.left(), -owed)
+	}
+}
+
 // A muted connection ends at once when its client leaves, although the client has sent more.
 func TestMutedClientGoes(t *testing.T) {
 	r := newRig(t, policy.Enforce, time.Hour)
