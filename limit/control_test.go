@@ -414,6 +414,35 @@ func TestRetryAfterCountsWhoWaits(t *testing.T) {
 	}
 }
 
+// A gate with one slot is full whenever it works, and idle in between. How rarely work comes then
+// says nothing of how long the next one waits.
+func TestRareWorkIsNoSlowSlot(t *testing.T) {
+	for _, pause := range []time.Duration{2 * time.Second, 12 * time.Second, time.Hour} {
+		l, now := byHand(limit.Config{Limit: 1, Hooks: weir.Hooks{Rejected: func(weir.Work, *weir.Rejection) {}}}) // as in the gateway
+		var held weir.Permit
+		wake := func(p weir.Permit, _ error) { held = p }
+		together := func(n int) {
+			held = take(t, l)
+			for i := 1; i < n; i++ {
+				if _, _, err := l.Arrive(weir.Work{}, wake); err != weir.ErrWaiting {
+					t.Errorf("with pauses of %v, behind %d times 50 ms of work: %v", pause, i, err)
+					return
+				}
+			}
+			for range n {
+				*now += 50 * ms
+				held.Done(weir.OK)
+			}
+			*now += pause
+		}
+		together(2)
+		for range 20 {
+			together(1)
+		}
+		together(4)
+	}
+}
+
 // The time to come back is that of a priority. While high work takes every slot, what is
 // below is told that this goes on, and no longer waits in vain for a slot.
 func TestRetryAfterIsOfAPriority(t *testing.T) {

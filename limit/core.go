@@ -219,6 +219,9 @@ func (c *core) credit(now time.Duration, b *berth) {
 	wanted := c.bank < 1 || c.room.Len() > 0
 	c.setBank(now, c.bank+max(1, b.cost))
 	c.drain.Finish(now, max(1, b.cost), wanted)
+	if c.bank > 0 && c.room.Len() == 0 {
+		c.drain.Idle()
+	}
 }
 
 // freed counts a slot that was given back by compare-and-swap while the core shifted

@@ -14,6 +14,7 @@ type Drain struct {
 	since  time.Duration // start of the interval being counted
 	count  int64         // released in it
 	busy   bool          // somebody lacked a slot during it
+	idle   bool          // a slot lies free, and nobody waits
 	Rate   float64       // released per second, smoothed; 0 while unknown
 	Wanted time.Duration // when somebody last lacked a slot
 	Known  time.Duration // when Rate was last measured
@@ -29,19 +30,28 @@ const (
 // Reset begins an interval.
 func (d *Drain) Reset(now time.Duration) { d.since, d.count, d.busy = now, 0, false }
 
-// Want notes that somebody lacked a slot: was refused or queued, or would have been. If nobody did
-// for longer than stale, the interval begins anew. The releases of such a time show how little was
-// asked for, and a queue would be told to wait for minutes.
-func (d *Drain) Want(now time.Duration) {
-	if !d.busy && now-d.since > stale {
-		d.Reset(now)
+// quiet begins the interval anew if nobody has lacked a slot for longer than stale. The releases of
+// such a time show how little was asked for, and a queue would be told to wait for minutes. Those
+// that lacked one before, and still wait, are not quiet.
+func (d *Drain) quiet(now time.Duration) bool {
+	if d.busy && !d.idle || now-max(d.since, d.Wanted) <= stale {
+		return false
 	}
-	d.busy, d.Wanted = true, now
+	d.Reset(now)
+	return true
+}
+
+// Want notes that somebody lacked a slot: was refused or queued, or would have been.
+func (d *Drain) Want(now time.Duration) {
+	d.quiet(now)
+	d.busy, d.idle, d.Wanted = true, false, now
 }
 
 // Finish counts a release of units.
 func (d *Drain) Finish(now time.Duration, units int64, wanted bool) {
-	d.count += units
+	if !d.quiet(now) {
+		d.count += units
+	}
 	if wanted {
 		d.Want(now)
 	}
@@ -49,6 +59,9 @@ func (d *Drain) Finish(now time.Duration, units int64, wanted bool) {
 		d.measure(now)
 	}
 }
+
+// Idle notes that a slot lies free after a release, and nobody waits for it.
+func (d *Drain) Idle() { d.idle = true }
 
 // measure ends the interval, if enough was released in it.
 func (d *Drain) measure(now time.Duration) {

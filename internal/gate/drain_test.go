@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"math"
 	"testing"
 	"time"
 )
@@ -26,6 +27,33 @@ func TestDrainForgetsQuietTimes(t *testing.T) {
 		}
 		if rate := d.Current(now); rate < 8 || rate > 20 {
 			t.Errorf("after %v: %.3f a second, want 10", quiet, rate)
+		}
+	}
+}
+
+// Those that lacked a slot before a quiet time, and have had it since, do not make it count. Those that
+// wait through it do: work may take longer than any quiet time.
+func TestDrainForgetsQuietTimesAfterWant(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		waited bool // somebody waits all the time
+		want   float64
+	}{
+		{"a slot was free", false, 0},
+		{"somebody waited", true, 0.1},
+	} {
+		var d Drain
+		now := time.Duration(0)
+		d.Want(now)
+		for range 8 { // one in ten seconds, with every slot in use
+			now += 10 * time.Second
+			d.Finish(now, 1, true)
+			if !tt.waited {
+				d.Idle()
+			}
+		}
+		if rate := d.Current(now); math.Abs(rate-tt.want) > 1e-9 {
+			t.Errorf("%s: %v a second, want %v", tt.name, rate, tt.want)
 		}
 	}
 }

@@ -102,6 +102,7 @@ func (e *Exempt) end(t slot.Ticket, started bool) (held time.Duration, sampled, 
 	full := e.inFlight >= e.most.Load()
 	e.inFlight--
 	e.drain.Finish(now, 1, full)
+	e.drain.Idle() // nobody waits for the cap
 	if started {
 		e.service.Add(held)
 	} else {
