@@ -16,6 +16,7 @@ const (
 	demoDatabases = 20
 	demoWork      = 4 * time.Millisecond
 	demoPatience  = 3 * time.Second
+	answered      = demoPatience + time.Second // the clients of a second have an answer so much later
 )
 
 // demo is two API servers and two processors under load that comes and goes, until ctx ends. For half of the
@@ -34,7 +35,8 @@ func (o *options) demo(ctx context.Context) (err error) {
 	}
 	fmt.Fprintf(o.out, "try   curl -d '{\"id\":\"1\",\"expect\":0,\"events\":[{\"type\":\"placed\"}]}' http://%s/v1/databases/mine/batches\n", r.apis[0].addr)
 	fmt.Fprintf(o.out, "      curl http://%s/v1/databases/mine/events?from=1\n", r.apis[0].addr)
-	fmt.Fprintf(o.out, "For 20 s half of what they can do comes, for 20 s three times as much, and so on. Ctrl-C ends it.\n\n")
+	fmt.Fprintf(o.out, "For 20 s half of what they can do comes, for 20 s three times as much, and so on.\n")
+	fmt.Fprintf(o.out, "A second is told %.0f s later, when the last of its clients has an answer. Ctrl-C ends it.\n\n", answered.Seconds())
 	fmt.Fprintf(o.out, "%5s %9s %9s %9s %9s %9s %9s\n", "s", "offered", "applied", "refused", "p99", "lag", "slots")
 	for begun := time.Now(); ctx.Err() == nil; {
 		if err := o.wave(ctx, r, capacity, begun); err != nil {
@@ -51,7 +53,7 @@ func (o *options) wave(ctx context.Context, r *rig, capacity float64, begun time
 	const half = 20 * time.Second
 	meter, err := loadgen.Load{
 		Phases:   []loadgen.Phase{{Rate: min(capacity/2, loadgen.MaxRate), For: half}, {Rate: min(3*capacity, loadgen.MaxRate), For: half}},
-		Patience: demoPatience + time.Second, Seed: 1, Send: send,
+		Patience: answered, Seed: 1, Send: send,
 	}.Start(ctx)
 	if err != nil {
 		return err
@@ -65,23 +67,38 @@ func (o *options) wave(ctx context.Context, r *rig, capacity float64, begun time
 	r.watch(ctx, meter.Done(), func(w watched) {
 		w.at += late
 		seen.all = append(seen.all, w)
-		for {
-			second, from, to, ok := seen.next()
-			if !ok || second >= meter.Seconds() {
-				return
-			}
-			t, at := meter.Second(second), before+to.at
-			fmt.Fprintf(o.out, "%5.0f %9d %9.0f %9d %9s %9.0f %9.0f\n", at.Seconds(), t.Offered, to.applied-from.applied, t.Refused, t.Admitted.Quantile(0.99).Round(time.Millisecond), to.lag, to.slots)
-		}
+		o.tell(&seen, meter, before)
 	})
 	<-meter.Done()
+	if w, err := r.look(ctx); err == nil {
+		w.at = time.Since(begun) - before
+		seen.all, seen.over = append(seen.all, w), true
+		o.tell(&seen, meter, before)
+	}
 	return nil
+}
+
+// tell prints the seconds of a wave that can be told. The wave has begun at before.
+func (o *options) tell(seen *looks, meter *loadgen.Meter, before time.Duration) {
+	for {
+		second, from, to, ok := seen.next()
+		if !ok || second >= meter.Seconds() {
+			return
+		}
+		t, at := meter.Second(second), before+to.at
+		busy := ""
+		if t.Void() {
+			busy = fmt.Sprintf("   void: %.0f %% left late, this machine is busy", 100*t.Behind())
+		}
+		fmt.Fprintf(o.out, "%5.0f %9d %9.0f %9d %9s %9.0f %9.0f%s\n", at.Seconds(), t.Offered, to.applied-from.applied, t.Refused, t.Admitted.Quantile(0.99).Round(time.Millisecond), to.lag, to.slots, busy)
+	}
 }
 
 // looks are those at one wave, in order. On a busy machine one takes seconds.
 type looks struct {
 	all  []watched
-	told int // seconds that next has returned, or nobody saw
+	told int  // seconds that next has returned, or nobody saw
+	over bool // every client of the wave has an answer
 }
 
 // next is the next second of the wave, as the system looked when it began and when it ended. A second comes when the last of its clients
@@ -94,7 +111,7 @@ func (l *looks) next() (second int, from, to watched, ok bool) {
 	l.told = max(l.told, int((first+time.Second-1)/time.Second))
 	begin := time.Duration(l.told) * time.Second
 	end := begin + time.Second
-	if last < end+demoPatience+time.Second {
+	if last < end || !l.over && last < end+answered {
 		return 0, from, to, false
 	}
 	l.told++

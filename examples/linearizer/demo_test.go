@@ -69,6 +69,7 @@ func TestLooksThatTakeLong(t *testing.T) {
 		{"one in three", []float64{0, 2.7, 5.4, 8.1, 30}, []int{0, 0, 1, 4, 26}},
 		{"the first too late", []float64{2.5, 6, 9}, []int{0, 0, 2}},
 		{"one alone", []float64{20}, []int{0}},
+		{"the last, after all answers", []float64{0, 1, 2, 3, 4, 5, -6}, []int{0, 0, 0, 0, 0, 1, 6}},
 	} {
 		var l looks
 		var got, told []int
@@ -76,7 +77,8 @@ func TestLooksThatTakeLong(t *testing.T) {
 			t.Errorf("%s: second %d of nothing", tt.name, second)
 		}
 		for _, at := range tt.at {
-			at := time.Duration(at * float64(time.Second))
+			l.over = at < 0 // every client has an answer
+			at := time.Duration(math.Abs(at) * float64(time.Second))
 			l.all = append(l.all, watched{at: at, applied: 100 * at.Seconds(), lag: 10 * at.Seconds(), slots: 5}) // 100 a second
 			for second, from, to, ok := l.next(); ok; second, from, to, ok = l.next() {
 				if len(told) > 0 && second != told[len(told)-1]+1 {

@@ -471,7 +471,7 @@ func (k *killing) idle(ctx context.Context) error {
 	defer cancel()
 	for _, m := range k.members[:killAPIs] {
 		var s struct {
-			Waiting   int
+			Awaited   int `json:"awaiting_results"`
 			Admission struct {
 				InFlight int `json:"in_flight"`
 			}
@@ -483,11 +483,11 @@ func (k *killing) idle(ctx context.Context) error {
 			}
 			err = json.NewDecoder(resp.Body).Decode(&s)
 			resp.Body.Close()
-			if err == nil && s.Waiting == 0 && s.Admission.InFlight == 0 {
+			if err == nil && s.Awaited == 0 && s.Admission.InFlight == 0 {
 				break
 			}
 			if wait(ctx, 100*time.Millisecond) != nil {
-				return fmt.Errorf("a minute after the last answer, %d batches wait and %d permits are in flight at %s", s.Waiting, s.Admission.InFlight, m.addr)
+				return fmt.Errorf("a minute after the last answer, %d batches wait and %d permits are in flight at %s", s.Awaited, s.Admission.InFlight, m.addr)
 			}
 		}
 	}

@@ -68,9 +68,9 @@ func (a *api) storeFailed(w http.ResponseWriter, r *http.Request, err error) {
 // getStatus answers with what an operator wants to see.
 func (a *api) getStatus(w http.ResponseWriter, _ *http.Request) {
 	a.mu.Lock()
-	waiting := len(a.waiting)
+	awaited := len(a.waiting)
 	a.mu.Unlock()
-	shown := map[string]any{"waiting": waiting}
+	shown := map[string]any{"awaiting_results": awaited} // those that wait for a slot are below admission
 	if g, ok := a.cfg.gate.(watchable); ok {
 		shown["admission"] = g.status()
 	}

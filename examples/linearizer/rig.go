@@ -106,12 +106,13 @@ func (r *rig) startAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	gate, err := openAdmission(r.o.admission, r.o.brokers(), r.o.log)
+	log := r.o.log.With("api", len(r.apis)+1)
+	gate, err := openAdmission(r.o.admission, r.o.brokers(), log)
 	if err != nil {
 		return err
 	}
 	r.atEnd(func() error { gate.close(); return nil })
-	a, err := startAPI(apiConfig{brokers: r.o.brokers(), store: s, gate: gate, addr: r.o.listen, results: "127.0.0.1:0", patience: r.o.patience, log: r.o.log})
+	a, err := startAPI(apiConfig{brokers: r.o.brokers(), store: s, gate: gate, addr: r.o.listen, results: "127.0.0.1:0", patience: r.o.patience, log: log})
 	if err != nil {
 		return err
 	}
