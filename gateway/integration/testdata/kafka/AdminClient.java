@@ -23,7 +23,7 @@ public class AdminClient {
 			began = System.nanoTime();
 			tell("created", admin.createTopics(topic("admin", 26), once).all());
 			tell("refused", admin.createTopics(topic("admin-refused", 1), once).all());
-			tell("late", other.createTopics(topic("admin-late", 1), new CreateTopicsOptions().timeoutMs(3000)).all());
+			tell("late", other.createTopics(topic("admin-late", 1), new CreateTopicsOptions().timeoutMs(6000)).all());
 			tell("retried", admin.createTopics(topic("admin-retried", 2)).all());
 			tell("grown", admin.createPartitions(Map.of("admin-retried", NewPartitions.increaseTo(4))).all());
 			tell("deleted", admin.deleteTopics(List.of("admin")).all());
