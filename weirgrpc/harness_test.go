@@ -88,7 +88,7 @@ func dial(t testing.TB, address string, opts ...grpc.DialOption) *grpc.ClientCon
 }
 
 // patience is how long a test waits for a condition. Only a fault takes so long.
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 // await waits until ok returns true.
 func await(t testing.TB, what string, ok func() bool) {

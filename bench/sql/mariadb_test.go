@@ -115,9 +115,9 @@ func until(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	again := time.NewTicker(10 * time.Millisecond)
 	defer again.Stop()
-	for end := time.Now().Add(time.Minute); !so(); <-again.C {
+	for end := time.Now().Add(3 * time.Minute); !so(); <-again.C {
 		if time.Now().After(end) {
-			t.Fatalf("after a minute still not: %s", what)
+			t.Fatalf("after three minutes still not: %s", what)
 		}
 	}
 }

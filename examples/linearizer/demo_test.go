@@ -43,7 +43,7 @@ func (s *system) demo(args ...string) (interrupt func()) {
 			if err != nil {
 				s.t.Error(err)
 			}
-		case <-time.After(time.Minute):
+		case <-time.After(3 * time.Minute):
 			s.t.Error("it goes on after Ctrl-C")
 		}
 	}

@@ -191,8 +191,8 @@ func (s *system) until(what string, ok func() bool) {
 	again := time.NewTicker(5 * time.Millisecond)
 	defer again.Stop()
 	for begun := time.Now(); !ok(); <-again.C {
-		if time.Since(begun) > time.Minute {
-			s.t.Fatalf("not within a minute: %s\n%s", what, s.logged)
+		if time.Since(begun) > 3*time.Minute {
+			s.t.Fatalf("not within three minutes: %s\n%s", what, s.logged)
 		}
 	}
 }

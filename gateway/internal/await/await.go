@@ -14,7 +14,7 @@ import (
 
 // Patience is how long a test waits for what has to come true. Only a fault takes so
 // long, on any machine.
-const Patience = time.Minute
+const Patience = 3 * time.Minute
 
 // The pauses between two polls are short at first, because many conditions come true at once. Later
 // they are long enough to leave the machine to the work in progress.
