@@ -23,7 +23,7 @@ func TestBudgetIsATenth(t *testing.T) {
 	retries := 0
 	for range 1000 {
 		b.request(0)
-		for {
+		for retries <= 1000 { // a budget without a bound ends too
 			if _, ok := b.charge(0); !ok {
 				break
 			}

@@ -169,6 +169,9 @@ func (r *rig) come() net.Conn {
 		r.Fatal(err)
 	}
 	r.Cleanup(func() { _ = client.Close() })
+	if err := client.SetDeadline(time.Now().Add(await.Patience)); err != nil { // what never comes fails the test
+		r.Fatal(err)
+	}
 	accepted, err := in.Accept()
 	if err != nil {
 		r.Fatal(err)

@@ -185,7 +185,7 @@ func TestIdleCall(t *testing.T) {
 	for _, answered := range []bool{false, true} {
 		t.Run(fmt.Sprintf("answered: %v", answered), func(t *testing.T) {
 			for idle := 50 * time.Millisecond; !endsIdle(t, answered, idle); idle *= 2 {
-				if idle > await.Patience {
+				if idle > time.Minute {
 					t.Fatal("it always ends before its target has answered")
 				}
 			}
@@ -205,7 +205,10 @@ func endsIdle(t *testing.T, answered bool, idle time.Duration) bool {
 			w.Header().Set("Content-Type", "application/grpc")
 			_ = http.NewResponseController(w).Flush()
 		}
-		<-r.Context().Done()
+		select {
+		case <-r.Context().Done():
+		case <-t.Context().Done(): // the test has failed
+		}
 	})
 	u := makeUpstream(t, config.Upstream{Targets: []string{server.URL}, GRPCIdleTimeout: policy.Duration(idle)}, io.Discard, nil)
 	u.shared.calls.TLSClientConfig = server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
@@ -217,7 +220,9 @@ func endsIdle(t *testing.T, answered bool, idle time.Duration) bool {
 	})
 	silent, client := io.Pipe()
 	defer client.Close()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, front.URL+"/pkg.Service/Talk", silent)
+	ctx, cancel := context.WithTimeout(t.Context(), idle+await.Patience)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, front.URL+"/pkg.Service/Talk", silent)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,6 +232,9 @@ func endsIdle(t *testing.T, answered bool, idle time.Duration) bool {
 	}
 	defer res.Body.Close()
 	_, err = io.ReadAll(res.Body)
+	if ctx.Err() != nil {
+		t.Fatal("it does not end")
+	}
 	status := res.Header.Get("Grpc-Status")
 	select {
 	case <-reached:
@@ -239,7 +247,11 @@ func endsIdle(t *testing.T, answered bool, idle time.Duration) bool {
 	if answered != (err != nil) {
 		t.Errorf("the answer ended with %v", err)
 	}
-	<-ended // the target hears of it
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		t.Fatal("the target does not hear of it")
+	}
 	if !answered && status != "4" {
 		t.Errorf("status %s %s, want 4", status, res.Header.Get("Grpc-Message"))
 	}
