@@ -404,8 +404,8 @@ func timedOut(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &t) && t.Timeout()
 }
 
-// mayTryAnother reports whether there is a target that has not been tried, the request
-// can still be sent from its start, and its client is there.
+// mayTryAnother reports whether the request can be sent to a target that has not been tried. It
+// must be untouched so far, and its client must be there.
 func (x *exchange) mayTryAnother() bool {
 	if len(x.upstream.seats) == 1 || !x.body.untouched() || x.client.Err() != nil {
 		return false

@@ -125,10 +125,12 @@ func (s *Server) renewCertificates(refused error) {
 	}
 }
 
-// tellsOfCertificates reports whether the faults of a file are also those of certificates.
+// tellsOfCertificates reports whether the faults of a file are also those of listeners' certificates.
 func tellsOfCertificates(refused error) bool {
 	var faults *fault.Faults
-	return errors.As(refused, &faults) && slices.ContainsFunc(faults.List, func(f fault.Fault) bool { return slices.Contains(f.Path, "tls") })
+	return errors.As(refused, &faults) && slices.ContainsFunc(faults.List, func(f fault.Fault) bool {
+		return slices.Contains(f.Path, "listeners") && slices.Contains(f.Path, "tls")
+	})
 }
 
 // remember keeps what became of a reload, for those who ask. The caller holds reloading.
