@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -252,7 +253,7 @@ func TestDrainWaitIsBounded(t *testing.T) {
 	}
 }
 
-// How long a tenant's work takes is remembered of the last of those whose names
+// How long a tenant's work takes is remembered of the last two of those whose names
 // fall on one place, and taken for the median of whoever is not known.
 func TestGuessesOfTime(t *testing.T) {
 	b := NewForecast(true, nil)
@@ -267,7 +268,25 @@ func TestGuessesOfTime(t *testing.T) {
 	if b.Expect("t", "u") != 1 || b.Expect("u", "") != 1 || b.Expect("v", "t") != 1 {
 		t.Error("another is taken for it")
 	}
-	for i := range 10 * len(b.guesses) {
+	var neighbours []string
+	place, _ := b.find("u", "t")
+	for i := 0; len(neighbours) < 2; i++ {
+		if other, _ := b.find(strconv.Itoa(i), "t"); other == place {
+			neighbours = append(neighbours, strconv.Itoa(i))
+		}
+	}
+	for range 3 { // in turn, two do not displace each other
+		b.learn(neighbours[0], "t", 2)
+		b.learn("u", "t", 5)
+	}
+	if first, second := b.Expect(neighbours[0], "t"), b.Expect("u", "t"); first != 2 || second != 5 {
+		t.Errorf("of two on one place %v and %v medians are expected, want 2 and 5", first, second)
+	}
+	b.learn(neighbours[1], "t", 3)
+	if stays, older := b.Expect("u", "t"), b.Expect(neighbours[0], "t"); stays != 5 || older != 1 {
+		t.Errorf("beside a third %v and %v medians are expected, want 5, and 1 of the one learned of before", stays, older)
+	}
+	for i := range 20 * len(b.guesses) {
 		b.learn("u", time.Duration(i).String(), 2)
 	}
 	if got := b.Expect("u", "t"); got != 1 {

@@ -106,12 +106,12 @@ func (a *Account) adjust(r *room.Room, units float64) bool {
 // work as to one with short work. The mean work in flight would grow with the
 // limit, and a controller that compares the two would see contention in that.
 //
-// It remembers a fixed number of tenants. The hash of a tenant's name gives its place.
-// If two have the same place, the later stays. Unknown tenants are taken to be like
-// the median.
+// It remembers a fixed number of tenants. The hash of a tenant's name gives its place,
+// which holds two. If a third has the same place, the one learned of last and the new one
+// stay. Unknown tenants are taken to be like the median.
 type Forecast struct {
 	seed    maphash.Seed
-	guesses [1 << 10]guess
+	guesses [1 << 9][2]guess // of each place, the one learned of last is first
 }
 
 // guess is how long a tenant's work takes, in medians.
@@ -131,25 +131,31 @@ func NewForecast(on bool, before *Forecast) *Forecast {
 	return &Forecast{seed: maphash.MakeSeed()}
 }
 
-func (t *Forecast) find(user, tenant string) (*guess, uint64) {
+func (t *Forecast) find(user, tenant string) (*[2]guess, uint64) {
 	who := maphash.String(t.seed, user)*31 + maphash.String(t.seed, tenant) | 1
 	return &t.guesses[who>>1%uint64(len(t.guesses))], who
 }
 
 // Expect returns how many medians the tenant's work takes.
 func (t *Forecast) Expect(user, tenant string) float64 {
-	if g, who := t.find(user, tenant); g.who == who {
-		return g.ratio
+	place, who := t.find(user, tenant)
+	for _, g := range place {
+		if g.who == who {
+			return g.ratio
+		}
 	}
 	return 1
 }
 
 // learn adds what it took once.
 func (t *Forecast) learn(user, tenant string, ratio float64) {
-	g, who := t.find(user, tenant)
-	if g.who != who {
-		*g = guess{who, ratio}
+	place, who := t.find(user, tenant)
+	if place[1].who == who {
+		place[0], place[1] = place[1], place[0]
+	}
+	if g := &place[0]; g.who == who {
+		g.ratio += (ratio - g.ratio) / 8
 		return
 	}
-	g.ratio += (ratio - g.ratio) / 8
+	place[0], place[1] = guess{who, ratio}, place[0]
 }
