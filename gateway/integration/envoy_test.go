@@ -281,14 +281,22 @@ func TestInteropThroughEnvoy(t *testing.T) {
 	}
 }
 
-// Envoy answers what is malformed by itself, and its answer reaches the client though weir has not
-// seen the request.
+// Envoy answers what is malformed by itself, and its filters answer, too. Such an answer reaches the client though
+// weir has not seen the request.
 func TestEnvoyAnswersFirst(t *testing.T) {
 	t.Parallel()
-	b := startEnvoy(t)
+	b := startEnvoy(t, "http_filters:\n", `http_filters:
+                  - name: envoy.filters.http.health_check
+                    typed_config:
+                      "@type": type.googleapis.com/envoy.extensions.filters.http.health_check.v3.HealthCheck
+                      pass_through_mode: false
+                      headers: [{name: ":path", string_match: {exact: /alive}}]
+`)
+	wants(t, "a request", b.ask(t, "/"), http.StatusOK)
 	for request, want := range map[string]string{
-		"OPTIONS * HTTP/1.1\r\nHost: test": "HTTP/1.1 404 ",
-		"GET / HTTP/1.1":                   "HTTP/1.1 400 ",
+		"OPTIONS * HTTP/1.1\r\nHost: test":  "HTTP/1.1 404 ",
+		"GET / HTTP/1.1":                    "HTTP/1.1 400 ",
+		"GET /alive HTTP/1.1\r\nHost: test": "HTTP/1.1 200 ",
 	} {
 		c, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
 		if err != nil {

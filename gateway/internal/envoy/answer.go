@@ -95,6 +95,9 @@ const (
 	statusDetails = "grpc-status-details-bin"
 )
 
+// serviceTimeHeader is what Envoy's router adds to the answers of a service, unless suppress_envoy_headers is set.
+const serviceTimeHeader = "x-envoy-upstream-service-time"
+
 // outcome returns what the headers of an answer say. A stream of gRPC that has begun is OK: how it
 // ends is no matter of the time until then.
 func outcome(answer fields, code int, grpc bool) weir.Outcome {

@@ -56,8 +56,8 @@ type message struct {
 }
 
 // process serves one stream.
-func (s *Service) process(stream grpc.ServerStream, b Bounds) (err error) {
-	open := s.open.Add(1)
+func (s *Service) process(stream grpc.ServerStream, b Bounds, crowded bool) (err error) {
+	s.open.Add(1)
 	defer s.open.Add(-1)
 	x := &exchange{service: s, stream: stream, bounds: b, from: make(chan message), left: make(chan struct{})}
 	defer close(x.left)
@@ -67,7 +67,7 @@ func (s *Service) process(stream grpc.ServerStream, b Bounds) (err error) {
 		x.finish(end)
 		s.count(end)
 	}()
-	end, err = x.serve(open > b.MaxStreams())
+	end, err = x.serve(crowded)
 	return err
 }
 
@@ -98,7 +98,7 @@ func (x *exchange) serve(crowded bool) (End, error) {
 		return Invalid, x.unfit("observability_mode is on, in which a processor can refuse nothing; turn it off")
 	case first.bodies:
 		return Invalid, x.unfit("bodies are to be sent, and weir reads none; write request_body_mode: NONE and response_body_mode: NONE")
-	case first.phase == responseHeaders && isOwnFault(first):
+	case first.phase == responseHeaders && x.isEnvoys(first):
 		x.seen, x.answered = 1<<requestHeaders|1<<responseHeaders, true // no request may follow
 		if err := x.send(&response{phase: responseHeaders}); err != nil {
 			return Complete, broken(err)
@@ -164,15 +164,19 @@ func (x *exchange) late() error {
 	return nil
 }
 
-// isOwnFault reports whether an answer is an error, which comes first where Envoy itself has refused a
-// request: one that is malformed gets no further. Answers of the service say that a mode is wrong.
-func isOwnFault(m *request) bool {
-	return codeOf(m.fields) >= 400 || m.last && m.fields.get(statusHeader) != ""
+// isEnvoys reports whether Envoy itself has given an answer that comes without its request. It refuses what is
+// malformed, and a filter before this one may answer anything: a CORS preflight, a redirect. An answer of the
+// service says that a mode is wrong. Envoy's router marks those; where it may not, no request has come so far.
+func (x *exchange) isEnvoys(m *request) bool {
+	if codeOf(m.fields) >= 400 || m.last && m.fields.get(statusHeader) != "" {
+		return true
+	}
+	return x.service.asked.Load() && m.fields.get(serviceTimeHeader) == ""
 }
 
-// unfit refuses a stream in a mode that cannot work, and says why.
+// unfit refuses a stream in a mode that cannot work, and logs each reason once.
 func (x *exchange) unfit(why string) error {
-	if x.service.ended[Invalid].Load() == 0 {
+	if _, said := x.service.unfit.LoadOrStore(why, true); !said {
 		x.service.opts.Logger.Error("an ext_proc stream is refused: " + why)
 	}
 	return status.Error(codes.FailedPrecondition, why)
@@ -182,6 +186,7 @@ func (x *exchange) unfit(why string) error {
 // has neither answer nor error, and ends as Complete so far.
 func (x *exchange) admit(m *request, crowded bool) (*immediate, End, error) {
 	x.seen = 1 << requestHeaders
+	x.service.asked.Store(true)
 	x.arrived = time.Now()
 	x.by = proxy.ByGateway
 	fault := x.look(m)

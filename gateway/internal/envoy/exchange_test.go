@@ -208,6 +208,58 @@ func TestEnvoyAnswersFirst(t *testing.T) {
 	}
 }
 
+// A filter before this one may answer anything. Whether an answer is such a one shows when some stream has
+// brought a request: before, the mode may be wrong. The service's own answers are marked by Envoy's router.
+func TestFilterAnswersFirst(t *testing.T) {
+	for _, pairs := range [][]string{{":status", "200"}, {":status", "302", "location", "/login"}} {
+		b := newBench(t, limited(1, -1))
+		first := func() error {
+			s := b.dial(t)
+			s.send(says(true, pairs...))
+			_, err := s.Recv()
+			_ = s.CloseSend()
+			return err
+		}
+		if err := first(); status.Code(err) != codes.FailedPrecondition {
+			t.Errorf("%v, before any request: the stream ends with %v", pairs, err)
+		}
+		s := b.open(t)
+		s.admitted()
+		s.leave()
+		if err := first(); err != nil {
+			t.Errorf("%v, by a filter: the stream ends with %v", pairs, err)
+		}
+		pairs = append(pairs, serviceTimeHeader, "3")
+		if err := first(); status.Code(err) != codes.FailedPrecondition {
+			t.Errorf("%v, by the service: the stream ends with %v", pairs, err)
+		}
+		if n := strings.Count(b.log.String(), "request_header_mode"); n != 1 {
+			t.Errorf("the mode is named %d times in the log, want once:\n%s", n, b.log)
+		}
+	}
+}
+
+// Each reason for which a stream cannot work is logged, also after another.
+func TestEachReasonIsLogged(t *testing.T) {
+	b := newBench(t, limited(1, -1))
+	observing := asks()
+	observing.ObservabilityMode = true
+	for range 2 {
+		for _, m := range []*extproc.ProcessingRequest{says(true, ":status", "200"), observing} {
+			s := b.dial(t)
+			s.send(m)
+			if _, err := s.Recv(); status.Code(err) != codes.FailedPrecondition {
+				t.Errorf("the stream ends with %v", err)
+			}
+		}
+	}
+	for _, word := range []string{"request_header_mode", "observability_mode"} {
+		if n := strings.Count(b.log.String(), word); n != 1 {
+			t.Errorf("%s is named %d times, want once:\n%s", word, n, b.log)
+		}
+	}
+}
+
 // lateStore answers when it may.
 type lateStore struct {
 	quota.Store
@@ -300,7 +352,7 @@ func TestLeavesMeanwhile(t *testing.T) {
 		b := newBench(t, limited(1, -1))
 		ctx, cancel := context.WithCancel(t.Context())
 		s := &leaving{ctx: ctx, messages: []*extproc.ProcessingRequest{asks(), tt.last}, code: tt.code}
-		err := b.process(s, Bounds{MaxStreams: func() int64 { return 1 }, FirstMessage: time.Minute})
+		err := b.process(s, Bounds{MaxStreams: func() int64 { return 1 }, FirstMessage: time.Minute}, false)
 		cancel()
 		if n := b.Snapshot(); err != nil || n.Ended[tt.end] != 1 || n.Held != tt.held || b.gate(t).InFlight != tt.held {
 			t.Errorf("%v: %+v, %d in flight; want %v and %d held", err, n, b.gate(t).InFlight, tt.end, tt.held)
@@ -331,7 +383,7 @@ func TestSlotComesTooLate(t *testing.T) {
 		p.Done(weir.OK)
 		eventually(t, "the waiter has the slot", func() bool { n := b.gate(t); return n.InFlight == 1 && n.Waiting == 0 })
 	}}
-	err = b.process(s, Bounds{MaxStreams: func() int64 { return 1 }, FirstMessage: time.Minute})
+	err = b.process(s, Bounds{MaxStreams: func() int64 { return 1 }, FirstMessage: time.Minute}, false)
 	if n := b.gate(t); err != nil || n.InFlight != 0 || n.Waiting != 0 || b.Snapshot().Ended[GaveUp] != 1 {
 		t.Errorf("%v: %d in flight, %d wait, %+v", err, n.InFlight, n.Waiting, b.Snapshot())
 	}
@@ -393,7 +445,7 @@ func TestTimeOutOfAStream(t *testing.T) {
 			s := &timed{leaving{ctx: ctx, messages: tt.messages}, make(chan struct{}, 4)}
 			ended := make(chan error)
 			go func() {
-				ended <- b.process(s, Bounds{MaxStreams: func() int64 { return 2 }, FirstMessage: time.Minute})
+				ended <- b.process(s, Bounds{MaxStreams: func() int64 { return 2 }, FirstMessage: time.Minute}, false)
 			}()
 			for range tt.messages {
 				<-s.sent
@@ -417,7 +469,7 @@ func TestTimeOutBeforeTheStore(t *testing.T) {
 	s := &timed{leaving{ctx: ctx, messages: []*extproc.ProcessingRequest{asks()}}, make(chan struct{}, 1)}
 	ended := make(chan error)
 	go func() {
-		ended <- b.process(s, Bounds{MaxStreams: func() int64 { return 1 }, FirstMessage: time.Minute})
+		ended <- b.process(s, Bounds{MaxStreams: func() int64 { return 1 }, FirstMessage: time.Minute}, false)
 	}()
 	<-store.asked
 	close(ctx.passed)

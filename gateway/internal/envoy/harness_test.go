@@ -91,6 +91,13 @@ func newBench(t *testing.T, spec policy.Spec, change ...func(*bench)) *bench {
 			b.reports = append(b.reports, r)
 		},
 	})
+	b.client = b.listen(t)
+	return b
+}
+
+// listen has one more listener serve it, and returns a client of that. conn is then its connection.
+func (b *bench) listen(t *testing.T) extproc.ExternalProcessorClient {
+	t.Helper()
 	cfg := config.DefaultListener("127.0.0.1:0")
 	cfg.MaxConcurrentStreams = 10_000
 	conns, err := accept.Open(accept.Options{Config: cfg, Trusted: func(netip.Addr) bool { return false }})
@@ -104,9 +111,9 @@ func newBench(t *testing.T, spec policy.Spec, change ...func(*bench)) *bench {
 	if b.conn, err = grpc.NewClient(conns.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = b.conn.Close() })
-	b.client = extproc.NewExternalProcessorClient(b.conn)
-	return b
+	conn := b.conn
+	t.Cleanup(func() { _ = conn.Close() })
+	return extproc.NewExternalProcessorClient(conn)
 }
 
 // registrar has the bench hear when a stream ends.

@@ -99,7 +99,9 @@ type Service struct {
 	open     atomic.Int64
 	ended    [NumEnds]atomic.Uint64
 	earlyRow atomic.Int64 // streams in a row that ended early
+	unfit    sync.Map     // the reasons of [exchange.unfit] that have been logged
 	blind    atomic.Bool  // it has been said that no address comes
+	asked    atomic.Bool  // a stream has brought a request, so modes are right somewhere
 }
 
 // Name is the service's name in gRPC.
@@ -118,14 +120,18 @@ type Bounds struct {
 	FirstMessage time.Duration
 }
 
-// Register has a listener's server of gRPC serve it.
+// Register has a listener's server of gRPC serve it. Each listener has bounds of its own.
 func (s *Service) Register(r grpc.ServiceRegistrar, b Bounds) {
+	var open atomic.Int64
 	r.RegisterService(&grpc.ServiceDesc{
 		ServiceName: Name,
 		HandlerType: (*any)(nil),
 		Streams: []grpc.StreamDesc{{
 			StreamName: "Process", ServerStreams: true, ClientStreams: true,
-			Handler: func(_ any, stream grpc.ServerStream) error { return s.process(stream, b) },
+			Handler: func(_ any, stream grpc.ServerStream) error {
+				defer open.Add(-1)
+				return s.process(stream, b, open.Add(1) > b.MaxStreams())
+			},
 		}},
 	}, s)
 }

@@ -458,6 +458,21 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// The streams of one listener leave the bound of another alone.
+func TestEachListenerHasItsBound(t *testing.T) {
+	b := newBench(t, limited(100, -1), func(b *bench) { b.most = 1 })
+	silent := b.dial(t)
+	eventually(t, "a stream", func() bool { return b.Snapshot().Open == 1 })
+	other := b.listen(t)
+	s := b.open(t)
+	s.refused()
+	b.client = other
+	s = b.open(t)
+	s.admitted()
+	s.leave()
+	silent.leave()
+}
+
 // Without attributes nobody is trusted, and it is said.
 func TestWithoutAttributes(t *testing.T) {
 	spec := limited(1, -1)
