@@ -219,6 +219,9 @@ func (next *listeners) discard() {
 		if l.kafka != nil {
 			_ = l.kafka.Close()
 		}
+		if l.rpc != nil {
+			_ = l.rpc.Close() // a server of gRPC has goroutines from the start
+		}
 	}
 }
 

@@ -347,6 +347,26 @@ func TestFailedReloadClosesItsListener(t *testing.T) {
 	c.Close()
 }
 
+// A server of gRPC has goroutines before it serves anybody.
+func TestFailedReloadEndsItsServerForEnvoy(t *testing.T) {
+	src := new(source)
+	first := baseConfig(t, "http://127.0.0.1:1")
+	s, _ := idleServer(t, first, Options{Load: src.load})
+	next := baseConfig(t, "http://127.0.0.1:1")
+	added := next.Listeners[0]
+	added.Address, added.Serve = closedPort(t), []string{config.ServeExtProc}
+	next.Listeners = append(slices.Clone(first.Listeners), added)
+	next.Routes[0].Gates = []string{"none"}
+	src.set(func() (*config.Config, error) { return next, nil })
+	before := runtime.NumGoroutine()
+	for range 4 {
+		if err := s.Reload(); err == nil {
+			t.Fatal("a route with an unknown gate is in force")
+		}
+	}
+	eventually(t, "their goroutines have ended", func() bool { return runtime.NumGoroutine() < before+10 })
+}
+
 // The targets that are tried are those of the configuration at the start, also if a reload puts
 // others in force meanwhile.
 func TestTryTargets(t *testing.T) {
