@@ -211,6 +211,11 @@ func TestKubernetesExamples(t *testing.T) {
 		if got, want := cfg.Admin.Address, fmt.Sprintf(":%v", at(container, "ports", 1, "containerPort")); got != want {
 			t.Errorf("admin listens on %s, want %s", got, want)
 		}
+		const failures = 3 // Kubernetes' default
+		unseen, _ := at(container, "readinessProbe", "periodSeconds").(int)
+		if lameDuck := time.Duration(cfg.Shutdown.LameDuck); unseen == 0 || lameDuck.Seconds() <= float64(failures*unseen) {
+			t.Errorf("weir accepts for %v more, and readiness is lost after %d s", lameDuck, failures*unseen)
+		}
 		stop := time.Duration(cfg.Shutdown.LameDuck + cfg.Shutdown.Grace)
 		if patience, _ := at(pod, "terminationGracePeriodSeconds").(int); stop.Seconds() >= float64(patience) {
 			t.Errorf("weir takes up to %v to stop, the pod is killed after %d s", stop, patience)
