@@ -181,7 +181,7 @@ func troubled(t *testing.T, dir, narrow string) *gateway {
 	t.Helper()
 	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { await.Work(500 * time.Millisecond) }))
 	t.Cleanup(up.Close)
-	dead, id := freeAddr(t), newCertificate(t, dir, 1)
+	dead, id := "127.0.0.1:1", newCertificate(t, dir, 1) // nobody listens there
 	writeFile(t, filepath.Join(dir, "quotas.json"), []byte(`{"weir_quotas": 1, "rules": [{"gate": "plan", "user": "carol", "rate": "1/s"}]}`))
 	writeFile(t, filepath.Join(dir, "good"), []byte("0.5"))
 	writeFile(t, filepath.Join(dir, "bad"), []byte("much"))

@@ -123,9 +123,10 @@ func TestEnvoyWithoutRateLimits(t *testing.T) {
 			addr, dir := freeAddr(t), t.TempDir()
 			config := filepath.Join(dir, "envoy.yaml")
 			writeFile(t, config, []byte(strings.NewReplacer(
+				// Nobody listens on port 1.
 				"failure_mode_deny: true", fmt.Sprint("failure_mode_deny: ", deny),
 				"port_value: 8000", "port_value: "+portOf(addr), "port_value: 9901", "port_value: "+portOf(freeAddr(t)),
-				"port_value: 8091", "port_value: "+portOf(freeAddr(t)), "port_value: 3000", "port_value: "+portOf(service.Listener.Addr().String()),
+				"port_value: 8091", "port_value: 1", "port_value: 3000", "port_value: "+portOf(service.Listener.Addr().String()),
 			).Replace(string(text))))
 			start(t, addr, dir, program, "-c", config, "--concurrency", "1", "--use-dynamic-base-id", "--log-level", "warning")
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+"/", http.NoBody)

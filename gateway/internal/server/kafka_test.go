@@ -588,7 +588,7 @@ func TestKafkaTLS(t *testing.T) {
 // A cluster that is away lets nobody in, and the gateway stops all the same.
 func TestKafkaAway(t *testing.T) {
 	t.Parallel()
-	g := start(t, beforeKafka(t, []string{closedPort(t)}, portsFor(t, 1), 1, "127.0.0.1:0"), Options{})
+	g := start(t, beforeKafka(t, []string{"127.0.0.1:1"}, portsFor(t, 1), 1, "127.0.0.1:0"), Options{})
 	eventually(t, "a line in the log", func() bool { return strings.Contains(g.log.String(), "Kafka does not answer which nodes it has") })
 	if err := g.stop(); err != nil {
 		t.Errorf("%v", err)

@@ -183,7 +183,7 @@ func TestQuotaGivenBack(t *testing.T) {
 	hold <- true
 	<-served
 
-	g = begin("http://" + closedPort(t))
+	g = begin("http://127.0.0.1:1")
 	res, body = as(t, g, "alice")
 	if got := left(g); res.StatusCode != http.StatusBadGateway || got != "9 500" {
 		t.Errorf("no connection: %d, %s left, want 9 500: %s", res.StatusCode, got, body)

@@ -164,7 +164,7 @@ func TestTargetLimit(t *testing.T) {
 }
 
 func TestUpstreamFailures(t *testing.T) {
-	refusing := "http://" + closedPort(t)
+	refusing := "http://127.0.0.1:1" // nobody listens there
 	hanging := upstreamOf(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	garbage := rawUpstream(t, "SSH-2.0-OpenSSH_9.6\r\n")
 	resetting := rawUpstream(t, "")
