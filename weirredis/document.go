@@ -135,5 +135,9 @@ func (d *Document) send(script string, args []string) (string, *Error) {
 		return "", fail(Down, errDown)
 	}
 	text, err := c.Do(context.Background(), c.B().Eval().Script(script).Numkeys(1).Key(d.key).Arg(args...).Build()).ToString()
-	return text, errorOf(err)
+	fault := errorOf(err)
+	if fault != nil && replica(fault) {
+		d.store.cfg.guards.breakAll() // no lane may be down, so that nobody probes
+	}
+	return text, fault
 }

@@ -104,6 +104,13 @@ func serverError(err error) *Error {
 
 func fail(r Reason, err error) *Error { return &Error{Reason: r, Err: err} }
 
+// replica reports whether the server says that it is a replica. Its name may lead to another
+// server by now, and only a new connection finds out.
+func replica(err error) bool {
+	// Redis before 7.0 puts the text of the script's error before it.
+	return strings.Contains(err.Error(), "READONLY") || strings.Contains(err.Error(), "MASTERDOWN")
+}
+
 // temporary reports whether the server's error may pass soon: it is starting, or a part of its
 // cluster is missing.
 func temporary(e *Error) bool {

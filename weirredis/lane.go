@@ -385,7 +385,7 @@ func (s *Store) recover(l *lane, key string) {
 	for s.pause(b.next(rand.Float64())) {
 		s.count.probes.Add(1)
 		if err := s.probe(key); err != nil {
-			if errors.Is(err, errProtocol) {
+			if errors.Is(err, errProtocol) || replica(err) {
 				s.cfg.guards.breakAll()
 			}
 			l.setCause(err)

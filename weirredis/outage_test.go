@@ -5,6 +5,7 @@ package weirredis
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -457,6 +458,44 @@ func TestSiege(t *testing.T) {
 			if charged < ok || charged > ok+perhaps {
 				t.Errorf("the bucket lacks %d: not from %d to %d", charged, ok, ok+perhaps)
 			}
+		})
+	}
+}
+
+// After a failover the old server may live on as a replica. It keeps its connections, so that
+// only new ones reach the server to which the name leads by now.
+func TestDemoted(t *testing.T) {
+	for said, options := range map[string][]string{
+		"READONLY":   nil,
+		"MASTERDOWN": {"--replica-serve-stale-data", "no"},
+	} {
+		t.Run(said, func(t *testing.T) {
+			old, next := startRedis(t, options...), startRedis(t)
+			var leads atomic.Pointer[server]
+			leads.Store(old)
+			c := Config{
+				Addrs: []string{"redis:6379"},
+				dial: func(ctx context.Context, _ string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+					return d.DialContext(ctx, "tcp", leads.Load().addr)
+				},
+			}
+			s, rules := open(t, c), open(t, c).Document("rules")
+			takeOne(t, s, vast)
+			old.ask(t, "REPLICAOF 127.0.0.1 1")
+			eventually(t, "the store is down", func() bool {
+				_ = takeKey(s, "k")
+				st := s.Stats()
+				return st.Down && strings.Contains(st.Why.Error(), said)
+			})
+			if _, err := rules.Write(t.Context(), nil, []byte("a")); err == nil || !strings.Contains(err.Error(), said) {
+				t.Errorf("%v, want %s", err, said)
+			}
+			leads.Store(next)
+			eventually(t, "the store is up", func() bool { return takeKey(s, "k") == nil })
+			eventually(t, "a document is written", func() bool {
+				written, err := rules.Write(t.Context(), nil, []byte("a"))
+				return written && err == nil
+			})
 		})
 	}
 }
