@@ -70,7 +70,7 @@ type held struct {
 	fetching bool // the server is being asked for more
 
 	tokens  int64
-	granted quota.Decision // the decision with which it was lent
+	granted quota.Decision // the decision with which it was lent; Remaining is without tokens
 
 	refusedCost int64 // 0: nothing was refused
 	refused     quota.Decision
@@ -185,6 +185,7 @@ func (ls *leases) record(cost int64, l *loan, d quota.Decision, r reply, err err
 	if lent > 0 {
 		h.tokens += lent
 		h.granted, h.until = d, now.Add(ls.For)
+		h.granted.Remaining -= float64(lent)
 	}
 	return 0
 }

@@ -293,15 +293,18 @@ func TestLeaseGivenBack(t *testing.T) {
 	if left := w.left(t, l); left != 79 {
 		t.Errorf("the server has %v, want 79", left)
 	}
+	if r := w.take(t, 0, 1, l); !r.OK || r.Remaining != 98 {
+		t.Errorf("%+v, want 98 left, of which 19 are leased", r)
+	}
 	w.pass(30 * time.Millisecond)
-	eventually(t, "the lease is given back", func() bool { return w.left(t, l) > 98.5 })
+	eventually(t, "the lease is given back", func() bool { return w.left(t, l) > 97.5 })
 	eventually(t, "no lease is held", func() bool { return w.stores[0].Stats().Leases == 0 })
 	w.take(t, 1, 1, l)
 	if err := w.stores[1].Close(); err != nil {
 		t.Fatal(err)
 	}
-	if left := w.left(t, l); left < 97.5 || left > 98.5 {
-		t.Errorf("after Close the server has %v, want 98", left)
+	if left := w.left(t, l); left < 96.5 || left > 97.5 {
+		t.Errorf("after Close the server has %v, want 97", left)
 	}
 }
 
