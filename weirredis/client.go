@@ -106,7 +106,7 @@ func (c *client) checkNodes(ctx context.Context, cfg *Config) *Error {
 		info, err := node.Do(ctx, node.B().Info().Build()).ToString()
 		if err != nil {
 			last = errorOf(err)
-			if last.Reason == Refused {
+			if last.Reason == Refused && !temporary(last) {
 				return unreadable(addr, err)
 			}
 			continue

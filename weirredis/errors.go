@@ -111,11 +111,12 @@ func replica(err error) bool {
 	return strings.Contains(err.Error(), "READONLY") || strings.Contains(err.Error(), "MASTERDOWN")
 }
 
-// temporary reports whether the server's error may pass soon: it is starting, or a part of its
-// cluster is missing.
+// temporary reports whether the server's error may pass soon: it is starting, it has too many
+// clients, or a part of its cluster is missing.
 func temporary(e *Error) bool {
-	for _, word := range []string{"LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY"} {
-		if strings.HasPrefix(e.Err.Error(), word) {
+	// The client leaves out ERR.
+	for _, words := range []string{"LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "max number of clients"} {
+		if strings.HasPrefix(e.Err.Error(), words) {
 			return true
 		}
 	}

@@ -258,3 +258,33 @@ func TestLiesAtFirst(t *testing.T) {
 		})
 	}
 }
+
+// A server that refuses only for the moment is down when the store is made, as one that cannot
+// be reached. Anything else that it refuses is an error.
+func TestRefusesAtFirst(t *testing.T) {
+	for what, tt := range map[string]struct {
+		command, says string
+		passes        bool
+	}{
+		"many clients":         {"HELLO", "ERR max number of clients reached", true},
+		"many, in a cluster":   {"HELLO", "ERR max number of clients + cluster connections reached", true},
+		"many, after greeting": {"INFO", "ERR max number of clients reached", true},
+		"a slow script":        {"INFO", "BUSY Redis is busy running a script.", true},
+		"no right":             {"INFO", "NOPERM User weir has no permissions to run the 'info' command", false},
+		"no such user":         {"HELLO", "WRONGPASS invalid username-password pair or user is disabled.", false},
+	} {
+		t.Run(what, func(t *testing.T) {
+			server := startLiar(t, map[string]string{tt.command: "-" + tt.says + "\r\n"})
+			s, err := New(Config{Addrs: []string{server.addr}, DialTimeout: patient})
+			if err == nil {
+				defer s.Close()
+			}
+			if (err == nil) != tt.passes {
+				t.Fatalf("%v", err)
+			}
+			if tt.passes && !s.Stats().Down {
+				t.Error("the store is not down")
+			}
+		})
+	}
+}

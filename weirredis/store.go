@@ -40,9 +40,9 @@ var _ quota.Batcher = (*Store)(nil)
 //
 // The error lists every fault of c, or says why the server cannot be used. Such a server
 // does not know the user, is older than Redis 6, or could drop buckets. A server that
-// cannot be reached is no error: nobody could start during an outage. Then, after
-// Config.DialTimeout, the store starts as down, OnDown has been called, and it connects
-// when it can.
+// cannot be reached, or refuses only for the moment, is no error: nobody could start
+// during an outage. Then, after Config.DialTimeout, the store starts as down, OnDown has
+// been called, and it connects when it can.
 func New(c Config) (*Store, error) {
 	c, err := c.complete()
 	if err != nil {
