@@ -116,6 +116,7 @@ var errDeadline = errors.New("no answer within Deadline (in a file timeout)")
 // abandon leaves the call to its goroutine, unless the answer comes at this moment. The end
 // of the caller's own time says nothing about the server.
 func (s *Store) abandon(l *lane, c *call, all []question, why error) {
+	c.left = why != errDeadline
 	if !c.first.CompareAndSwap(false, true) {
 		<-c.done
 		c.result(all)
@@ -137,6 +138,9 @@ func (s *Store) send(client *client, l *lane, c *call) {
 		l.answered()
 	}
 	if !c.first.CompareAndSwap(false, true) {
+		if bad != nil && c.left {
+			s.failed(l, bad.key, bad.err)
+		}
 		c.recycle()
 		return
 	}
@@ -168,6 +172,7 @@ type call struct {
 	done  chan struct{} // gets one element when the questions have their answers
 	timer *time.Timer
 	first atomic.Bool // one of the two is done with it
+	left  bool        // the caller was first, and has counted no failure
 
 	questions []question
 }
@@ -181,6 +186,7 @@ func (c *call) result(all []question) {
 // recycle gives the call back for other questions.
 func (c *call) recycle() {
 	clear(c.questions)
+	c.left = false
 	c.first.Store(false)
 	calls.Put(c)
 }

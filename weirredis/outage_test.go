@@ -266,7 +266,17 @@ func TestCallerLeaves(t *testing.T) {
 	server := startRedis(t)
 	s := open(t, Config{Addrs: []string{server.addr}})
 	server.signal(t, syscall.SIGSTOP)
-	for i := range 2 * tripAfter {
+	askAndLeave(t, s, 2*tripAfter)
+	server.signal(t, syscall.SIGCONT)
+	if s.Stats().Down {
+		t.Error("the store is down")
+	}
+}
+
+// askAndLeave has callers ask a server that stands still, and leave.
+func askAndLeave(t *testing.T, s *Store, callers int) {
+	t.Helper()
+	for i := range callers {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() {
@@ -280,10 +290,17 @@ func TestCallerLeaves(t *testing.T) {
 			t.Errorf("%v, want that the context is over", err)
 		}
 	}
-	server.signal(t, syscall.SIGCONT)
-	if s.Stats().Down {
-		t.Error("the store is down")
-	}
+}
+
+// What becomes of a call when its caller has left is counted: nobody else may wait when the
+// connection is found dead.
+func TestCallersLeaveBeforeItBreaks(t *testing.T) {
+	server := startRedis(t)
+	s := open(t, Config{Addrs: []string{server.addr}})
+	server.signal(t, syscall.SIGSTOP)
+	askAndLeave(t, s, tripAfter)
+	server.kill(t)
+	eventually(t, "the store is down", func() bool { return s.Stats().Down })
 }
 
 // After Close nothing is sent, and what was under way has ended: no goroutine is
