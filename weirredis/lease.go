@@ -1,6 +1,7 @@
 package weirredis
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"time"
@@ -213,6 +214,35 @@ func (ls *leases) refund(key string, limits []quota.Window, tokens int64) {
 	}
 }
 
+// over is what is left of a lease that has ended.
+type over struct {
+	key    string
+	limits []quota.Window
+	tokens int64
+}
+
+// Refunds that are sent together take at most places/refundShare in flight; decisions have the others.
+const refundShare = 8
+
+// refundAll refunds what is left of leases, many in one write. Each is tried once, as by refund.
+func (ls *leases) refundAll(ctx context.Context, all []over) {
+	s := ls.store
+	client := s.client.Load()
+	if client == nil {
+		return // and nothing was lent
+	}
+	for some := range slices.Chunk(all, int(max(client.places/refundShare, 1))) {
+		questions := make([]question, len(some))
+		for i, o := range some {
+			questions[i] = s.refund(o.key, o.limits, float64(o.tokens))
+		}
+		s.runAll(ctx, questions)
+		for i, o := range some {
+			_ = s.refunded(&questions[i], len(o.limits))
+		}
+	}
+}
+
 // sweepLocked starts to refund leases that are over, until there are none.
 func (ls *leases) sweepLocked() {
 	if ls.sweeping {
@@ -221,7 +251,7 @@ func (ls *leases) sweepLocked() {
 	ls.sweeping = true
 	ls.store.spawn(func() {
 		for ls.store.pause(ls.For / 2) {
-			if !ls.sweep(ls.store.now()) {
+			if !ls.sweep(ls.store.ctx, ls.store.now()) {
 				return
 			}
 		}
@@ -229,22 +259,22 @@ func (ls *leases) sweepLocked() {
 }
 
 // sweep refunds leases that are over, and reports whether any are left.
-func (ls *leases) sweep(now time.Time) (more bool) {
-	expired := map[string]*held{}
-	tokens := map[string]int64{}
+func (ls *leases) sweep(ctx context.Context, now time.Time) (more bool) {
+	var expired []over
 	ls.mu.Lock()
 	for key, h := range ls.keys {
 		// Not while it fetches more: a second entry could lease as much again.
-		if !h.fetching && !now.Before(h.until) {
-			expired[key], tokens[key] = h, ls.dropLocked(key, h)
+		if h.fetching || now.Before(h.until) {
+			continue
+		}
+		if tokens := ls.dropLocked(key, h); tokens > 0 {
+			expired = append(expired, over{key, h.limits, tokens})
 		}
 	}
 	more = len(ls.keys) > 0
 	ls.sweeping = more
 	ls.mu.Unlock()
-	for key, h := range expired {
-		ls.refund(key, h.limits, tokens[key])
-	}
+	ls.refundAll(ctx, expired)
 	return more
 }
 
@@ -258,6 +288,9 @@ func (ls *leases) held() int {
 	return len(ls.keys)
 }
 
+// closeWithin bounds the refunds of Close. A process that ends soon may lose what is left.
+const closeWithin = 2 * time.Second
+
 // close refunds everything.
 func (ls *leases) close() {
 	if ls == nil {
@@ -269,5 +302,7 @@ func (ls *leases) close() {
 		h.until, h.fetching = time.Time{}, false
 	}
 	ls.mu.Unlock()
-	ls.sweep(ls.store.now())
+	ctx, cancel := context.WithTimeout(ls.store.ctx, closeWithin)
+	defer cancel()
+	ls.sweep(ctx, ls.store.now())
 }

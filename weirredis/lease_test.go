@@ -7,6 +7,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -308,6 +309,42 @@ func TestLeaseGivenBack(t *testing.T) {
 	}
 }
 
+// Many leases that end together go back together, and leave places to decisions.
+func TestLeasesGivenBackTogether(t *testing.T) {
+	const keys, places = 20, 128
+	server := startRedis(t)
+	s := open(t, Config{Addrs: []string{server.addr}, MaxInFlight: places, Lease: Lease{Tokens: 20, For: time.Minute}})
+	for i := range keys {
+		if err := takeKey(s, strconv.Itoa(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server.signal(t, syscall.SIGSTOP)
+	go s.leases.sweep(t.Context(), s.now().Add(time.Hour))
+	eventually(t, "refunds are under way", func() bool { return s.Stats().InFlight == places/8 })
+	server.signal(t, syscall.SIGCONT)
+	eventually(t, "all are given back", func() bool { return s.Stats().Refunds == keys })
+}
+
+// Close does not wait for a server that stands still until each lease has timed out.
+func TestLeasesOfASilentServer(t *testing.T) {
+	t.Parallel() // it mostly waits
+	server := startRedis(t)
+	s := open(t, Config{Addrs: []string{server.addr}, MaxInFlight: 8, Lease: Lease{Tokens: 20, For: time.Minute}})
+	for i := range 5 {
+		if err := takeKey(s, strconv.Itoa(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server.signal(t, syscall.SIGSTOP)
+	begin := time.Now()
+	s.leases.close()
+	if took := time.Since(begin); took > 15*time.Second {
+		t.Errorf("%v for five leases, with a deadline of 10s for each", took)
+	}
+	server.signal(t, syscall.SIGCONT)
+}
+
 // A limit that changes ends the lease: the new one holds at once.
 func TestLeaseLimitChanges(t *testing.T) {
 	w := newSharers(t, 1, Lease{Tokens: 20, For: time.Minute})
@@ -441,7 +478,7 @@ func TestLeaseOfASlowServer(t *testing.T) {
 			t.Errorf("%v tokens lent to one process, at most %d", lent, tokens)
 		}
 		w.now.Add(1) // so that the bucket fills by next to nothing, and yet For is over
-		leases.sweep(time.UnixMicro(w.now.Load()).Add(time.Minute))
+		leases.sweep(t.Context(), time.UnixMicro(w.now.Load()).Add(time.Minute))
 	}
 	wait.Wait()
 }

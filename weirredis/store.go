@@ -167,9 +167,19 @@ func (s *Store) Refund(ctx context.Context, key string, limits []quota.Window, t
 	if tokens != tokens {
 		return errors.New("weirredis: refund: tokens are not a number")
 	}
-	one := [1]question{s.question(key, &request{mode: modeRefund, cost: -tokens, limits: limits})}
+	one := [1]question{s.refund(key, limits, tokens)}
 	s.run(ctx, one[:])
-	_, err := s.replyTo(&one[0], len(limits))
+	return s.refunded(&one[0], len(limits))
+}
+
+// refund is the question that gives tokens back.
+func (s *Store) refund(key string, limits []quota.Window, tokens float64) question {
+	return s.question(key, &request{mode: modeRefund, cost: -tokens, limits: limits})
+}
+
+// refunded reads what the server has answered to a refund of n windows.
+func (s *Store) refunded(q *question, n int) error {
+	_, err := s.replyTo(q, n)
 	if err == nil {
 		s.count.refunds.Add(1)
 	}
@@ -202,8 +212,8 @@ func (s *Store) replyTo(q *question, n int) (reply, error) {
 	return reply{}, fault
 }
 
-// Close refunds leases if the server can be reached, and closes the connections. Decisions
-// under way end with an error.
+// Close refunds leases if the server can be reached, for at most two seconds, and closes
+// the connections. Decisions under way end with an error.
 func (s *Store) Close() error {
 	s.leases.close()
 	s.mu.Lock()
