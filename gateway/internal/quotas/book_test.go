@@ -15,6 +15,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/weirredis"
 )
 
 // A rule set at run time wins over the file, survives a restart and a reload, and what
@@ -412,6 +413,22 @@ func (s *failing) Write(ctx context.Context, was string, next []byte) error {
 	return s.Store.Write(ctx, was, next)
 }
 
+// newShared returns the store on a server that cannot be reached.
+func newShared(t *testing.T) *Shared {
+	t.Helper()
+	server, err := weirredis.New(weirredis.Config{Addrs: []string{"127.0.0.1:1"}}) // a port that no test gets
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := NewShared("store", server)
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
 // What a store fails at changes nothing that is in force; whether it may have kept what it
 // was given is told, logged and counted apart, and so is each kind of failure.
 func TestStoreFails(t *testing.T) {
@@ -439,9 +456,11 @@ func TestStoreFails(t *testing.T) {
 	f(Unsure, "quota change failed; the change may have been kept, so read the rules", false)
 	store.write = fmt.Errorf("%w: %w", ErrUnchanged, syscall.ENOSPC)
 	f(Failed, "nothing is changed: no space left", true)
+	store.write = newShared(t).Write(t.Context(), tag(nil), []byte("{}"))
+	f(Failed, "nothing is changed: quota store down", true)
 	store.write, store.read = nil, syscall.EIO
 	f(Failed, "cannot be read, so nothing is changed", true)
-	if n := strings.Count(d.log.String(), `level=ERROR msg="quota change failed; nothing is changed"`); n != 2 {
+	if n := strings.Count(d.log.String(), `level=ERROR msg="quota change failed; nothing is changed"`); n != 3 {
 		t.Errorf("%d lines say that nothing is changed:\n%s", n, d.log)
 	}
 	d.Follow(t.Context())
@@ -449,7 +468,7 @@ func TestStoreFails(t *testing.T) {
 		t.Errorf("%+v", l)
 	}
 	s := d.Stats()
-	if s.Failures[FailedRead] != 2 || s.Failures[FailedWrite] != 2 || s.Failures[FailedBroken] != 0 || s.Age < 0 {
+	if s.Failures[FailedRead] != 2 || s.Failures[FailedWrite] != 3 || s.Failures[FailedBroken] != 0 || s.Age < 0 {
 		t.Errorf("%+v", s)
 	}
 	store.read = nil

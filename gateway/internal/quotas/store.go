@@ -226,7 +226,10 @@ func (s *Shared) Write(ctx context.Context, was string, next []byte) error {
 		return ErrChanged
 	}
 	written, err := s.doc.Write(ctx, s.seen, next)
+	var fault *weirredis.Error
 	switch {
+	case errors.As(err, &fault) && !fault.Charged():
+		return fmt.Errorf("%w: %w", ErrUnchanged, err)
 	case err != nil:
 		return err
 	case !written:
