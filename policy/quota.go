@@ -150,7 +150,29 @@ func (s *Spec) CheckQuotaRule(gate string, r *QuotaRuleSpec) []Fault {
 	if r.Address != "" && s.AddressPart(gate) == "" {
 		c.Add(nil, noAddress, giveAddress)
 	}
+	if r.Name == "" {
+		c.checkTitle(r, s.Gates[gate].Quota.Rules)
+	}
 	return c.All()
+}
+
+// checkTitle checks that no rule of the spec has as its name what a rule without one is called by: what it matches, as it
+// is written. In the place of a rule that matches the same it has the name of that.
+func (c *compiler) checkTitle(r *QuotaRuleSpec, rules []QuotaRuleSpec) {
+	var written quota.Pattern
+	for i, part := range quotaParts {
+		written[i] = *r.Part(part)
+	}
+	title, pattern, other := written.String(), r.Pattern(), -1
+	for i := range rules {
+		if rules[i].Name == title && rules[i].Pattern() != pattern {
+			other = i
+		}
+	}
+	if other < 0 || slices.ContainsFunc(rules, func(s QuotaRuleSpec) bool { return s.Name != "" && s.Pattern() == pattern }) {
+		return
+	}
+	c.Add(nil, fmt.Sprintf("would be called %.60q, which is the name of rules[%d]", title, other), "give that rule another name in the configuration")
 }
 
 func (c *compiler) checkQuotaRule(at fault.Path, gate string, r *QuotaRuleSpec, debt bool) {

@@ -231,6 +231,45 @@ func TestMisfit(t *testing.T) {
 	}
 }
 
+// A rule that would be called like another one of the file is not taken, and one that is kept already keeps no reload from working.
+func TestMisfitOfAName(t *testing.T) {
+	d := newDesk(t, newFile(t, inTemp(t)), base())
+	d.must(Change{Ops: []Op{
+		{Gate: "api", Set: user("eve", "3/h")},
+		{Gate: "api", Set: &policy.QuotaRuleSpec{Rule: quota.Rule{Address: "2001:DB8::/32", Blocked: true}}},
+	}})
+	of := func(name string, r quota.Rule) policy.QuotaRuleSpec {
+		r.Name = name
+		return policy.QuotaRuleSpec{Rule: r, QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "50/h"}}
+	}
+	spec := base()
+	spec.Gates["api"].Quota.Rules = []policy.QuotaRuleSpec{of("user=eve", quota.Rule{User: "mallory"}), of("address=2001:DB8::/32", quota.Rule{Client: "web"})}
+	d.reload(spec)
+	for _, v := range d.List("").Rules {
+		if set := v.Source == FromDynamic; set != strings.Contains(v.Because, "which is the name of rules[") || v.InForce == set {
+			t.Errorf("%+v", v)
+		}
+	}
+	if got := d.passes("api", "eve", 20); got != 10 {
+		t.Errorf("eve: %d, want the 10 that the file gives", got)
+	}
+	_, err := d.Change(t.Context(), set("api", "eve", "4/h"))
+	if want := `would be called "user=eve", which is the name of rules[0]`; !strings.Contains(fmt.Sprint(err), want) {
+		t.Errorf("%v, want %q", err, want)
+	}
+	d.must(set("api", "carol", "3/h"))
+	if got := d.passes("api", "carol", 20); got != 3 {
+		t.Errorf("carol: %d, want 3", got)
+	}
+	spec = base()
+	spec.Gates["api"].Quota.Rules = []policy.QuotaRuleSpec{of("user=eve", quota.Rule{User: "mallory"}), of("vip", quota.Rule{User: "eve"})}
+	d.reload(spec) // the rule takes the name vip
+	d.must(set("api", "eve", "2/h"))
+	if w := d.policy.Gate("api").Quota().Windows("vip"); len(w) != 1 || w[0].Burst != 2 {
+		t.Errorf("vip: %+v", w)
+	}
+}
+
 // downStore keeps rules on a server that does not answer.
 type downStore struct{ Store }
 
