@@ -238,10 +238,21 @@ func (c *Capped) Save() State {
 	return c.saver.Save()
 }
 
-// Succeed implements [Successor], if the inner controller does.
+// Succeed implements [Successor]. The cap of an old Capped with the same signals stays, whatever the inner
+// controllers are: without it, all that waits would start in the middle of an overload.
 func (c *Capped) Succeed(old Controller) bool {
 	s, ok := c.inner.(Successor)
-	return ok && s.Succeed(inside(old))
+	learned := ok && s.Succeed(inside(old))
+	was, ok := old.(*Capped)
+	if !ok || !slices.Equal(c.cfg.Signals, was.cfg.Signals) {
+		return learned
+	}
+	if !learned {
+		c.Restore(was.Save())
+	}
+	c.cap, c.bound = max(was.cap, float64(c.cfg.Min)), was.bound
+	c.level, c.last = was.level, was.last
+	return true
 }
 
 // inside returns the controller that a cap is put on, or the controller itself.

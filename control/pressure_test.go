@@ -283,6 +283,43 @@ func TestCappedPassesStateThrough(t *testing.T) {
 	}
 }
 
+// A successor with the same signals has the cap, and inner's limit, whatever its inner controller is; but not below its own Min.
+func TestCappedSucceeds(t *testing.T) {
+	old := capped(t, &stub{limit: 40, next: time.Second}, CapConfig{Signals: []string{"a"}})
+	g := gate{d: Decision{Limit: 40}}
+	for range 2 {
+		g.step(old, 50*time.Millisecond, known("a", 4))
+	}
+	for _, c := range []struct {
+		name  string
+		inner Controller
+		cfg   CapConfig
+		want  int64
+		began bool
+	}{
+		{"a Saver", &stub{limit: 30, next: time.Second}, CapConfig{Signals: []string{"a"}}, 10, true},
+		{"no Saver", Fixed(30), CapConfig{Signals: []string{"a"}}, 10, true},
+		{"a Successor", func() Controller { b, _ := NewBelief(BeliefConfig{Initial: 30}); return b }(), CapConfig{Signals: []string{"a"}}, 10, true},
+		{"a higher Min", Fixed(30), CapConfig{Signals: []string{"a"}, Min: 15}, 15, true},
+		{"other signals", Fixed(30), CapConfig{Signals: []string{"b"}}, 30, false},
+	} {
+		next, err := NewCapped(c.inner, c.cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if did, d := next.Succeed(old), next.Start(); did != c.began || d.Limit != c.want {
+			t.Errorf("%s: %v, %+v; want a limit of %d", c.name, did, d, c.want)
+		}
+		if s, ok := c.inner.(*stub); ok && s.limit != 40 {
+			t.Errorf("%s: inner has a limit of %d", c.name, s.limit)
+		}
+	}
+	next := capped(t, Fixed(30), CapConfig{Signals: []string{"a"}})
+	if next.Succeed(Fixed(20)) {
+		t.Error("goes on where nothing was learned")
+	}
+}
+
 // Nonsense is for the gate to refuse and count, not to hide.
 func TestCappedShowsNonsense(t *testing.T) {
 	inner := &stub{limit: 40, next: 50 * time.Millisecond}

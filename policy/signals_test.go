@@ -111,7 +111,7 @@ func TestSignalKindsCompile(t *testing.T) {
 }
 
 // A signal under pressure holds the limit down, is named wherever the limit is,
-// and lets go.
+// and lets go. A reload in between changes nothing.
 func TestASignalHoldsTheLimitDown(t *testing.T) {
 	for _, l := range []LimitSpec{{Limit: 20}, {Controller: "aimd"}, {Controller: "belief"}, {Controller: "knee"}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -135,6 +135,16 @@ func TestASignalHoldsTheLimitDown(t *testing.T) {
 			}
 			if _, err := g.TryAdmit(weir.Work{}); err == nil || weir.AsRejection(err).Signal != "load" {
 				t.Errorf("%s: refused with %v; want it to name the signal", s.Controller, err)
+			}
+			next := must(t, limitSpec(l), Options{Signals: loadOf(load), Previous: p})
+			defer next.Close()
+			p.Replace(next)
+			if s := g.Snapshot(); next.Gate("api") != g || s.Limit != 4 {
+				t.Errorf("%s, after a reload: limit %d, want 4", s.Controller, s.Limit)
+			}
+			time.Sleep(time.Second)
+			if s := g.Snapshot(); s.Limit != 4 || s.Signal != "load" {
+				t.Errorf("%s, a second after a reload: limit %d, signal %q; want 4, load", s.Controller, s.Limit, s.Signal)
 			}
 			load.value.Store(0)
 			time.Sleep(10 * time.Second)
