@@ -387,7 +387,8 @@ func (l *LimitSpec) config() (limit.Config, error) {
 	inner, err := k.make(l)
 	if err == nil && len(l.Signals) > 0 && !k.heeds() {
 		// The signals are named, because a lag that the controller reads is no pressure.
-		inner, err = made(control.NewCapped(inner, control.CapConfig{Min: l.Min, Signals: l.Signals}))
+		least, _ := k.bounds(l)
+		inner, err = made(control.NewCapped(inner, control.CapConfig{Min: least, Signals: l.Signals}))
 	}
 	cfg.Controller = inner
 	return cfg, err

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -158,6 +159,36 @@ func TestASignalHoldsTheLimitDown(t *testing.T) {
 	}
 }
 
+// No pressure holds a limit down below its least one, which the controllers have by default too.
+func TestASignalStopsAtTheLeastLimit(t *testing.T) {
+	for word, least := range map[string]int64{"fixed": 1, "belief": 2, "knee": 2, "aimd": 1, "vegas": 1, "gradient2": 20, "probe": 4, "lag": 10, "drain": 10} {
+		for _, given := range []int64{0, 3} {
+			if given > 0 && word == "fixed" {
+				continue
+			}
+			var now time.Duration
+			l := LimitSpec{Controller: word, Min: given, Signals: []string{"cpu"}}
+			switch word {
+			case "fixed":
+				l.Limit = 20
+			case "lag":
+				l.Lag.Signal = "memory"
+			case "drain":
+				l.Drain.Signal = "memory"
+			}
+			p := compile(t, limitSpec(l), Options{Now: func() time.Duration { return now }, Readings: fixedReadings{{Name: "cpu", Value: 100, Known: true}, {Name: "memory", Known: true}}})
+			admit(t, p.Gate("api"))
+			for now < time.Minute {
+				now += 10 * time.Millisecond
+				p.Step()
+			}
+			if s := p.Gate("api").Snapshot(); s.Limit != cmp.Or(given, least) {
+				t.Errorf("%s, min: %d: limit %d by %q, want %d", word, given, s.Limit, s.Signal, cmp.Or(given, least))
+			}
+		}
+	}
+}
+
 // A threshold makes a pressure of any value, and a gate heeds only its own.
 func TestThresholdOfAnExternalSignal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -191,13 +222,13 @@ func TestLagBesidePressure(t *testing.T) {
 		if s := g.Snapshot(); s.Limit != 505 || s.Signal != "behind" {
 			t.Errorf("half way: limit %d, signal %q; want 505 by behind", s.Limit, s.Signal)
 		}
-		for range 10 {
+		for range 40 {
 			admit(t, g)
 		}
 		load.value.Store(2000)
 		time.Sleep(10 * time.Second)
-		if s := g.Snapshot(); s.Limit != 5 || s.Signal != "load" {
-			t.Errorf("under pressure: limit %d, signal %q; want 5 by load", s.Limit, s.Signal)
+		if s := g.Snapshot(); s.Limit != 20 || s.Signal != "load" {
+			t.Errorf("under pressure: limit %d, signal %q; want 20 by load", s.Limit, s.Signal)
 		}
 		saved := p.Save().Gates["api"]
 		if saved.Controller != "lag" || saved.Limit != 505 {
