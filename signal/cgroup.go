@@ -119,15 +119,18 @@ func NewMemory(cfg MemoryConfig) (Signal, error) {
 type memory struct {
 	cfg    MemoryConfig
 	files  files
-	groups []group // nil: not searched yet
-	none   bool    // there are none
+	groups []group   // nil: not searched yet, or there are none
+	none   time.Time // when there were none
 }
 
 func (m *memory) measure() (float64, error) {
-	if m.groups == nil && !m.none {
+	if m.groups == nil && time.Since(m.none) >= retryMissing {
 		var err error
 		m.groups, err = m.files.groups("memory", func(g group) bool { return m.files.has(g.dir + "/" + usageFile(g)) })
-		if m.none = errors.Is(err, errors.ErrUnsupported); err != nil && !m.none {
+		switch {
+		case errors.Is(err, errors.ErrUnsupported):
+			m.none = time.Now()
+		case err != nil:
 			return 0, err
 		}
 	}

@@ -108,6 +108,26 @@ func TestMemoryLooksAgain(t *testing.T) {
 	value(t, s)
 }
 
+// A limit that is set where there was no control group of memory is found within a minute.
+func TestMemoryIsLimitedLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := load(t, "v2")
+		usage := m["sys/fs/cgroup/memory.current"]
+		delete(m, "sys/fs/cgroup/memory.current")
+		s := must(t)(NewMemory(MemoryConfig{Threshold: 0.5, FS: m}))
+		for range 2 {
+			if got := value(t, s); !near(got, 0.75/0.5) {
+				t.Errorf("%v without a group, want the machine's %v", got, 0.75/0.5)
+			}
+			time.Sleep(retryMissing / 2)
+		}
+		m["sys/fs/cgroup/memory.current"] = usage
+		if got, want := value(t, s), 448.0/1024/0.5; !near(got, want) {
+			t.Errorf("%v, want %v", got, want)
+		}
+	})
+}
+
 func TestThrottling(t *testing.T) {
 	for dir, file := range map[string]string{"v2": "sys/fs/cgroup/cpu.stat", "v1": "sys/fs/cgroup/cpu,cpuacct/cpu.stat"} {
 		t.Run(dir, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { throttle(t, load(t, dir), file) }) })
