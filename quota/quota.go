@@ -174,8 +174,9 @@ type bill struct {
 	key      string // the bucket's key, in any other store
 	cost     int64
 	fallback bool // the fallback was charged, because the store failed
-	ahead    int  // the number of the question that tells the store, 0 if it has been told; see tab
 	free     bool // nothing is charged: the work is not counted, or the store failed
+	tab      *tab // the account that was charged, nil if the store was
+	ahead    int  // the number of its question that tells the store
 }
 
 // match fills in c with the rule of w, its bucket and its cost. count says to count work
@@ -289,7 +290,7 @@ func (q *Quota) adjust(c *bill, tokens float64) {
 	switch {
 	case q.memory != nil:
 		err = q.memory.refund(c.hash, windows, tokens)
-	case c.ahead > 0 && q.tabs.adjust(q, c, tokens):
+	case c.tab != nil && q.tabs.adjust(q, c, tokens):
 	case c.fallback:
 		err = q.local(true).Refund(context.Background(), c.key, windows, tokens)
 	default:

@@ -83,7 +83,7 @@ type tab struct {
 	untold float64 // charged and not told; negative: to be given back
 	wanted bool    // somebody wants to know what is there
 	under  bool    // a question is under way
-	begun  int     // questions so far
+	begun  int     // the number of the last question
 	asked  time.Duration
 
 	where   decider
@@ -158,6 +158,7 @@ func (t *tab) answered(d Decision, where decider, refused *weir.Rejection, at mo
 	t.under, t.where, t.refused = false, where, refused
 	if where == nowhere {
 		t.opened, t.said, t.until, t.untold = false, false, 0, 0
+		t.begun++ // what was charged meanwhile was for the next question, which does not tell it
 		return
 	}
 	t.opened, t.said, t.at, t.until = true, true, at.now, at.now+min(d.Wait, Never-at.now)
@@ -166,6 +167,9 @@ func (t *tab) answered(d Decision, where decider, refused *weir.Rejection, at mo
 	t.bucket = bucket{d.Remaining, at.by(w)}
 	t.bucket.charge(w, t.untold)
 }
+
+// has reports whether a charge was made where the account is now, by the number of the question that tells it.
+func (t *tab) has(question int) bool { return t.where != nowhere && question >= t.first }
 
 // gaveBack takes note that tokens have been given back.
 func (t *tab) gaveBack() { t.under = false }
@@ -218,24 +222,26 @@ func (ts *tabs) charge(q *Quota, c *bill, tokens float64) (d Decision, refused *
 		return d, nil, false
 	}
 	d, refused = t.charge(c.rule, tokens, ts.moment())
-	c.ahead = t.begun + 1
+	c.tab, c.ahead = t, t.begun+1
 	ts.startTelling(q, c.key, t)
 	return d, refused, true
 }
 
 // adjust gives tokens of an earlier charge back, or charges more if they are negative. It does nothing if the charge was not
-// made where the account is now. It returns false if there is no account any more.
+// made where the account is now. It returns false if the account is closed or was dropped; then c says where the charge was made.
 func (ts *tabs) adjust(q *Quota, c *bill, tokens float64) bool {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	t := ts.byKey[c.key]
-	if t == nil || ts.closed {
+	t := c.tab
+	if !t.has(c.ahead) {
+		return true
+	}
+	if ts.closed || ts.byKey[c.key] != t {
+		c.fallback = t.where == inFallback
 		return false
 	}
-	if t.where != nowhere && c.ahead >= t.first {
-		_, _ = t.charge(t.rule, -tokens, ts.moment())
-		ts.startTelling(q, c.key, t)
-	}
+	_, _ = t.charge(t.rule, -tokens, ts.moment())
+	ts.startTelling(q, c.key, t)
 	return true
 }
 

@@ -305,6 +305,103 @@ func TestAheadOfAnOutageIsNotGivenBack(t *testing.T) {
 	}
 }
 
+// What is charged while a question fails is told to nobody, and not given back.
+func TestAheadOfAFailingQuestionIsNotGivenBack(t *testing.T) {
+	for _, onError := range []OnStoreError{Open, Closed} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newDistant(t, 2*time.Millisecond)
+			q := aheadOf(t, s, onError, 1, 1000)
+			defer q.Close()
+			s.down = true
+			var both [2]weir.Permit
+			for i := range both {
+				var err error
+				if both[i], _, err = q.AdmitAhead(t.Context(), weir.Work{User: "alice", Cost: 300}); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Millisecond)
+			}
+			s.mu.Lock()
+			s.down = false
+			s.mu.Unlock()
+			time.Sleep(2 * time.Second)
+			last, _, err := q.AdmitAhead(t.Context(), weir.Work{User: "alice", Cost: 100})
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(100 * time.Millisecond)
+			both[0].Cancel()
+			both[1].Cancel()
+			last.Cancel()
+			time.Sleep(100 * time.Millisecond)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.refunds != 100 {
+				t.Errorf("%v: the store has given back %v, want 100", onError, s.refunds)
+			}
+		})
+	}
+}
+
+// An account that was dropped still says where its charges are given back, whatever the next one of the bucket does.
+func TestAheadIsGivenBackWithoutAnAccount(t *testing.T) {
+	for _, c := range []struct {
+		onError     OnStoreError
+		down        bool // when it was charged
+		again       bool // there is another account
+		store, here float64
+	}{
+		{Local, false, false, 300, 0}, {Local, false, true, 300, 0}, {Open, false, true, 300, 0},
+		{Local, true, false, 0, 300}, {Local, true, true, 0, 300}, {Open, true, false, 0, 0}, {Open, true, true, 0, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newDistant(t, 2*time.Millisecond)
+			q := aheadOf(t, s, c.onError, 0.001, 1000)
+			defer q.Close()
+			s.down = c.down
+			w := weir.Work{User: "alice", Cost: 300}
+			p, _, err := q.AdmitAhead(t.Context(), w)
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(3 * time.Second)
+			s.mu.Lock()
+			s.down = false
+			s.mu.Unlock()
+			q.tabs.mu.Lock()
+			q.tabs.next = 0 // look for idle ones
+			q.tabs.mu.Unlock()
+			_ = q.Owed(weir.Work{User: "bob"})
+			synctest.Wait()
+			if n := len(q.tabs.byKey); n != 1 {
+				t.Fatalf("%d accounts, want bob's", n)
+			}
+			if c.again {
+				if _, _, err := q.AdmitAhead(t.Context(), w); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+			left := func() float64 {
+				m := q.local(true)
+				d, err := m.Decide(t.Context(), &Request{Key: "bytes/user=alice", Windows: q.Rules()[0].Windows, Mode: DryRun})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return d.Remaining
+			}
+			before := left()
+			p.Cancel()
+			time.Sleep(100 * time.Millisecond)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if got := math.Round(left() - before); s.refunds != c.store || got != c.here {
+				t.Errorf("%+v: the store has given back %v, and the fallback %v", c, s.refunds, got)
+			}
+		})
+	}
+}
+
 // There are accounts for so many buckets; about others the store is asked each time. Idle ones make room.
 func TestAheadIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -404,6 +501,63 @@ func FuzzTab(f *testing.F) {
 		}
 		if got := told + a.untold; begun && got+under != charged || !begun && got != charged || math.IsNaN(got) {
 			t.Fatalf("%v charged, %v told, %v under way, %v not told", charged, told, under, a.untold)
+		}
+	})
+}
+
+// Whoever decides the questions, an account has a charge only if that was made where the account is now, or is still to be told.
+func FuzzTabInOutages(f *testing.F) {
+	f.Add([]byte{0, 0, 6, 0, 3, 4}) // a charge while a question fails, and the store is back
+	f.Add([]byte{0, 4, 3, 0, 0, 5, 3, 6, 0, 3, 0, 7, 3, 134, 0, 3, 5})
+	f.Fuzz(func(t *testing.T, program []byte) {
+		r := newRule("g", Rule{Windows: []Window{{Rate: 1000, Burst: 500}}})
+		const untold = nowhere + 1
+		type charge struct {
+			question int
+			where    decider
+		}
+		var a tab
+		var all []charge
+		var at moment
+		told := 0 // how many of all, with those under way
+		for i, step := range program {
+			switch step % 8 {
+			case 0, 1, 2:
+				if _, refused := a.charge(r, 7, at); refused == nil {
+					all = append(all, charge{a.begun + 1, untold})
+				}
+			case 3:
+				at.now += tabFresh
+			default:
+				if !a.under {
+					break
+				}
+				where := decider(step % 4 % 3)
+				if where == nowhere {
+					told = len(all) // nobody is told of the others either
+				}
+				for j := range all[:told] {
+					if all[j].where == untold {
+						all[j].where = where
+					}
+				}
+				var refused *weir.Rejection
+				if where == nowhere && step >= 128 {
+					refused = &weir.Rejection{Reason: weir.ReasonStore}
+				}
+				a.answered(Decision{OK: true, Remaining: 500}, where, refused, at)
+			}
+			for _, c := range all {
+				if made := c.where == a.where || c.where == untold; a.has(c.question) && !made {
+					t.Fatalf("step %d: the account, which is in %d, has a charge of question %d, which was made in %d", i, a.where, c.question, c.where)
+				} else if made && a.where != nowhere && c.where == untold && !a.has(c.question) {
+					t.Fatalf("step %d: the account does not have a charge that it has to tell", i)
+				}
+			}
+			if wait, ok := a.due(at.now); ok && wait == 0 {
+				a.begin(at.now)
+				told = len(all)
+			}
 		}
 	})
 }
