@@ -92,13 +92,13 @@ func half(s string) uint64 {
 // salter returns a new salt each period.
 type salter struct {
 	secret uint64
-	origin time.Duration // the time of day at the gate's epoch, since 1970
 	period time.Duration // negative: for ever
 }
 
-func (s salter) at(now time.Duration) uint64 {
+// at returns the salt at a time since 1970.
+func (s salter) at(day time.Duration) uint64 {
 	if s.period < 0 {
 		return mix(s.secret^golden, odd)
 	}
-	return mix(s.secret^golden*(1+uint64((s.origin+now)/s.period)), odd)
+	return mix(s.secret^golden*(1+uint64(day/s.period)), odd)
 }

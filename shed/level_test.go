@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -82,23 +83,40 @@ func TestWhoIsNamed(t *testing.T) {
 }
 
 func TestSalter(t *testing.T) {
-	day := 24 * time.Hour
-	s := salter{secret: 9, origin: 20_000 * day, period: time.Hour}
-	other := salter{secret: 9, origin: 20_000*day + 20*time.Minute, period: time.Hour} // started later
-	if s.at(0) != s.at(time.Hour-1) {
+	today := 20_000 * 24 * time.Hour
+	s := salter{secret: 9, period: time.Hour}
+	if s.at(today) != s.at(today+time.Hour-1) {
 		t.Error("the salt changes within the hour")
 	}
-	if s.at(0) == s.at(time.Hour) {
+	if s.at(today) == s.at(today+time.Hour) {
 		t.Error("the salt stays when the hour is over")
-	}
-	if s.at(30*time.Minute) != other.at(10*time.Minute) {
-		t.Error("two instances have another salt at the same time of day")
 	}
 	never := salter{secret: 9, period: -1}
 	if never.at(0) != never.at(1000*time.Hour) {
 		t.Error("the salt changes although it never should")
 	}
-	if s.at(0) == (salter{secret: 10, origin: s.origin, period: time.Hour}).at(0) {
+	if s.at(today) == (salter{secret: 10, period: time.Hour}).at(today) {
 		t.Error("another secret gives the same salt")
 	}
+}
+
+// Instances agree on levels also when the clock of one has stood still, as that of Linux does while a machine is suspended.
+func TestLevelsGoByTheTimeOfDay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := Config{Name: "g", Pressure: known(0), Interval: time.Second, Salt: 7, Resalt: time.Minute}
+		slept := weir.Must(New(cfg))
+		defer slept.Close()
+		time.Sleep(90 * time.Second)
+		synctest.Wait()
+		slept.mu.Lock()
+		slept.publish(0) // by its clock no time has passed
+		slept.mu.Unlock()
+		other := weir.Must(New(cfg))
+		defer other.Close()
+		for i := range 100 {
+			if w := (weir.Work{User: fmt.Sprint("user-", i)}); slept.LevelOf(w) != other.LevelOf(w) {
+				t.Fatalf("%s has level %v at one gate and %v at the other", w.User, slept.LevelOf(w), other.LevelOf(w))
+			}
+		}
+	})
 }

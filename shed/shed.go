@@ -134,7 +134,6 @@ func New(cfg Config) (*Shedder, error) {
 	} else {
 		epoch := time.Now()
 		s.clock = func() time.Duration { return time.Since(epoch) }
-		s.salter.origin = time.Duration(epoch.UnixNano())
 		if cfg.Salt == 0 {
 			s.salter.secret = rand.Uint64()
 		}
@@ -365,7 +364,7 @@ func (s *Shedder) tick(f *feed) {
 // publish makes a verdict of what the core has decided, with s.mu locked.
 func (s *Shedder) publish(now time.Duration) *verdict {
 	c := &s.core
-	v := &verdict{level: c.level, closed: s.closed, salt: s.salter.at(now), hooks: c.rules.Hooks, known: c.known}
+	v := &verdict{level: c.level, closed: s.closed, salt: s.salter.at(s.timeOfDay(now)), hooks: c.rules.Hooks, known: c.known}
 	if c.last != nil {
 		v.pressure, v.signal = c.last.value, c.last.signal
 	}
@@ -389,6 +388,14 @@ func (s *Shedder) publish(now time.Duration) *verdict {
 	}
 	s.verdict.Store(v)
 	return v
+}
+
+// timeOfDay is the time since 1970, in which instances agree. The gate's own clock does not go on while a machine is suspended.
+func (s *Shedder) timeOfDay(now time.Duration) time.Duration {
+	if s.virtual {
+		return now
+	}
+	return time.Duration(time.Now().UnixNano())
 }
 
 // Status is a gate at one moment, in more detail than a [weir.Snapshot] has. The
