@@ -228,11 +228,12 @@ func (w *world) play(ctx context.Context, s *Scenario, seed uint64) (*Result, er
 }
 
 // window finds the summary that a goal is about: the whole run unless there is
-// one for just its stretch.
+// one for just its stretch. A run that ended early has cut its stretches there.
 func (r *Result) window(g *Goal) *Summary {
-	for i := range r.Windows[1:] {
-		s := &r.Windows[i+1]
-		if s.From == time.Duration(g.From) && (g.To == 0 || s.To == time.Duration(g.To)) {
+	end := r.Windows[0].To
+	from, to := time.Duration(g.From), min(cmp.Or(time.Duration(g.To), end), end)
+	for i := range r.Windows {
+		if s := &r.Windows[i]; s.From == from && s.To == to {
 			return s
 		}
 	}

@@ -321,6 +321,33 @@ func TestPhasesRepeatAndRequestsEndTheRun(t *testing.T) {
 	}
 }
 
+// A goal is judged on its own stretch, also where another one begins at the same time, and where
+// the run ends before the stretch does.
+func TestGoalsAreAboutTheirOwnStretch(t *testing.T) {
+	s := mustParse(t, `{"name": "stretches", `+pool+`, "policy": "none",
+		"phases": [{"for": "60s", "rps": 10}],
+		"traffic": [{"arrivals": "regular"}], "seeds": [1],
+		"goals": [
+			{"metric": "served", "to": "10s"}, {"metric": "served", "from": "15s", "to": "40s"},
+			{"metric": "served", "from": "15s"}, {"metric": "served"}
+		]}`)
+	for _, tt := range []struct {
+		requests int
+		want     [][2]float64 // seconds
+	}{
+		{0, [][2]float64{{0, 10}, {15, 40}, {15, 60}, {0, 60}}},
+		{200, [][2]float64{{0, 10}, {15, 20}, {15, 20}, {0, 20}}},
+	} {
+		s.Requests = tt.requests
+		r := mustRun(t, s).Runs[0]
+		for i, want := range tt.want {
+			got := r.window(&s.Goals[i])
+			within(t, "from", got.From.Seconds(), want[0], 0)
+			within(t, "to", got.To.Seconds(), want[1], .01)
+		}
+	}
+}
+
 func TestGatewaysShareTheTraffic(t *testing.T) {
 	s := summary(t, `{"name": "two", "gateways": 2, `+pool+`, `+guarded+`,
 		"phases": [{"for": "10s", "load": 3}]}`)
