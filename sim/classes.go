@@ -128,22 +128,35 @@ func (a *window) claims(classes []*class, of int, seconds float64) []claim {
 	return list
 }
 
-// classMetrics are the figures of one class.
-var classMetrics = []metric{
-	{"served", "", "", "done over offered", ofClass(func(c *ClassSummary) float64 { return c.Served })},
-	{"attempts", "", "", "attempts sent for each new request", ofClass(func(c *ClassSummary) float64 { return share(float64(c.Attempts), float64(c.Offered)) })},
-	{"p50", "ms", "", "median latency of admitted work", ofClass(func(c *ClassSummary) float64 { return millis(c.P50) })},
-	{"p99", "ms", "", "99th percentile of it", ofClass(func(c *ClassSummary) float64 { return millis(c.P99) })},
-	{"wait_p99", "ms", "", "99th percentile of the time in the wait room", ofClass(func(c *ClassSummary) float64 { return millis(c.WaitP99) })},
-	{"refused", "", "", "refusals over attempts", ofClass(func(c *ClassSummary) float64 { return share(float64(c.Refused), float64(c.Attempts)) })},
-	{"given", "", "", "part of all that was let in, in units of the gate", ofClass(func(c *ClassSummary) float64 { return c.Given })},
-	{"work", "", "", "good work over what the backend could do", ofClass(func(c *ClassSummary) float64 { return c.Work })},
-	{"slack", "", "", "good work over what the other classes leave of the backend", ofClass(func(c *ClassSummary) float64 { return c.Slack })},
-	{"tasks", "", "", "tasks done over what could have been", ofClass(func(c *ClassSummary) float64 { return c.Tasks })},
-	{"jain", "", "", "Jain's index over tenants of what was done of what they offered", ofClass(func(c *ClassSummary) float64 { return c.Jain })},
-	{"starved", "s", "", "longest time in which some came or waited and none was let in", ofClass(func(c *ClassSummary) float64 { return c.Starved.Seconds() })},
-	{"behind", "", "", "nested calls that waited for slots of their own callers, or were refused", ofClass(func(c *ClassSummary) float64 { return float64(c.Behind) })},
+// classFigure is a figure of one class.
+type classFigure struct {
+	name, unit, text string
+	of               func(*ClassSummary) float64
 }
+
+var classFigures = []classFigure{
+	{"served", "", "done over offered", func(c *ClassSummary) float64 { return c.Served }},
+	{"attempts", "", "attempts sent for each new request", func(c *ClassSummary) float64 { return share(float64(c.Attempts), float64(c.Offered)) }},
+	{"p50", "ms", "median latency of admitted work", func(c *ClassSummary) float64 { return millis(c.P50) }},
+	{"p99", "ms", "99th percentile of it", func(c *ClassSummary) float64 { return millis(c.P99) }},
+	{"wait_p99", "ms", "99th percentile of the time in the wait room", func(c *ClassSummary) float64 { return millis(c.WaitP99) }},
+	{"refused", "", "refusals over attempts", func(c *ClassSummary) float64 { return share(float64(c.Refused), float64(c.Attempts)) }},
+	{"given", "", "part of all that was let in, in units of the gate", func(c *ClassSummary) float64 { return c.Given }},
+	{"work", "", "good work over what the backend could do", func(c *ClassSummary) float64 { return c.Work }},
+	{"slack", "", "good work over what the other classes leave of the backend", func(c *ClassSummary) float64 { return c.Slack }},
+	{"tasks", "", "tasks done over what could have been", func(c *ClassSummary) float64 { return c.Tasks }},
+	{"jain", "", "Jain's index over tenants of what was done of what they offered", func(c *ClassSummary) float64 { return c.Jain }},
+	{"starved", "s", "longest time in which some came or waited and none was let in", func(c *ClassSummary) float64 { return c.Starved.Seconds() }},
+	{"behind", "", "nested calls that waited for slots of their own callers, or were refused", func(c *ClassSummary) float64 { return float64(c.Behind) }},
+}
+
+// classMetrics are the same for goals, which find a class by its name.
+var classMetrics = func() (list []metric) {
+	for _, f := range classFigures {
+		list = append(list, metric{name: f.name, unit: f.unit, text: f.text, of: ofClass(f.of)})
+	}
+	return list
+}()
 
 func ofClass(f func(*ClassSummary) float64) func(*Result, *Goal) float64 {
 	return func(r *Result, g *Goal) float64 {
@@ -212,15 +225,18 @@ func (r *Report) Classes() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprint(w, "  class")
-	for _, m := range classMetrics {
-		fmt.Fprintf(w, "\t%s", m.name)
+	for _, f := range classFigures {
+		fmt.Fprintf(w, "\t%s", f.name)
 	}
 	fmt.Fprintln(w)
 	for i := range r.Scenario.Traffic {
-		name := r.Scenario.Traffic[i].Name
-		fmt.Fprintf(w, "  %s", name)
-		for _, m := range classMetrics {
-			fmt.Fprintf(w, "\t%s", Format(m.name, r.Spread(Goal{Metric: m.name, Class: name}).Median))
+		fmt.Fprintf(w, "  %s", r.Scenario.Traffic[i].Name)
+		for _, f := range classFigures {
+			values := make([]float64, len(r.Runs))
+			for j, run := range r.Runs {
+				values[j] = f.of(&run.Windows[0].Classes[i])
+			}
+			fmt.Fprintf(w, "\t%s", Format(f.name, newSpread(values).Median))
 		}
 		for _, reason := range weir.Reasons() { // of the first run
 			if n := r.Runs[0].Windows[0].Classes[i].Reasons[reason]; n > 0 {

@@ -152,16 +152,38 @@ func TestFaultsAboutOrder(t *testing.T) {
 	_, err := sim.ParseScenario([]byte(`{"name": "wrong",` + slot + `
 		"phases": [{"for": "1s"}],
 		"fair": {"users": {"a": 0}, "shares": {"urgent": 0.6, "high": 0.6}},
-		"traffic": [{"name": "a", "clients": -1, "think": "1s", "later": "soon"}],
+		"traffic": [{"name": "a", "clients": -1, "think": "1s", "later": "soon"}, {}, {}, {"name": "a"}],
 		"goals": [{"metric": "jain"}, {"metric": "p99", "class": "b", "times_alone": 1}, {"metric": "goodput", "class": "a"}]
 	}`))
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"fair.users.a", "fair.shares.urgent", "fair.shares:", "traffic[0].clients", "traffic[0].calls", "traffic[0].later",
+	for _, want := range []string{"fair.users.a", "fair.shares.urgent", "fair.shares:", "traffic[0].clients", "traffic[0].calls", "traffic[0].later", "traffic[3].name",
 		"goals[0].metric", "goals[1].class", "goals[2].metric"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in\n%v", want, err)
+		}
+	}
+}
+
+// The table has a row for each class with its own figures, also for classes without a name.
+func TestTableOfClassesWithoutNames(t *testing.T) {
+	s, err := sim.ParseScenario([]byte(`{"name": "unnamed",` + slot + `
+		"phases": [{"for": "10s"}],
+		"traffic": [{"at": ["0s"]}, {"at": ["2s", "3s", "9s"], "deadline": "500ms", "tell_deadline": false}],
+		"goals": [{"metric": "inversions"}]
+	}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := sim.Run(t.Context(), s, sim.Options{Seeds: []uint64{1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := strings.Split(r.Classes(), "\n")
+	for i, served := range []string{"1.000", "0.000"} {
+		if got := strings.Fields(rows[i+1])[0]; got != served {
+			t.Errorf("class %d: %s served, want %s\n%s", i, got, served, r.Classes())
 		}
 	}
 }

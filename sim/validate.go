@@ -29,9 +29,14 @@ func (s *Scenario) check(f *fault.List) {
 	if d := s.Duration(); d > maxDuration {
 		f.Require(false, fault.Path{"phases"}, "%v in all: must be at most %v", d, maxDuration)
 	}
+	named := map[string]int{}
 	for i := range s.Traffic {
-		s.Traffic[i].check(f, fault.Path{"traffic"}.Index(i))
-		s.checkProcess(f, fault.Path{"traffic"}.Index(i), &s.Traffic[i])
+		c, path := &s.Traffic[i], fault.Path{"traffic"}.Index(i)
+		c.check(f, path)
+		s.checkProcess(f, path, c)
+		first, known := named[c.Name]
+		f.Require(!known || c.Name == "", path.At("name"), "%q: is that of traffic[%d] as well; goals find a class by its name", c.Name, first)
+		named[c.Name] = i
 	}
 	s.Fair.check(f, fault.Path{"fair"})
 	if s.Consumer != nil {
