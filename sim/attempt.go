@@ -31,6 +31,7 @@ type attempt struct {
 	left       bool // the client is gone, the backend works on
 	released   bool // its slot was given back when the client left
 	failed     bool // the backend answers with an error
+	idle       bool // it does so without working on it
 	overloaded bool // the error says that the backend has too much to do
 
 	class  *class
@@ -148,7 +149,7 @@ func (w *world) admitted(a *attempt, p weir.Permit) {
 	if e != nil && a.class.fate.Float64() < e.odds(w.server.Len()) {
 		a.failed, a.overloaded = true, e.As == "overload"
 	}
-	if a.failed && e.Conflict == 0 {
+	if a.idle = a.failed && e.Conflict == 0; a.idle {
 		w.failing++
 		after := cmp.Or(time.Duration(e.After), time.Millisecond)
 		w.events.push(event{at: w.now + after, kind: eventError, subject: a.index})
@@ -292,7 +293,7 @@ func (w *world) answered(a *attempt) {
 		good = false
 	}
 	done := a.work
-	if a.failed {
+	if a.idle {
 		done = 0
 	}
 	w.stats.answered(w.now, latency, done, good)

@@ -41,6 +41,7 @@ func TestConflicts(t *testing.T) {
 	if s.Good != 2 || s.Answered != 3 || s.P999 < 9*time.Millisecond {
 		t.Errorf("%d good of %d, in up to %v", s.Good, s.Answered, s.P999)
 	}
+	within(t, "wasted work", s.WastedShare, 1./3, 1e-9)
 	// Of n inside each succeeds with the odds 0.65^(n-1).
 	s = summary(t, `{"name": "trouble", `+pool+`, `+guarded+`, "phases": [{"for": "100s", "rps": 2000, "errors": {"conflict": 0.35}}]}`)
 	if part := float64(s.Good) / float64(s.Answered); part < 0.63 || part > 0.67 {
