@@ -291,11 +291,15 @@ func route(p *policy.Policy, s *Scenario, class int) *policy.Route {
 }
 
 // concurrencyGate is the name of the gate for the limits in reports: the last one on the route of
-// the first class.
+// the first class. One that is off limits nothing.
 func concurrencyGate(s *Scenario) string {
 	for _, r := range s.Policy.Spec.Routes {
 		if name := s.Traffic[0].Route; (name == "" || name == routeName(&r)) && len(r.Gates) > 0 {
-			return r.Gates[len(r.Gates)-1]
+			last := r.Gates[len(r.Gates)-1]
+			if s.Policy.Spec.Gates[last].Mode == policy.Off {
+				return ""
+			}
+			return last
 		}
 	}
 	return ""

@@ -129,10 +129,15 @@ func (o *simOptions) finish(report *sim.Report) error {
 	if err := writeReport(*o, report); err != nil {
 		return err
 	}
-	if missed := missedGoals(report); missed > 0 {
-		return &ExitError{Code: 1, Err: fmt.Errorf("%d of %s missed", missed, count(len(report.Goals()), "goal"))}
+	return missedError(missedGoals(report), len(report.Goals()))
+}
+
+// missedError is the error of so many missed goals of all, nil for none.
+func missedError(missed, all int) error {
+	if missed == 0 {
+		return nil
 	}
-	return nil
+	return &ExitError{Code: 1, Err: fmt.Errorf("%d of %s missed", missed, count(all, "goal"))}
 }
 
 func writeReport(o simOptions, r *sim.Report) error {

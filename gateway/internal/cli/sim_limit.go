@@ -34,9 +34,10 @@ func (o *simOptions) underLimits(ctx context.Context, scenario *sim.Scenario) er
 	return o.compare(ctx, variants)
 }
 
-// compare plays each variant and prints a row for it.
+// compare plays each variant and prints a row for it. Its error is that of goals that were missed.
 func (o *simOptions) compare(ctx context.Context, variants []*sim.Scenario) error {
 	p := newPage(o.Out)
+	missed, all := 0, 0
 	for i, s := range variants {
 		r, err := o.play(ctx, s)
 		if err != nil {
@@ -52,20 +53,24 @@ func (o *simOptions) compare(ctx context.Context, variants []*sim.Scenario) erro
 			mean = fmt.Sprintf("%.1f", r.Spread(sim.Goal{Metric: "limit_mean"}).Median)
 		}
 		goals := ""
-		if n := len(r.Goals()); n > 0 {
-			goals = fmt.Sprintf("%d of %d", n-missedGoals(r), n)
+		if n, m := len(r.Goals()), missedGoals(r); n > 0 {
+			goals = fmt.Sprintf("%d of %d", n-m, n)
+			missed, all = missed+m, all+n
 		}
 		p.row("LIMIT|GOODPUT / OFFERED|GOODPUT / CAPACITY|LATENCY P50|LATENCY P99|REFUSED|LATE|WASTED WORK|MEAN LIMIT|GOALS",
 			o.Limits[i], figure("served"), figure("goodput"), figure("p50"), figure("p99"), figure("refused"), figure("late"), figure("wasted"), mean, goals)
 	}
-	return p.Flush()
+	if err := p.Flush(); err != nil {
+		return err
+	}
+	return missedError(missed, all)
 }
 
 // noLimit is the --limit that takes the policy's limits away.
 const noLimit = "none"
 
 // withLimit returns the scenario with another limit in the place of those that its policy has.
-// Quotas and gates that shed stay.
+// Quotas and gates that shed stay, as does what a limit has besides: its queue, for instance.
 func withLimit(s *sim.Scenario, limit string) (*sim.Scenario, error) {
 	spec := s.Policy.Spec
 	var other *policy.LimitSpec
@@ -90,7 +95,8 @@ func withLimit(s *sim.Scenario, limit string) (*sim.Scenario, error) {
 		if other == nil {
 			g.Mode = policy.Off
 		} else {
-			g.Limit = other
+			l := g.Limit
+			g.Limit = &policy.LimitSpec{Limit: other.Limit, Signals: l.Signals, Queue: l.Queue, Exempt: l.Exempt, Count: l.Count, RefuseOversize: l.RefuseOversize}
 		}
 		spec.Gates[name] = g
 	}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -57,6 +59,14 @@ func TestSimLimits(t *testing.T) {
 	if err != nil || len(lines) != 7 || !strings.HasPrefix(lines[4], "auto  ") || !strings.HasPrefix(lines[5], "20  ") || !strings.HasPrefix(lines[6], "none  ") {
 		t.Errorf("%v\n%s", err, out)
 	}
+	if out, _, err = run(NewSimCommand(), "", file, "--limit=none"); err != nil || !regexp.MustCompile(`limit mean +0\.000 `).MatchString(out) {
+		t.Errorf("a limit that is off is shown as one: %v\n%s", err, out)
+	}
+	goals := write(t, "goals.yaml", scenario+"goals: [{metric: goodput, min: 0.01}, {metric: inside_max, max: 20}]\n")
+	var exit *ExitError
+	if out, _, err = run(NewSimCommand(), "", goals, "--limit=20,7,none"); !errors.As(err, &exit) || exit.Code != 1 || !strings.Contains(err.Error(), "1 of 6 goals") {
+		t.Errorf("error %v, want exit code 1 for 1 of 6 goals\n%s", err, out)
+	}
 	with := func(text, limit string) string {
 		t.Helper()
 		s, err := sim.ReadScenario(config.ParseDocument("x.yaml", []byte(text)))
@@ -69,12 +79,16 @@ func TestSimLimits(t *testing.T) {
 		var gates []string
 		for _, name := range s.Policy.Routes[0].Gates {
 			g := s.Policy.Gates[name]
+			if l := g.Limit; l != nil && l.Queue.Len > 0 {
+				name += fmt.Sprintf(" queue %d exempt %d count %s", l.Queue.Len, l.Exempt, l.Count)
+			}
 			gates = append(gates, name+" "+mechanism(&g)+" "+string(g.Mode))
 		}
 		return strings.Join(gates, ", ")
 	}
 	quota := strings.NewReplacer("gates: {api", "gates: {q: {quota: {rate: 9/s}}, api", "[api]", "[q, api]").Replace(scenario)
 	bare := strings.NewReplacer("gates: {api: {limit: {limit: 20}}}", "gates: {}", ", gates: [api]", "").Replace(scenario)
+	rest := strings.Replace(scenario, "{limit: 20}", "{controller: aimd, max: 50, queue: {len: 3}, exempt: 5, count: requests}", 1)
 	keyed := strings.Replace(scenario, "{limit: 20}", "{limit: 20}, each: {by: tenant}", 1)
 	for _, tt := range [][3]string{
 		{scenario, "auto", "api limit auto "},
@@ -82,6 +96,8 @@ func TestSimLimits(t *testing.T) {
 		{scenario, "none", "api limit 20 off"},
 		{quota, "auto", "q quota , api limit auto "},
 		{quota, "none", "q quota , api limit 20 off"},
+		{rest, "auto", "api queue 3 exempt 5 count requests limit auto "},
+		{rest, "7", "api queue 3 exempt 5 count requests limit 7 "},
 		{bare, "auto", "limit limit auto "},
 		{bare, "none", ""},
 		{keyed, "5", "--limit 5: the gate api has a limit for each key; put another one into the file"},
