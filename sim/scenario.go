@@ -2,6 +2,7 @@ package sim
 
 import (
 	"encoding/json"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -84,11 +85,11 @@ type Phase struct {
 	// capacity; RPS is the rate itself. One of them, or neither for silence.
 	Load float64 `json:"load,omitempty" min:"0" max:"1e9"`
 	RPS  float64 `json:"rps,omitempty" min:"0" max:"1e9"`
-	// Capacity is what the backend has of its full capacity. Default 1.
-	Capacity float64 `json:"capacity,omitempty" min:"0" max:"1000"`
+	// Capacity is what the backend has of its full capacity. Default 1. One that has none is Stalled.
+	Capacity float64 `json:"capacity,omitempty" min:"0.000001" max:"1000"`
 	// Work multiplies the work of the requests that arrive: 2 is twice the
 	// service time, and half the capacity. Default 1.
-	Work float64 `json:"work,omitempty" min:"0" max:"1000"`
+	Work float64 `json:"work,omitempty" min:"0.000001" max:"1000"`
 	// Stalled backends stand still: nothing inside moves on.
 	Stalled bool `json:"stalled,omitempty"`
 	// Suspended stops the process that holds the gates: what arrives meanwhile,
@@ -101,7 +102,7 @@ type Phase struct {
 // Errors are answers that say only that there is none.
 type Errors struct {
 	// Share of the admitted requests that get one. Default 1, all of them.
-	Share float64 `json:"share,omitempty" min:"0" max:"1"`
+	Share float64 `json:"share,omitempty" min:"0.000001" max:"1"`
 	// After is how long the answer takes. Default 1 ms.
 	After policy.Duration `json:"after,omitempty" min:"0s" max:"1h"`
 	// As is the outcome that the gate sees: failed (default), as for a
@@ -110,7 +111,7 @@ type Errors struct {
 	// Conflict, instead of the share, is how likely any other request that is inside makes one fail, as
 	// transactions that update the same row do. It fails when all its work is done. So of n inside each succeeds
 	// with the odds (1−conflict)ⁿ⁻¹.
-	Conflict float64 `json:"conflict,omitempty" min:"0" max:"1"`
+	Conflict float64 `json:"conflict,omitempty" min:"0.000001" max:"1"`
 }
 
 // Class is one kind of request.
@@ -122,7 +123,7 @@ type Class struct {
 
 	// Share of the phases' rate that is this class, relative to the others'
 	// shares. Default 1.
-	Share float64 `json:"share,omitempty" min:"0"`
+	Share float64 `json:"share,omitempty" min:"0.000001"`
 	// Phases are the class's own rates instead of a share. They must not have settings of the
 	// backend.
 	Phases []Phase `json:"phases,omitempty"`
@@ -167,7 +168,7 @@ type Class struct {
 	// Shape is the form of its distribution alone, stretched to the backend's
 	// mean; Work multiplies that mean. So one class fits every backend.
 	Shape *Dist   `json:"shape,omitempty"`
-	Work  float64 `json:"work,omitempty" min:"0" max:"1000000"`
+	Work  float64 `json:"work,omitempty" min:"0.000001" max:"1000000"`
 	// Cache is asked before each request.
 	Cache *Cache `json:"cache,omitempty"`
 
@@ -220,7 +221,7 @@ type Goal struct {
 	From policy.Duration `json:"from,omitempty" min:"0s"`
 	To   policy.Duration `json:"to,omitempty"`
 	// Level is what settle and calm wait for; see [Metrics].
-	Level float64 `json:"level,omitempty" min:"0"`
+	Level float64 `json:"level,omitempty" min:"0.000001"`
 	// Min and Max bound the median over the seeds. A goal without either is
 	// reported only.
 	Min *float64 `json:"min,omitempty"`
@@ -238,7 +239,7 @@ type Goal struct {
 	// same gates: at most so many times that. AloneAt is the part of its rate that the class then
 	// has; default 1.
 	TimesAlone *float64 `json:"times_alone,omitempty"`
-	AloneAt    float64  `json:"alone_at,omitempty" min:"0" max:"1"`
+	AloneAt    float64  `json:"alone_at,omitempty" min:"0.000001" max:"1"`
 	// On restricts the goal to some of the standard backends.
 	On []string `json:"on,omitempty"`
 }
@@ -288,13 +289,15 @@ func (r PolicyRef) MarshalJSON() ([]byte, error) {
 
 // Duration returns how long the scenario runs.
 func (s *Scenario) Duration() time.Duration {
-	return phasesDuration(s.Phases) * time.Duration(max(1, s.Repeat))
+	repeat := time.Duration(max(1, s.Repeat))
+	return min(phasesDuration(s.Phases), math.MaxInt64/repeat) * repeat
 }
 
+// phasesDuration is the sum of phases, or the longest time there is if that is less.
 func phasesDuration(phases []Phase) time.Duration {
 	var d time.Duration
 	for _, p := range phases {
-		d += time.Duration(p.For)
+		d += min(max(0, time.Duration(p.For)), math.MaxInt64-d)
 	}
 	return d
 }

@@ -401,10 +401,12 @@ func TestParseFindsAllFaults(t *testing.T) {
 
 	for text, want := range map[string]string{
 		``: "valid JSON", `[]`: "list", `{"name": }`: "line 1", `{} {}`: "more text after",
-		`{"name": "x", "backend": "B9", "phases": [{"for": "1s"}]}`:                                                 "no standard backend B9",
-		`{"name": "x", "backend": "B1", "policy": "best", "phases": [{"for": "1s"}]}`:                               "none, aimd, fixed",
-		`{"name": "x", "backend": "B1", "phases": [{"for": "100h", "rps": 1e6}]}`:                                   "requests to end the run",
-		`{"name": "x", "backend": "B1", "policy": "fixed", "phases": [{"for": "1s"}], "traffic": [{"route": "r"}]}`: "no such route",
+		`{"name": "x", "backend": "B9", "phases": [{"for": "1s"}]}`:                                                           "no standard backend B9",
+		`{"name": "x", "backend": "B1", "policy": "best", "phases": [{"for": "1s"}]}`:                                         "none, aimd, fixed",
+		`{"name": "x", "backend": "B1", "phases": [{"for": "100h", "rps": 1e6}]}`:                                             "requests to end the run",
+		`{"name": "x", "backend": "B1", "phases": [{"for": "100h"}], "traffic": [{"phases": [{"for": "100h", "rps": 1e6}]}]}`: "requests to end the run",
+		`{"name": "x", "backend": "B1", "phases": [{"for": "1000h"}], "repeat": 4000}`:                                        "in all: must be at most 1000h",
+		`{"name": "x", "backend": "B1", "policy": "fixed", "phases": [{"for": "1s"}], "traffic": [{"route": "r"}]}`:           "no such route",
 	} {
 		_, err := ParseScenario([]byte(text))
 		wantFaults(t, err, want)

@@ -170,4 +170,14 @@ func TestParseFindsFaultsOfTrouble(t *testing.T) {
 	wantFaults(t, err, "phases[0].work: is -1", "phases[0].stalled: ", "phases[0].errors.share: is 2", "phases[0].errors.after: is -1s", "phases[0].errors.conflict: cannot go together with share or after", `phases[0].errors.as: "ok"`,
 		"traffic[0].patience: ", "traffic[0].cache.keys: is 0", "traffic[0].cache.zipf: is 0", "traffic[0].cache.size: 3", "traffic[0].cache.flush[0]: is -1s",
 		"traffic[1].work: is -1", "traffic[1].shape.mean", "traffic[2].service: ", "traffic[3].phases[0]: ")
+
+	// A 0 that was written is not what stands for one that was not.
+	_, err = ParseScenario([]byte(`{
+		"name": "bad", "backend": "B1", "policy": "none",
+		"phases": [{"for": "10s", "work": 0, "capacity": 0, "errors": {"share": 0}}, {"for": "10s", "errors": {"conflict": 0}}],
+		"traffic": [{"share": 0, "work": 0}],
+		"goals": [{"metric": "calm", "level": 0, "alone_at": 0}]
+	}`))
+	wantFaults(t, err, "phases[0].work: is 0", "phases[0].capacity: is 0", "phases[0].errors.share: is 0", "phases[1].errors.conflict: is 0",
+		"traffic[0].share: is 0", "traffic[0].work: is 0", "goals[0].level: is 0", "goals[0].alone_at: is 0")
 }

@@ -137,13 +137,26 @@ func (s *Scenario) checkResolved(f *fault.List) {
 		}
 	}
 	full, _ := s.Backend.Capacity()
-	var requests float64
-	for _, p := range s.Phases {
-		requests += (p.RPS + p.Load*full) * time.Duration(p.For).Seconds() * float64(max(1, s.Repeat))
+	end := s.Duration()
+	requests := offered(s.Phases, full, end) * float64(max(1, s.Repeat))
+	for i := range s.Traffic {
+		requests += offered(s.Traffic[i].Phases, full, end)
 	}
 	if s.Requests == 0 {
-		f.Require(requests <= maxRequests, fault.Path{"phases"}, "they add up to %.3g requests; at most %g, or set requests to end the run sooner", requests, float64(maxRequests))
+		f.Require(requests <= maxRequests, fault.Path{"phases"}, "with those of classes they add up to %.3g requests; at most %g, or set requests to end the run sooner", requests, float64(maxRequests))
 	}
+}
+
+// offered is how many requests phases bring before a backend of that full capacity, until the end
+// of the run.
+func offered(phases []Phase, full float64, end time.Duration) float64 {
+	var n float64
+	for _, p := range phases {
+		lasts := min(time.Duration(p.For), end)
+		n += (p.RPS + p.Load*full) * lasts.Seconds()
+		end -= lasts
+	}
+	return n
 }
 
 func routeName(r *policy.RouteSpec) string {
