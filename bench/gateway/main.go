@@ -62,8 +62,8 @@ type plan struct {
 // inverse bounds the CPU time of a request.
 const goal = 0.95
 
-// saturated is the share of its core that a proxy must use. Below it, throughput
-// says something about what the proxy waited for.
+// saturated is the share of its core that a proxy must use, and so must the bare one
+// that it is compared with. Below it, throughput says something about what the proxy waited for.
 const saturated = 0.9
 
 func (p *plan) compare(ctx context.Context) error {
@@ -102,7 +102,7 @@ func (p *plan) compare(ctx context.Context) error {
 	fmt.Printf("%s, %d cores, %d connections, %d rounds of %v each; median (min–max); ratios to the first line, within a round\n\n",
 		runtime.Version(), runtime.NumCPU(), p.conns, p.rounds, p.turn)
 	fmt.Print(report(subjects).Padded())
-	fmt.Printf("\nA throughput is void where the proxy used less than %.0f %% of its core: then something else was the limit.\n", 100*saturated)
+	fmt.Printf("\nA throughput is void where the proxy or the bare one used less than %.0f %% of its core: then something else was the limit.\n", 100*saturated)
 	return nil
 }
 
@@ -115,7 +115,7 @@ func report(subjects []*subject) kit.Table {
 			rate := (&kit.Goal{What: "throughput ratio", Bound: goal}).Judge(kit.SpreadOf(kit.Over(s.rates, floor.rates)))
 			cpu := (&kit.Goal{What: "CPU ratio", Bound: 1 / goal, AtMost: true}).Judge(kit.SpreadOf(kit.Over(s.cpus, floor.cpus)))
 			goals = rate.String()
-			if kit.SpreadOf(s.used).Median < saturated {
+			if min(kit.SpreadOf(s.used).Median, kit.SpreadOf(floor.used).Median) < saturated {
 				goals = "throughput void"
 			}
 			goals += "; " + cpu.String() + ", from " + kit.Text(cpu.Spread, "%.3f")
