@@ -1,6 +1,7 @@
 package cost
 
 import (
+	"context"
 	"errors"
 	"runtime"
 	"strings"
@@ -32,6 +33,21 @@ func TestSubjects(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// On one key the peers are asked for the same one as weir, without a ring of keys between.
+func TestOneKeyHasNoRing(t *testing.T) {
+	asks := map[string]int{}
+	loop, stop := asked(0, func(context.Context) (decide, func()) {
+		return func(key string) error {
+			asks[key]++
+			return nil
+		}, func() {}
+	})()
+	defer stop()
+	if err := loop(5); err != nil || len(asks) != 1 || asks[theOne] != 6 {
+		t.Errorf("%v, %v; want six for %q", err, asks, theOne)
 	}
 }
 

@@ -67,6 +67,9 @@ func manyKeys(keys int) group {
 	}
 }
 
+// theOne is the key that is always the same. Neither side pays for finding it.
+const theOne = "someone in particular"
+
 var errOutOfTokens = errors.New("refused, and it should not be")
 
 // cellRate is the least a rate limit can be: the generic cell rate algorithm on one
@@ -208,10 +211,9 @@ func weirDecide(limit quota.Window, keys int, more ...quota.Window) func() (Loop
 			return err
 		}
 		if keys == 0 {
-			key := "someone in particular"
-			_, _ = store.Decide(ctx, &quota.Request{Key: key, Windows: limits, Cost: 1})
+			_, _ = store.Decide(ctx, &quota.Request{Key: theOne, Windows: limits, Cost: 1})
 			return func(n int) error {
-				t := &quota.Request{Key: key, Windows: limits, Cost: 1}
+				t := &quota.Request{Key: theOne, Windows: limits, Cost: 1}
 				for range n {
 					if r, err := store.Decide(ctx, t); err != nil || r.OK == refused {
 						return errors.Join(errOutOfTokens, err)
@@ -251,9 +253,20 @@ func quotaPeers(keys int) []Subject {
 func asked(keys int, peer func(ctx context.Context) (decide, func())) func() (Loop, func()) {
 	return func() (Loop, func()) {
 		do, stop := peer(context.Background())
-		ring := newKeyring(max(keys, 1))
+		if keys == 0 {
+			_ = do(theOne) // what is wrong, the loop says
+			return func(n int) error {
+				for range n {
+					if err := do(theOne); err != nil {
+						return err
+					}
+				}
+				return nil
+			}, stop
+		}
+		ring := newKeyring(keys)
 		for i := range ring.len() {
-			_ = do(ring.at(i)) // what is wrong, the loop says
+			_ = do(ring.at(i))
 		}
 		return func(n int) error { return ring.turn(n, do) }, stop
 	}
