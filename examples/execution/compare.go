@@ -171,7 +171,10 @@ func client(addr string) (send func(context.Context) loadgen.Answer, closeIdle f
 		case draw < 65:
 			name = "update"
 		case draw < 70:
-			name, args["to"] = "transfer", []string{account()}
+			name = "transfer"
+			for args.Set("to", account()); args.Get("to") == args.Get("id"); { // which would be a mistake
+				args.Set("to", account())
+			}
 		}
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+"/"+name, strings.NewReader(args.Encode()))
 		if err != nil {

@@ -118,6 +118,10 @@ func commands(t *testing.T, database, controller string) {
 		{"update", []string{"id", "4", "maxTimeMS", "60000"}, 200, "1"},
 		{"ping", nil, 200, `"ok"`},
 		{"find", []string{"id", "0"}, 404, "there is no such account"},
+		{"transfer", []string{"id", "7", "to", "7"}, 400, "id and to are the same account"},
+		{"transfer", []string{"id", "7", "to", "0"}, 404, "there is no such account"},
+		{"transfer", []string{"id", "7", "to", "1000000000"}, 404, "there is no such account"},
+		{"find", []string{"id", "7"}, 200, "1000"}, // and nothing was taken from it
 		{"find", nil, 400, `id is a number, not ""`},
 		{"find", []string{"id", "1", "maxTimeMS", "-1"}, 400, "maxTimeMS is a number"},
 		{"drop", nil, 404, `there is no command "drop"`},

@@ -291,6 +291,9 @@ func transfer(ctx context.Context, n *node, _ querier, args url.Values) (left an
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, err
 	}
+	if from == to {
+		return nil, mistake{http.StatusBadRequest, "id and to are the same account"}
+	}
 	first, second := min(from, to), max(from, to) // always in this order, so that no two transfers wait for each other
 	err = n.db.InTx(ctx, pgx.TxOptions{}, func(ctx context.Context, tx pgx.Tx) error {
 		for _, id := range []int64{first, second} {
@@ -298,8 +301,12 @@ func transfer(ctx context.Context, n *node, _ querier, args url.Values) (left an
 			if id == from {
 				by = -1
 			}
-			if _, err := tx.Exec(ctx, `update accounts set balance = balance + $2 where id = $1`, id, by); err != nil {
+			tag, err := tx.Exec(ctx, `update accounts set balance = balance + $2 where id = $1`, id, by)
+			if err != nil {
 				return err
+			}
+			if tag.RowsAffected() == 0 {
+				return pgx.ErrNoRows
 			}
 		}
 		left, err = n.do(ctx, tx, "find", url.Values{"id": {strconv.FormatInt(from, 10)}})
