@@ -69,7 +69,7 @@ type Listener struct {
 	cfg     config.Listener
 	trusted func(netip.Addr) bool
 	socket  socket
-	name    *socketName // nil on TCP
+	name    *SocketName // nil on TCP
 	limiter *limiter
 	tls     *clientTLS // nil without TLS
 	bare    bool
@@ -174,17 +174,11 @@ func (l *Listener) bind(o Options) (err error) {
 }
 
 func (l *Listener) bindUnix(path string, mode fs.FileMode) error {
-	ln, err := ListenUnix(path, mode)
+	ln, name, err := ListenUnix(path, mode)
 	if err != nil {
 		return err
 	}
-	l.name = &socketName{path: path}
-	l.name.users.Store(1)
-	if l.name.info, err = os.Lstat(path); err != nil {
-		ln.Close()
-		return err
-	}
-	l.socket = ln
+	l.socket, l.name = ln, name
 	return nil
 }
 
@@ -516,7 +510,7 @@ func (l *Listener) Drain(d time.Duration) {
 // shutdown has failed.
 func (l *Listener) Close() error {
 	l.drainOnce.Do(func() { close(l.drained) })
-	l.closeOnce.Do(l.name.leave)
+	l.closeOnce.Do(l.name.Leave)
 	if err := l.socket.Close(); !errors.Is(err, net.ErrClosed) {
 		return err
 	}

@@ -7,6 +7,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/weir-go/weir/gateway/internal/config"
@@ -16,18 +19,18 @@ import (
 // neither is a file that is not a socket.
 func TestSocketLeftBehind(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
-	ln, err := ListenUnix(path, 0o640)
+	ln, _, err := ListenUnix(path, 0o640)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o640 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
-	if _, err := ListenUnix(path, 0o640); err != ErrSocketInUse {
+	if _, _, err := ListenUnix(path, 0o640); err != ErrSocketInUse {
 		t.Errorf("one that answers: %v", err)
 	}
 	ln.Close()
-	ln, err = ListenUnix(path, 0o640)
+	ln, _, err = ListenUnix(path, 0o640)
 	if err != nil {
 		t.Fatalf("one left behind: %v", err)
 	}
@@ -38,12 +41,59 @@ func TestSocketLeftBehind(t *testing.T) {
 	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ListenUnix(path, 0o640); err == nil {
+	if _, _, err := ListenUnix(path, 0o640); err == nil {
 		t.Error("a file was replaced by a socket")
 	}
 	if data, err := os.ReadFile(path); err != nil || string(data) != "precious" {
 		t.Errorf("%q %v", data, err)
 	}
+}
+
+// A socket whose process is busy stays, and so does one that takes no connections of this kind.
+func TestSocketOfABusyProcess(t *testing.T) {
+	kept := func(path string) {
+		t.Helper()
+		before, err := os.Lstat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := ListenUnix(path, 0o640); err == nil || !strings.Contains(err.Error(), "another process may answer there") {
+			t.Errorf("error %v, want one of another process", err)
+		}
+		if now, err := os.Lstat(path); err != nil || !os.SameFile(before, now) {
+			t.Errorf("the socket was replaced: %v", err)
+		}
+	}
+	datagrams, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer datagrams.Close()
+	kept(datagrams.LocalAddr().String())
+
+	if runtime.GOOS != "linux" {
+		return // elsewhere a full socket refuses, as a dead one does
+	}
+	path := filepath.Join(t.TempDir(), "s")
+	busy, _, err := ListenUnix(path, 0o640)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	raw, err := busy.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := raw.Control(func(fd uintptr) { err = syscall.Listen(int(fd), 0) }); err != nil {
+		t.Fatal(err)
+	}
+	for err == nil { // nobody accepts
+		var c net.Conn
+		if c, err = net.Dial("unix", path); err == nil {
+			defer c.Close()
+		}
+	}
+	kept(path)
 }
 
 // Of the listeners that share a Unix socket, the last one removes the name, but not a socket that another

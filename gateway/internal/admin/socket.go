@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +17,7 @@ import (
 // Socket is the admin listener's Unix socket. Whoever can open it may write.
 type Socket struct {
 	Path    string
+	name    *accept.SocketName
 	ln      net.Listener
 	server  *http.Server
 	handler atomic.Pointer[http.Handler]
@@ -28,11 +28,11 @@ const socketConnections = 64
 
 // OpenSocket opens a socket at path. It answers nothing before SetHandler.
 func OpenSocket(path string, log *slog.Logger) (*Socket, error) {
-	ln, err := accept.ListenUnix(path, 0o600)
+	ln, name, err := accept.ListenUnix(path, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	s := &Socket{Path: path, ln: &boundedSocket{ln, make(chan struct{}, socketConnections)}}
+	s := &Socket{Path: path, name: name, ln: &boundedSocket{ln, make(chan struct{}, socketConnections)}}
 	s.server = &http.Server{
 		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*s.handler.Load()).ServeHTTP(w, r) }),
 		ConnContext:       withPeer,
@@ -63,7 +63,7 @@ func (s *Socket) Close() {
 	if s == nil {
 		return
 	}
-	_ = os.Remove(s.Path) // nobody takes the name while this answers; it may have been removed
+	s.name.Leave()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if s.server.Shutdown(ctx) != nil {

@@ -3,6 +3,10 @@
 package admin
 
 import (
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -17,5 +21,31 @@ func TestTokenIsNoFile(t *testing.T) {
 	}
 	if _, err := readToken(name); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("%v", err)
+	}
+}
+
+// A closed socket removes its name, but not a socket that another process has put there.
+func TestNameOfSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	open := func() *Socket {
+		t.Helper()
+		s, err := OpenSocket(path, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	first := open()
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	second := open()
+	first.Close()
+	if _, err := os.Lstat(path); err != nil {
+		t.Errorf("what is another's was removed: %v", err)
+	}
+	second.Close()
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the name is left: %v", err)
 	}
 }
