@@ -72,12 +72,17 @@ func TestFaults(t *testing.T) {
 // TestLineOfBrokenYAML: a fault of the syntax names the line of the mistake, not where its group begins.
 func TestLineOfBrokenYAML(t *testing.T) {
 	head := "upstreams:\n  app:\n    targets: [http://127.0.0.1:3000]\n"
+	starter := string(config.Starter)
+	behind := strings.Count(starter, "\n") + 1
 	for text, line := range map[string]int{
 		head + "      on_abandon: hold\nroutes: []\n":        4,
 		head + "routes:\n  - match: [/\n    upstream: app\n": 5,
-		" a: [1]\nb: [2]\n": 2,
-		"- a\nb: 1\n":       2,
-		"%\n":               1,
+		" a: [1]\nb: [2]\n":                 2,
+		"- a\nb: 1\n":                       2,
+		"%\n":                               1,
+		starter + "log: {level: \"debug}\n": behind,
+		starter + "log: {level: 'it''s}\n":  behind,
+		head + "a: [it's, \"# it's\", '\"', \"\\\"'\"]\nb: [\"a # b]\n":           5,
 		head + strings.Repeat("# a comment\n", 5000) + "      on_abandon: hold\n": 5004,
 	} {
 		_, err := config.Parse("weir.yaml", []byte(text))

@@ -232,7 +232,7 @@ func explain(text string, err error) (at fault.Place, problem, instead string) {
 			"write &" + setting.Clip(name) + " before the value that it stands for. A text that begins with * stands in quotes"
 	case strings.HasPrefix(message, "found unexpected end of stream"):
 		for i, line := range strings.Split(text, "\n") {
-			if strings.Count(line, `"`)%2 == 1 || strings.Count(line, "'")%2 == 1 {
+			if _, open := inLine(line); open {
 				at.Line = i + 1
 				break
 			}
@@ -246,6 +246,33 @@ func explain(text string, err error) (at fault.Place, problem, instead string) {
 	default:
 		return at, "is not valid YAML: " + message, "check this line and the one before it. Each is written name: value, with the same indent as its neighbours"
 	}
+}
+
+// inLine returns how many more brackets a line opens than it closes, and whether a text in quotes is
+// open at its end. Quotes and brackets in a comment do not count, and neither does an apostrophe in a word.
+func inLine(line string) (brackets int, open bool) {
+	var quote, before byte = 0, ' '
+	for i := 0; i < len(line); i++ {
+		b := line[i]
+		switch {
+		case quote == '"' && b == '\\':
+			i++
+		case quote != 0:
+			if b == quote {
+				quote = 0
+			}
+		case b == '#' && (before == ' ' || before == '\t'):
+			return brackets, false
+		case (b == '"' || b == '\'') && strings.IndexByte(" \t[{,:'", before) >= 0: // 'it''s' is two of them
+			quote = b
+		case b == '[' || b == '{':
+			brackets++
+		case b == ']' || b == '}':
+			brackets--
+		}
+		before = b
+	}
+	return brackets, quote != 0
 }
 
 // afterReadable returns the line after the longest beginning of text that is YAML. The parser
