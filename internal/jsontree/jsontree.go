@@ -177,6 +177,7 @@ func (p *parser) inside(n *setting.Node, depth int) error {
 			n.Members = append(n.Members, m)
 		}
 	}
+	p.place() // of another token, where the end is missing
 	_, err := p.dec.Token()
 	return err
 }

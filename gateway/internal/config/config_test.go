@@ -77,13 +77,18 @@ func TestLineOfBrokenYAML(t *testing.T) {
 	for text, line := range map[string]int{
 		head + "      on_abandon: hold\nroutes: []\n":        4,
 		head + "routes:\n  - match: [/\n    upstream: app\n": 5,
-		" a: [1]\nb: [2]\n":                 2,
-		"- a\nb: 1\n":                       2,
-		"%\n":                               1,
-		starter + "log: {level: \"debug}\n": behind,
-		starter + "log: {level: 'it''s}\n":  behind,
-		head + "a: [it's, \"# it's\", '\"', \"\\\"'\"]\nb: [\"a # b]\n":           5,
-		head + strings.Repeat("# a comment\n", 5000) + "      on_abandon: hold\n": 5004,
+		" a: [1]\nb: [2]\n": 2,
+		"- a\nb: 1\n":       2,
+		"%\n":               1,
+		head + "routes: [\n\t{match: [/], upstream: app}\n\t{match: [/a], upstream: app}]\n":                         4,
+		head + "routes: [{match: [/], upstream: app}]\n\tlog: {level: debug}\n":                                      5,
+		"{\n\t\"upstreams\": {\n\t\t\"app\": {\"targets\": [\"http://127.0.0.1:3000\"]}\n\t}\n\t\"routes\": []\n}\n": 5,
+		"\ufeff{\"upstreams\":\n{\"app\": {\"targets\": [\"http://127.0.0.1:3000\"\n}}}\n":                           3,
+		"{\"upstreams\": {\n" + strings.Repeat("\"a\": 1,\n", 9000) + "\"b\": 2\n\"c\": 3}}\n":                       9003,
+		starter + "log: {level: \"debug}\n":                                                                          behind,
+		starter + "log: {level: 'it''s}\n":                                                                           behind,
+		head + "a: [it's, \"# it's\", '\"', \"\\\"'\"]\nb: [\"a # b]\n":                                              5,
+		head + strings.Repeat("# a comment\n", 5000) + "      on_abandon: hold\n":                                    5004,
 	} {
 		_, err := config.Parse("weir.yaml", []byte(text))
 		var faults *fault.Faults
@@ -307,6 +312,7 @@ func TestBounds(t *testing.T) {
 		{"too many values", "upstreams:\n  u: &u {targets: [" + targets.String() + "]}\n" + upstreams.String(), "more than"},
 		{"too many values, the last a key", "upstreams:\n  u: &u {targets: [" + targets.String() + "]}\n" + upstreams.String() + "x: 1\n", "more than"},
 		{"too many keys", "upstreams:\n" + strings.Repeat("  u: {}\n", 60_000), "more than"},
+		{"a comma missing in a long list", "upstreams: {app: {targets: [http://h]}}\nroutes: [\n" + strings.Repeat("  {match: [/], upstream: app},\n", 20_000) + "{} {}]\n", "a comma or a closing bracket is missing"},
 		{"an alias inside itself", "routes: &r [*r]\n", "is nested more than"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

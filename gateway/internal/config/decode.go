@@ -187,16 +187,29 @@ var inBrackets = regexp.MustCompile(`[\[{,][^"'#]*\$\{([A-Za-z_][A-Za-z0-9_]*)`)
 // foreignBlock is the beginning of a block in nginx, Caddy and HAProxy.
 var foreignBlock = regexp.MustCompile(`^\s*[A-Za-z@*~:/][^:#"'\[\]{}]*\s\{\s*$|^(?:http|server|events|stream)\s*\{|^(?:frontend|backend|listen|defaults|global)(?:\s+[\w-]+)?\s*$`)
 
+// likeJSON is the beginning of a text that is meant to be JSON.
+var likeJSON = regexp.MustCompile(`^\x{feff}?\s*\{\s*"`)
+
 var libraryLine = regexp.MustCompile(`^(?:yaml: )?(?:line (\d+): )?(.*)$`)
 
 // explain says what the YAML library has against a text. The library names a line
 // near the mistake and the state of its parser.
 func explain(text string, err error) (at fault.Place, problem, instead string) {
+	if likeJSON.MatchString(text) {
+		var faults fault.List
+		if jsontree.Parse([]byte(strings.TrimPrefix(text, string(byteOrderMark))), &faults); faults.Len() > 0 {
+			f := faults.All()[0]
+			return f.Place, "is not valid JSON: " + f.Problem, "look for a missing comma or bracket here and before"
+		}
+	}
+	depth := 0 // of brackets, where tabs are spaces
 	for i, line := range strings.Split(text, "\n") {
 		space := line[:len(line)-len(strings.TrimLeft(line, " \t"))]
-		if col := strings.IndexByte(space, '\t'); col >= 0 && len(space) < len(line) {
+		if col := strings.IndexByte(space, '\t'); col >= 0 && len(space) < len(line) && depth <= 0 {
 			return fault.Place{Line: i + 1, Col: col + 1}, "the line is indented with a tab", "indent with spaces, two for each level"
 		}
+		brackets, _ := inLine(line)
+		depth += brackets
 	}
 	for i, line := range strings.Split(text, "\n") {
 		if foreignBlock.MatchString(line) {
@@ -275,19 +288,29 @@ func inLine(line string) (brackets int, open bool) {
 	return brackets, quote != 0
 }
 
+// mostRead bounds the bytes that afterReadable parses.
+const mostRead = 4 << 20
+
 // afterReadable returns the line after the longest beginning of text that is YAML. The parser
-// stops there. Without such a beginning it returns line.
+// stops there. Where it finds none it returns the line after line, because the library counts from 0.
 func afterReadable(text string, line int) int {
-	lines := strings.SplitAfter(strings.TrimRight(text, "\n"), "\n")
+	text = strings.TrimRight(text, "\n")
+	lines := strings.SplitAfter(text, "\n")
 	read := &lineReader{left: slices.Clone(lines)}
 	var doc yaml.Node
 	_ = yaml.NewDecoder(read).Decode(&doc) // it reads little more than the line where it stops
-	for n := len(lines) - len(read.left) - 1; n > 0; n-- {
-		if yaml.Unmarshal([]byte(strings.Join(lines[:n], "")), &doc) == nil {
+	n, size := len(lines), len(text)
+	for shorter := len(lines) - len(read.left) - 1; n > max(shorter, 0); n-- {
+		size -= len(lines[n-1])
+	}
+	for left := mostRead; n > 0 && left > 0; n-- {
+		if yaml.Unmarshal([]byte(text[:size]), &doc) == nil {
 			return n + 1
 		}
+		left -= size
+		size -= len(lines[n-1])
 	}
-	return line
+	return line + 1
 }
 
 // lineReader gives a text line by line, so that left tells how far somebody has read.
