@@ -7,6 +7,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"net/netip"
@@ -366,11 +367,36 @@ func (m *meaning) state() {
 		return
 	}
 	m.State.File = m.resolve(m.State.File)
-	if info, err := os.Stat(filepath.Dir(m.State.File)); err != nil || !info.IsDir() {
-		m.report(fault.Path{"state", "file"}, "create the directory, or name a file in one that exists", "there is no directory %s", quote(filepath.Dir(m.State.File)))
-	} else if info, err := os.Stat(m.State.File); err == nil && !info.Mode().IsRegular() {
-		m.report(fault.Path{"state", "file"}, "name a file", "%s is not a regular file", quote(m.State.File))
+	path := fault.Path{"state", "file"}
+	for _, other := range []struct{ what, name string }{
+		{"this file", filepath.Base(m.name)}, {"runtime_quotas.file", m.Quotas.File}, {"access_log.to", m.AccessLog.To},
+	} {
+		if other.name != "" && filepath.Clean(m.resolve(other.name)) == filepath.Clean(m.State.File) {
+			m.report(path, "name a file of its own", "is %s too, and would be overwritten", other.what)
+		}
 	}
+	if info, err := os.Stat(filepath.Dir(m.State.File)); err != nil || !info.IsDir() {
+		m.report(path, "create the directory, or name a file in one that exists", "there is no directory %s", quote(filepath.Dir(m.State.File)))
+	} else if info, err := os.Stat(m.State.File); err == nil && !info.Mode().IsRegular() {
+		m.report(path, "name a file", "%s is not a regular file", quote(m.State.File))
+	} else if err == nil && info.Size() > 0 && !mayBeLearned(m.State.File) {
+		m.report(path, "name a file of its own, or remove that one", "%s holds no learned limits, and would be overwritten", quote(m.State.File))
+	}
+}
+
+// learned is the beginning of a file with learned limits, see policy.Saved. One that is broken behind it is no
+// reason not to start.
+var learned = regexp.MustCompile(`^\s*\{\s*"saved_at"`)
+
+// mayBeLearned reports whether a file begins as one with learned limits.
+func mayBeLearned(file string) bool {
+	f, err := os.Open(file)
+	if err != nil {
+		return true // perhaps the gateway's user can
+	}
+	defer f.Close()
+	head, _ := io.ReadAll(io.LimitReader(f, 64))
+	return learned.Match(head)
 }
 
 // accessLog makes the name of the file absolute, and checks that it can be a file.

@@ -195,6 +195,31 @@ func TestStarter(t *testing.T) {
 	}
 }
 
+// TestStateFile: learned limits overwrite no other file, but those of an earlier run.
+func TestStateFile(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"token": "0123456789abcdef", "json": `{"gates": {}}`, "empty": "", "saved": "{\n  \"saved_at\": \"2026-01-01T00:00:00Z\",\n", "old.log": "",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for state, want := range map[string]string{
+		"token":     "holds no learned limits, and would be overwritten; name a file of its own, or remove that one",
+		"json":      "holds no learned limits",
+		"weir.yaml": "state.file: is this file too, and would be overwritten; name a file of its own",
+		"q.json":    "state.file: is runtime_quotas.file too",
+		dir + "/../" + filepath.Base(dir) + "/old.log": "state.file: is access_log.to too",
+		"empty": "", "saved": "", "new": "",
+	} {
+		_, err := config.Parse(filepath.Join(dir, "weir.yaml"), []byte(config.Minimum+"  state: {file: "+state+"}\n  runtime_quotas: {file: q.json}\n  access_log: {to: old.log}\n"))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", state, err, want)
+		}
+	}
+}
+
 // TestSchemaAgrees holds the schema against the same files as the decoder: it
 // lets through what is right, and refuses what is wrong in form.
 func TestSchemaAgrees(t *testing.T) {
