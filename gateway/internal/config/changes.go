@@ -17,10 +17,10 @@ import (
 const mostChanges = 50
 
 // Changes lists what c says other than before, a line for each setting, as in
-// "gates.api.limit.limit: 24 (was 20)". A password in a URL is not shown. Certificates and
-// tokens that have other contents under the same name are no change.
+// "gates.api.limit.limit: 24 (was 20)". Neither a password in a URL is shown, nor what came from a variable.
+// Certificates and tokens that have other contents under the same name are no change.
 func (c *Config) Changes(before *Config) []string {
-	d := differences{}
+	d := differences{hide: func(text string) string { return c.env.hideIn(before.env.hideIn(text)) }}
 	d.compare("", document(before), document(c))
 	d.compare("rate_limit_service", before.domainRules(), c.domainRules())
 	if n := len(d.list) - mostChanges; n > 0 {
@@ -44,7 +44,10 @@ func document(c *Config) any {
 	return doc
 }
 
-type differences struct{ list []string }
+type differences struct {
+	list []string
+	hide func(text string) string
+}
 
 // compare adds what differs below a path. A value that is not there is nil.
 func (d *differences) compare(path string, was, now any) {
@@ -56,7 +59,7 @@ func (d *differences) compare(path string, was, now any) {
 		d.compareParts(path, a, b)
 		return
 	}
-	old, line := shown(was), shown(now)
+	old, line := d.shown(was), d.shown(now)
 	switch {
 	case was == nil && line == "":
 		line = "new"
@@ -73,8 +76,10 @@ func (d *differences) compareParts(path string, was, now map[string]any) {
 	maps.Copy(keys, now)
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		at := path + "." + key
-		if path == "" || strings.HasPrefix(key, "[") {
-			at = path + key
+		if name, ok := strings.CutPrefix(key, "["); ok {
+			at = path + "[" + d.hide(strings.TrimSuffix(name, "]")) + "]"
+		} else if path == "" {
+			at = key
 		}
 		d.compare(at, was[key], now[key])
 	}
@@ -121,7 +126,7 @@ func nameOf(fields map[string]any, i int) string {
 const longest = 80
 
 // shown is a value as a line has it. Maps are not shown: their fields would be lines.
-func shown(v any) string {
+func (d *differences) shown(v any) string {
 	text := fmt.Sprint(v)
 	switch v := v.(type) {
 	case nil, map[string]any:
@@ -129,7 +134,7 @@ func shown(v any) string {
 	case []any:
 		words := make([]string, len(v))
 		for i, e := range v {
-			words[i] = shown(e)
+			words[i] = d.shown(e)
 		}
 		text = "[" + strings.Join(words, ", ") + "]"
 	case string:
@@ -140,6 +145,7 @@ func shown(v any) string {
 			text = `""`
 		}
 	}
+	text = d.hide(text)
 	if chars := []rune(text); len(chars) > longest {
 		text = string(chars[:longest-1]) + "…"
 	}

@@ -67,3 +67,34 @@ func TestChangesAreBounded(t *testing.T) {
 		t.Error(text)
 	}
 }
+
+// What came from a variable is not shown, neither as it was nor as it is now, where it names an element or is cut.
+func TestChangesHideVariables(t *testing.T) {
+	const file = `upstreams: {app: {targets: ["http://h/${WEIR_TEST_SECRET}"]}}
+identity: {user: "const:${WEIR_TEST_SECRET}"}
+routes:
+  - {name: "${WEIR_TEST_SECRET}", match: [/], upstream: app}
+  - {match: ["/%s${WEIR_TEST_SECRET}"], upstream: app}
+`
+	parse := func(secret string, pad int) *Config {
+		t.Helper()
+		t.Setenv("WEIR_TEST_SECRET", secret)
+		c, err := Parse("weir.yaml", fmt.Appendf(nil, file, strings.Repeat("x", pad)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	for secret, other := range map[string]string{"open-sesame-now": "later", "open": "shut", "longer-than-a-line-" + strings.Repeat("0123456789", 10): "nothing-like-it"} {
+		for _, pad := range []int{1, longest - 8} {
+			list := parse(secret, pad).Changes(parse(other, pad))
+			text := strings.Join(list, "\n")
+			if len(list) < 4 || repeats(text, secret) || repeats(text, other) {
+				t.Errorf("%q after %q:\n%s", secret, other, text)
+			}
+			if want := "identity.user: const:${WEIR_TEST_SECRET} (was const:${WEIR_TEST_SECRET})"; !slices.Contains(list, want) {
+				t.Errorf("%q after %q:\n%s\nwithout %s", secret, other, text, want)
+			}
+		}
+	}
+}

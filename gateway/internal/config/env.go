@@ -143,25 +143,47 @@ const shortest = 4
 func (e *environment) hide(f *fault.Fault) {
 	own := e.at[f.Place]
 	for _, name := range e.longestFirst() {
-		value := e.values[name]
-		if len(value) < shortest || !own && len(value) < 2*shortest {
+		if value := e.values[name]; len(value) < shortest || !own && len(value) < 2*shortest {
 			continue
 		}
-		quoted, reference := strconv.Quote(value), "${"+name+"}"
-		for _, form := range []string{value, quoted[1 : len(quoted)-1], setting.Clip(value)} {
-			f.Problem = strings.ReplaceAll(f.Problem, form, reference)
-			f.Instead = strings.ReplaceAll(f.Instead, form, reference)
+		var left bool
+		if f.Problem, left = e.replace(f.Problem, name); left {
+			f.Problem = "the value of ${" + name + "} will not do"
 		}
-		if leaks(strings.ReplaceAll(f.Problem, reference, ""), value) {
-			f.Problem = "the value of " + reference + " will not do"
-		}
-		if leaks(strings.ReplaceAll(f.Instead, reference, ""), value) {
+		if f.Instead, left = e.replace(f.Instead, name); left {
 			f.Instead = "write the value here to learn more"
 		}
 	}
 	if own && !strings.Contains(f.Problem, "${") {
 		f.Problem += ", from a variable"
 	}
+}
+
+// hideIn is hide for a text that stands for itself, as in Changes. What repeats a part of a value is not shown.
+func (e *environment) hideIn(text string) string {
+	if e == nil {
+		return text // there is no file
+	}
+	for _, name := range e.longestFirst() {
+		if len(e.values[name]) < shortest {
+			continue
+		}
+		var left bool
+		if text, left = e.replace(text, name); left {
+			return "…"
+		}
+	}
+	return text
+}
+
+// replace writes ${NAME} for the value of a variable, and reports whether the text repeats a part of it even so.
+func (e *environment) replace(text, name string) (hidden string, left bool) {
+	value, reference := e.values[name], "${"+name+"}"
+	quoted := strconv.Quote(value)
+	for _, form := range []string{value, quoted[1 : len(quoted)-1], setting.Clip(value)} {
+		text = strings.ReplaceAll(text, form, reference)
+	}
+	return text, leaks(strings.ReplaceAll(text, reference, ""), value)
 }
 
 // longestFirst returns the names of the variables, those with long values first: a short value
