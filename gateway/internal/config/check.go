@@ -602,6 +602,9 @@ func (m *meaning) dynamic() {
 		if why != "" {
 			m.report(fault.Path{"admin", "token_file"}, "make it by openssl rand -hex 32, readable by the gateway alone", "%s", why)
 		}
+		if !m.Admin.Enabled() {
+			m.report(fault.Path{"admin", "token_file"}, "give admin an address, or leave out token_file", "means nothing where the admin listener is off")
+		}
 	}
 	if f := &m.Admin.Socket; *f != "" {
 		*f = m.resolve(*f)
@@ -611,6 +614,9 @@ func (m *meaning) dynamic() {
 		if !m.Admin.Enabled() {
 			m.report(fault.Path{"admin", "socket"}, "give admin an address, or leave out socket", "means nothing where the admin listener is off")
 		}
+	}
+	if m.Admin.Pprof != nil && *m.Admin.Pprof && !m.Admin.Enabled() {
+		m.report(fault.Path{"admin", "pprof"}, "give admin an address, or leave out pprof", "means nothing where the admin listener is off")
 	}
 }
 

@@ -755,6 +755,8 @@ func TestDynamicQuotas(t *testing.T) {
 	f("admin: {token_file: short}", "holds 15 bytes, and nobody may write with fewer than 16; make it by openssl rand -hex 32")
 	f("admin: {socket: "+strings.Repeat("s", 100)+"}", "too long for a socket")
 	f("admin: {address: off, socket: s}", "the admin listener is off")
+	f("admin: {address: off, token_file: token}", "admin.token_file: means nothing where the admin listener is off; give admin an address, or leave out token_file")
+	f("admin: {address: off, pprof: true}", "admin.pprof: means nothing where the admin listener is off")
 }
 
 func TestQuotaPlace(t *testing.T) {

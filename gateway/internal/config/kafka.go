@@ -246,6 +246,9 @@ func (c *Config) Unread() policy.Options {
 func (m *meaning) kafka() {
 	for _, name := range slices.Sorted(maps.Keys(m.Config.Kafka)) {
 		k, path := m.Config.Kafka[name], fault.Path{"kafka", name}
+		if len(k.Bootstrap) == 0 {
+			m.report(path.At("bootstrap"), "write a broker, for instance [127.0.0.1:9092]", "is an empty list")
+		}
 		for i, addr := range k.Bootstrap {
 			if problem, remedy := brokerProblem(addr); problem != "" {
 				m.report(path.At("bootstrap").Index(i), remedy, "%s", problem)

@@ -378,6 +378,7 @@ kafka:
     bootstrap: [10.0.0.1:9092]
     listen: {address: "0.0.0.0:19097"}
     nodes: {ports: 8050-8060, advertise: h}
+  seventh: {bootstrap: []}
 `))
 	if err == nil {
 		t.Fatal("accepted")
@@ -393,6 +394,7 @@ kafka:
 		`weir.yaml:24:`, `kafka.fourth.nodes.ports: 1000-60000 is 59001 ports, and at most 1000 may be for nodes`,
 		`kafka.fourth.nodes.advertise: 0.0.0.0 is all interfaces, and clients cannot connect to that`,
 		`weir.yaml:28:`, `kafka.fifth.nodes.ports: port 8090 of 8000-8099 is taken by admin.address, where that is the default`,
+		`weir.yaml:33:13: kafka.seventh.bootstrap: is an empty list; write a broker, for instance [127.0.0.1:9092]`,
 		`weir.yaml:32:`, `kafka.sixth.nodes.ports: 8050-8060 has ports in common with kafka.fifth.nodes.ports on line 28; write ports of its own for each cluster`,
 	} {
 		if !strings.Contains(err.Error(), want) {

@@ -76,9 +76,19 @@ func (w *warner) shownNotes() {
 	}
 }
 
-// trustNotes is about networks so wide that any client may be in them, and about readers of the admin
-// listener.
+// trustNotes is about networks so wide that any client may be in them, about headers that nobody is trusted to
+// send, and about readers of the admin listener.
 func (w *warner) trustNotes() {
+	id := &w.Identity
+	if id.Trusted != nil && len(id.Trusted)+len(id.TrustedCerts) == 0 {
+		for _, s := range []struct{ part, source string }{
+			{"tenant", id.Tenant}, {"user", id.User}, {"client", id.Client}, {"priority", id.Priority}, {"admissions", id.Admissions},
+		} {
+			if strings.HasPrefix(s.source, "header:") {
+				w.warn(fault.Path{"identity", s.part}, "identity.%s is read from a header, but trusted_proxies and trusted_certs name nobody who is believed; name the networks of your own proxies", s.part)
+			}
+		}
+	}
 	for i, text := range w.Identity.Trusted {
 		if p, err := policy.ParseNetwork(text); err == nil && p.Bits() < widest[p.Addr().BitLen()] {
 			w.warn(fault.Path{"identity", "trusted_proxies"}.Index(i), "identity.trusted_proxies has %s, so any client may say who it is and how important: name only the networks of your own proxies", text)

@@ -37,10 +37,12 @@ func (w *warner) quotaNotes() {
 	w.domainsWithoutLimit()
 }
 
-// domainsWithoutLimit is about files of the rate limit service that hold no limit at all. As in envoyproxy/ratelimit that is no
+// domainsWithoutLimit is about files of the rate limit service that nobody asks for, or that hold no limit at all. As in envoyproxy/ratelimit that is no
 // fault: whoever has deleted the last limit wants the rest of the file in force.
 func (w *warner) domainsWithoutLimit() {
-	if w.servesRateLimit() && !slices.ContainsFunc(slices.Collect(maps.Keys(w.withDomains())), w.IsDomain) {
+	if len(w.RateLimit.Files) > 0 && !w.servesRateLimit() {
+		w.warn(fault.Path{"rate_limit_service", "files"}, "rate_limit_service.files limit nothing, because no listener serves %s; write serve: [%[1]s] at one", ServeRateLimit)
+	} else if w.servesRateLimit() && !slices.ContainsFunc(slices.Collect(maps.Keys(w.withDomains())), w.IsDomain) {
 		w.warn(fault.Path{"rate_limit_service", "files"}, "rate_limit_service.files have no limit, so every Envoy that asks hears OK; write descriptors: with a rate_limit")
 	}
 }

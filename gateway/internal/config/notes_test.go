@@ -104,6 +104,8 @@ func TestWarnings(t *testing.T) {
 		head + "gates: {api: {each: {}, limit: 5}}" + tail:                                                         "warn.yaml:2:15: warning: the gate api has a limit for each tenant, but identity.tenant names no source",
 		head + "gates: {api: {each: {by: client}, limit: 5}}" + tail:                                               "warn.yaml:2:15: warning: the gate api has a limit for each client",
 		head + "identity: {trusted_proxies: [10.0.0.0/8, 0.0.0.0/0]}\ngates: {api: {limit: auto}}" + tail:          "warn.yaml:2:42: warning: identity.trusted_proxies has 0.0.0.0/0, so any client",
+		head + "identity: {user: header:X-User, trusted_proxies: []}\ngates: {api: {limit: auto}}" + tail:          "warn.yaml:2:18: warning: identity.user is read from a header, but trusted_proxies and trusted_certs name nobody who is believed; name the networks of your own proxies",
+		head + "identity: {user: address, trusted_proxies: []}\ngates: {api: {limit: auto}}" + tail:                "",
 		head + "identity: {trusted_proxies: ['::/0']}\ngates: {api: {limit: auto}}" + tail:                         "identity.trusted_proxies has ::/0, so any client",
 		head + "listeners: [{address: ':1', connections: {exempt: [0.0.0.0/0]}}]\ngates: {api: {limit: 1}}" + tail: "warn.yaml:2:52: warning: listeners[0].connections.exempt has 0.0.0.0/0",
 		head + "listeners: [{address: ':3000'}]\ngates: {api: {limit: 1}}" + tail:                                  "warn.yaml:1:29: warning: upstreams.app.targets[0] is this gateway itself, by listeners[0]; write the address of the server behind it",

@@ -96,6 +96,7 @@ func TestRateLimitWithoutLimits(t *testing.T) {
 	}
 	const noDomain = "weir.yaml:2:59: listeners[0].serve[1]: there is no domain, so every Envoy that asks would hear OK; write rate_limit_service: {files: [limits.yaml]}"
 	const noLimit = "weir.yaml:3:22: warning: rate_limit_service.files have no limit, so every Envoy that asks hears OK"
+	const notServed = "weir.yaml:3:22: warning: rate_limit_service.files limit nothing, because no listener serves ratelimit; write serve: [ratelimit] at one"
 	for _, tt := range []struct{ serve, text, fault, warning string }{
 		{"[ext_proc, ratelimit]", "", noDomain, ""},
 		{"[ext_proc, ratelimit]", "rate_limit_service: {headers: true}\n", noDomain, ""},
@@ -104,7 +105,7 @@ func TestRateLimitWithoutLimits(t *testing.T) {
 		{"[ratelimit]", "gates: {api: {quota: {rules: [{descriptor: \"plan=*\", rate: 1/s}]}}}\n", "", ""},
 		{"[ratelimit]", "rate_limit_service: {files: [five.yaml, bare.yaml]}\n", "", ""},
 		{"[ratelimit]", "rate_limit_service: {files: [bare.yaml, none.yaml]}\n", "", noLimit},
-		{"[ext_proc]", "rate_limit_service: {files: [bare.yaml]}\n", "", ""},
+		{"[ext_proc]", "rate_limit_service: {files: [bare.yaml]}\n", "", notServed},
 		{"[ratelimit]", "rate_limit_service: {files: [gone.yaml]}\n", "weir.yaml:3:30: rate_limit_service.files[0]: cannot be read", ""},
 		{"[ratelimit]", "rate_limit_service: {flies: [five.yaml]}\n", "weir.yaml:3:22: rate_limit_service.flies: there is no such field", ""},
 		{"[ratelimit]", "gates: {api: {quota: {rules: [{descriptor: 7, rate: often}]}}}\n", "rate: \"often\" is not a limit", ""},
@@ -116,7 +117,7 @@ func TestRateLimitWithoutLimits(t *testing.T) {
 		case err != nil && tt.fault != noDomain && strings.Contains(err.Error(), "no domain"):
 			t.Errorf("%s %s: a fault because of another\n%v", tt.serve, tt.text, err)
 		case err != nil:
-		case tt.warning != "" != strings.Contains(lines(cfg.Notes()), "hears OK") || !strings.Contains(lines(cfg.Notes()), tt.warning):
+		case tt.warning != "" != strings.Contains(lines(cfg.Notes()), "rate_limit_service.files") || !strings.Contains(lines(cfg.Notes()), tt.warning):
 			t.Errorf("%s %s: notes %s, want %q", tt.serve, tt.text, lines(cfg.Notes()), tt.warning)
 		}
 	}
