@@ -4,7 +4,7 @@
 //
 // Anybody who can reach the listener may read, so by default it listens on loopback. To write takes
 // a token, or the Unix socket that only the gateway's user can open. The listener refuses what a
-// web page on another site could make a browser send. On loopback it refuses every request for a
+// web page on another site could make a browser send. On loopback it refuses every request that names a
 // host that is neither an address nor localhost (DNS rebinding). On every address it refuses
 // requests that a browser marks as coming from another origin.
 package admin
@@ -118,8 +118,12 @@ func otherOrigin(r *http.Request) bool {
 	return err != nil || !strings.EqualFold(u.Host, r.Host)
 }
 
-// localName reports whether a Host header is an address or localhost.
+// localName reports whether a Host header is an address or localhost. None at all is no name either: health
+// checks may speak HTTP/1.0, and a browser always sends one.
 func localName(host string) bool {
+	if host == "" {
+		return true
+	}
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}

@@ -1,8 +1,11 @@
 package admin
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -85,6 +88,28 @@ func TestWebPagesStayOut(t *testing.T) {
 	}
 	if w := ask(h, http.MethodPost, "http://127.0.0.1/gates", "Origin", "http://evil.example"); w.Code != http.StatusForbidden {
 		t.Errorf("a form of another origin: %d", w.Code)
+	}
+}
+
+// A health check over HTTP/1.0 names no host. No browser leaves it out.
+func TestNoHost(t *testing.T) {
+	s := httptest.NewServer(testHandler(true, false))
+	defer s.Close()
+	c, err := net.Dial("tcp", s.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, "GET /readyz HTTP/1.0\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if body, err := io.ReadAll(res.Body); res.StatusCode != http.StatusOK || string(body) != "ready\n" || err != nil {
+		t.Errorf("%s %q, %v", res.Status, body, err)
 	}
 }
 
