@@ -73,6 +73,7 @@ func TestQuotaSetBadInput(t *testing.T) {
 	set("write sha256:a8100ae6aa1940d0b663bb31cd466142ebbdbd5187131b92d93818987832eb89", "--user", "\xff", "--rate", "10/s")
 	set("--user is empty; write a name, or '*' for each", "--user", "", "--blocked")
 	set("--route is empty", "--user", "alice", "--route=", "--rate", "10/s")
+	set("--if-match is empty; write a value, or leave the flag out", "--user", "alice", "--rate", "10/s", "--if-match", "")
 	if out, _, err := run(NewQuotaCommand(), "", "list", "--admin", at); err != nil || !strings.Contains(out, "none") {
 		t.Errorf("something has been set: %s, %v", out, err)
 	}

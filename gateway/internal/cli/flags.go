@@ -38,6 +38,18 @@ func (f onceFlag) String() string {
 // Type implements [pflag.Value].
 func (f onceFlag) Type() string { return "string" }
 
+// emptyFlag refuses a text or a list that is given and empty, as of a variable that is not set. As if it were left out, a
+// condition or an identity would be lost in silence. Flags of other types refuse such a value themselves.
+func emptyFlag(cmd *cobra.Command) (err error) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		empty := f.Value.Type() == "string" && f.Value.String() == "" || f.Value.Type() == "stringSlice" && f.Value.String() == "[]"
+		if empty && err == nil {
+			err = usage("--%s is empty; write a value, or leave the flag out", f.Name)
+		}
+	})
+	return err
+}
+
 // durationFlag is a flag that reads durations as files do, with the same advice.
 type durationFlag struct{ to *time.Duration }
 

@@ -90,6 +90,9 @@ func (o *quotaOptions) command(use, short, long, example string, run func(contex
 			if err := o.checkParts(cmd); err != nil {
 				return err
 			}
+			if err := emptyFlag(cmd); err != nil {
+				return err
+			}
 			o.Out = cmd.OutOrStdout()
 			ctx, cancel := context.WithTimeout(cmd.Context(), 2*patience) // the gateway's store has its own
 			defer cancel()

@@ -78,6 +78,9 @@ gateway could not start, and 2 if the command line is wrong.`,
 		Example: "  weir run --upstream http://127.0.0.1:3000\n  weir run --upstream http://127.0.0.1:3000 --limit 20 --listen :8080\n  weir run --upstream http://127.0.0.1:3000 --tenant header:X-Tenant --priority header:X-Priority\n  weir run --upstream http://127.0.0.1:3000 --rate 10/s --burst 20 --by header:X-User\n  weir run --kafka 127.0.0.1:9092\n  weir run weir.yaml",
 		Args:    needs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := emptyFlag(cmd); err != nil {
+				return err
+			}
 			if len(args) == 1 {
 				if o.File != "" {
 					return usage("the file is given twice: %s and --config %s; leave one out", args[0], o.File)

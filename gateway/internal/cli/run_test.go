@@ -99,6 +99,9 @@ func TestRunMistakes(t *testing.T) {
 	f(2, "has no port", up, "--listen=localhost")
 	f(2, `log level "loud" is unknown; write debug, info, warn or error`, up, "--log-level=loud", "--listen=127.0.0.1:0", "--admin=off")
 	f(2, "given twice", "a.yaml", "--config=b.yaml")
+	for _, flag := range []string{"--by", "--tenant", "--user", "--priority", "--trusted-proxies", "--kafka", "--listen", "--admin"} {
+		f(2, flag+" is empty; write a value, or leave the flag out", up, "--rate=10/s", flag, "")
+	}
 	f(2, "set them in", "a.yaml", "--limit=3")
 	f(2, "set them in", "a.yaml", "--timeout=0")
 	f(2, "write access_log: {to: stdout} in a.yaml", "a.yaml", "--access-log=stdout")
