@@ -3,7 +3,7 @@ package admin
 import (
 	"context"
 	"errors"
-	"log/slog"
+	"log"
 	"net"
 	"net/http"
 	"sync"
@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/gateway/internal/accept"
-	"github.com/weir-go/weir/gateway/internal/eventlog"
 )
 
 // Socket is the admin listener's Unix socket. Whoever can open it may write.
@@ -26,8 +25,8 @@ type Socket struct {
 // socketConnections bounds those to the socket at a time.
 const socketConnections = 64
 
-// OpenSocket opens a socket at path. It answers nothing before SetHandler.
-func OpenSocket(path string, log *slog.Logger) (*Socket, error) {
+// OpenSocket opens a socket at path. It answers nothing before SetHandler. The server's errors go to errorLog.
+func OpenSocket(path string, errorLog *log.Logger) (*Socket, error) {
 	ln, name, err := accept.ListenUnix(path, 0o600)
 	if err != nil {
 		return nil, err
@@ -41,7 +40,7 @@ func OpenSocket(path string, log *slog.Logger) (*Socket, error) {
 		WriteTimeout:      2 * time.Minute, // a profile takes as long as it was asked to
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,
-		ErrorLog:          eventlog.ServerErrors(log, path),
+		ErrorLog:          errorLog,
 	}
 	return s, nil
 }

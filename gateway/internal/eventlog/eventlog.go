@@ -42,7 +42,7 @@ const summaryEvery = 10 * time.Second
 // kind is what events have in common that share a line.
 type kind struct {
 	event event
-	// at is the gate, the listener of a certificate or the upstream; empty for a write.
+	// at is the gate, the listener, the collector or the upstream; empty for a write.
 	at string
 	// rule is the rule of a gate, or the target of an upstream.
 	rule   string
@@ -59,6 +59,7 @@ const (
 	adminWrite
 	upstreamFailure
 	spansLost
+	noDescriptor
 )
 
 // lines are the messages for the first event of a kind, and for those since the last line.
@@ -70,6 +71,8 @@ var lines = [...]struct{ first, since string }{
 
 	upstreamFailure: {"upstream target failed", "upstream target failures since the last line"},
 	spansLost:       {"spans were lost; the collector cannot be reached or refuses them", "batches of spans lost since the last line"},
+
+	noDescriptor: {"no file descriptor is left for new connections: raise the limit of the process (ulimit -n) or lower max_connections", "tries to accept a connection without a file descriptor since the last line"},
 }
 
 // events are those of one kind since the last line.
@@ -195,7 +198,7 @@ func (e *last) attrs(k kind, count int) []slog.Attr {
 	switch k.event {
 	case refusal, observed:
 		attrs = append(attrs, slog.String("gate", k.at))
-	case certificate:
+	case certificate, noDescriptor:
 		attrs = append(attrs, slog.String("listener", k.at))
 	case spansLost:
 		attrs = append(attrs, slog.String("collector", k.at))
@@ -314,26 +317,29 @@ func (l *Log) SignalRecovered(name string) {
 }
 
 // ServerErrors returns the log of an http.Server: it sorts what net/http complains about.
-func ServerErrors(to *slog.Logger, listener string) *log.Logger {
-	return log.New(serverErrors{to.With("listener", listener)}, "", 0)
+func (l *Log) ServerErrors(listener string) *log.Logger {
+	return log.New(serverErrors{l, listener}, "", 0)
 }
 
 // serverErrors sorts the complaints of net/http. Errors of clients get no line of their own. A
 // panic is a bug of the gateway. A third kind says that the process has run out of file
 // descriptors.
-type serverErrors struct{ log *slog.Logger }
+type serverErrors struct {
+	to       *Log
+	listener string
+}
 
 // Write implements io.Writer, one line a call.
 func (c serverErrors) Write(line []byte) (int, error) {
 	text := string(bytes.TrimSpace(line))
 	switch {
 	case bytes.Contains(line, []byte("panic serving")):
-		c.log.Error("the gateway panicked while serving a request; this is a bug, please report it", "error", text)
+		c.to.log.Error("the gateway panicked while serving a request; this is a bug, please report it", "listener", c.listener, "error", text)
 	case bytes.Contains(line, []byte(syscall.EMFILE.Error())):
-		// net/http waits longer and longer between tries, up to a second.
-		c.log.Warn("no file descriptor is left for new connections: raise the limit of the process (ulimit -n) or lower max_connections", "error", text)
+		// net/http waits longer and longer between tries, but from 5 ms on again after each connection.
+		c.to.add(kind{event: noDescriptor, at: c.listener, reason: syscall.EMFILE.Error()}, last{details: []slog.Attr{slog.String("error", text)}})
 	default:
-		c.log.Debug("client connection", "error", text)
+		c.to.log.Debug("client connection", "listener", c.listener, "error", text)
 	}
 	return len(line), nil
 }

@@ -171,13 +171,31 @@ func TestServerErrors(t *testing.T) {
 		"http: Accept error: accept tcp 127.0.0.1:8080: accept4: too many open files; retrying in 5ms\n": "level=WARN",
 	} {
 		out := new(logBuffer)
-		c := serverErrors{slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+		c := serverErrors{New(slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})), none), "127.0.0.1:8080"}
 		if n, err := c.Write([]byte(line)); n != len(line) || err != nil {
 			t.Errorf("%q: wrote %d, %v", line, n, err)
 		}
-		if !strings.Contains(out.String(), want) {
+		if !strings.Contains(out.String(), want) || !strings.Contains(out.String(), "listener=127.0.0.1:8080") {
 			t.Errorf("%q: %s; want %s", line, out, want)
 		}
+	}
+}
+
+// Without descriptors, net/http complains many times a second.
+func TestNoDescriptor(t *testing.T) {
+	out := new(logBuffer)
+	n := New(slog.New(slog.NewTextHandler(out, nil)), none)
+	for _, at := range []string{"127.0.0.1:8080", "127.0.0.1:8090"} {
+		for range 100 {
+			n.ServerErrors(at).Print("http: Accept error: accept tcp ", at, ": accept4: too many open files; retrying in 5ms")
+		}
+	}
+	if text := out.String(); strings.Count(text, "\n") != 2 || strings.Count(text, "ulimit -n") != 2 {
+		t.Errorf("%s\nwant the first of each listener", text)
+	}
+	n.sumUp()
+	if text, want := out.String(), `without a file descriptor since the last line" listener=127.0.0.1:8090 reason="too many open files" count=99 error=`; strings.Count(text, "\n") != 4 || strings.Count(text, want) != 1 {
+		t.Errorf("%s\nwant %s", text, want)
 	}
 }
 

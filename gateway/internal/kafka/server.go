@@ -99,6 +99,7 @@ type Server struct {
 
 	memory *budgets
 	crowd  time.Time // of the last line about connections that wait for memory
+	full   time.Time // of the last line about a client that could not be accepted
 
 	complaints int
 	complained time.Time
@@ -268,13 +269,27 @@ func (s *Server) accept(l net.Listener, n *node) error {
 			s.startRelay(c, n)
 		case errors.As(err, &passing) && passing.Temporary() && !errors.Is(err, net.ErrClosed):
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-			s.log.Warn("cannot accept a client of Kafka; trying again. If there are too many open files, raise the limit of the process (ulimit -n) or lower max_connections", "node", n.id, "error", err, "in", pause.String())
+			s.notAccepted(n, err)
 			if !s.pause(pause) {
 				return err
 			}
 		default:
 			return err
 		}
+	}
+}
+
+// notAccepted logs that a client could not be accepted, once in a while.
+func (s *Server) notAccepted(n *node, err error) {
+	s.mu.Lock()
+	now := time.Now()
+	quiet := now.Sub(s.full) < complainEvery
+	if !quiet {
+		s.full = now
+	}
+	s.mu.Unlock()
+	if !quiet {
+		s.log.Warn("cannot accept a client of Kafka; trying again. If there are too many open files, raise the limit of the process (ulimit -n) or lower max_connections", "node", n.id, "error", err)
 	}
 }
 
@@ -483,7 +498,7 @@ func (s *Server) ownerOf(ctx context.Context, token string) principal {
 	return principal{}
 }
 
-// complainEvery bounds the lines about clients and brokers that break the protocol.
+// complainEvery bounds the lines about clients and brokers that break the protocol, and about clients that cannot be accepted.
 const complainEvery = 10 * time.Second
 
 // complain logs why a connection was ended, at most once in ten seconds.

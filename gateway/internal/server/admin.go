@@ -137,7 +137,7 @@ func (s *Server) openSocket(cfg *config.Config) (*admin.Socket, error) {
 	case s.socket != nil && s.socket.Path == path:
 		return s.socket, nil
 	}
-	socket, err := admin.OpenSocket(path, s.log)
+	socket, err := admin.OpenSocket(path, s.events.ServerErrors(path))
 	if err != nil {
 		return nil, fmt.Errorf("%s: cannot listen on the socket %s: %w", cfg.At("admin.socket"), path, err)
 	}

@@ -16,7 +16,6 @@ import (
 
 	"github.com/weir-go/weir/gateway/internal/accept"
 	"github.com/weir-go/weir/gateway/internal/config"
-	"github.com/weir-go/weir/gateway/internal/eventlog"
 	"github.com/weir-go/weir/gateway/internal/rpc"
 )
 
@@ -169,7 +168,7 @@ func (s *Server) openListener(l *listener, setting string) (err error) {
 			MaxReceiveBufferPerStream:     128 << 10,
 		},
 		ConnState: l.conns.ConnState,
-		ErrorLog:  eventlog.ServerErrors(s.log, l.cfg.Address),
+		ErrorLog:  s.events.ServerErrors(l.cfg.Address),
 	}
 	l.conns.ConfigureServer(l.server)
 	l.server.RegisterOnShutdown(l.conns.CloseNew)
