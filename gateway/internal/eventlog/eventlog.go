@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -262,6 +263,14 @@ func Clip(s string) string {
 	}
 	return strings.ToValidUTF8(s[:most], "") + "..."
 }
+
+// SameTrouble reports whether two errors say the same, but for the addresses of connections. Each try has another port of
+// the gateway's, and a balancer or a cluster may answer from another address. nil is no trouble.
+func SameTrouble(a, b error) bool {
+	return a != nil && b != nil && addresses.ReplaceAllString(a.Error(), "") == addresses.ReplaceAllString(b.Error(), "")
+}
+
+var addresses = regexp.MustCompile(`(\d+\.\d+\.\d+\.\d+|\[[0-9a-f:.]+(%\w+)?\]):\d+`)
 
 // sumUp writes a line for each kind of event that there has been. It forgets kinds that have
 // stopped, so that their next first event is logged at once.

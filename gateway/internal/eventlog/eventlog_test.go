@@ -199,6 +199,21 @@ func TestNoDescriptor(t *testing.T) {
 	}
 }
 
+func TestSameTrouble(t *testing.T) {
+	const reset = "lookup: read tcp 127.0.0.1:5->127.0.0.1:6379: read: connection reset by peer"
+	for other, want := range map[string]bool{
+		reset: true, strings.Replace(reset, ":5", ":6", 1): true, strings.ReplaceAll(reset, "127.0.0.1", "[fe80::1%eth0]"): true,
+		strings.Replace(reset, "reset", "refused", 1): false, "quotas.json:3: no such field": false,
+	} {
+		if got := SameTrouble(errors.New(reset), errors.New(other)); got != want {
+			t.Errorf("%s: %v, want %v", other, got, want)
+		}
+	}
+	if err := errors.New("x"); SameTrouble(nil, err) || SameTrouble(err, nil) || SameTrouble(nil, nil) {
+		t.Error("nil is trouble")
+	}
+}
+
 // logging runs fn beside a Log that writes to the log it is given.
 func logging(t *testing.T, level slog.Level, fn func(t *testing.T, n *Log, out *logBuffer)) {
 	synctest.Test(t, func(t *testing.T) {

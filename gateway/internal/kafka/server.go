@@ -24,6 +24,7 @@ import (
 
 	"github.com/weir-go/weir/gateway/internal/accept"
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/eventlog"
 	"github.com/weir-go/weir/gateway/internal/quotas"
 )
 
@@ -174,7 +175,7 @@ func (s *Server) Serve(l net.Listener) error {
 
 // awaitNodes asks the cluster for its nodes until it answers. It returns false if the server stops before.
 func (s *Server) awaitNodes() bool {
-	said := ""
+	var said error
 	for {
 		err := s.nodes.ask(s.stopping, s.asks)
 		if s.stopping.Err() != nil {
@@ -183,8 +184,8 @@ func (s *Server) awaitNodes() bool {
 		if err == nil {
 			return true
 		}
-		if err.Error() != said {
-			said = err.Error()
+		if !eventlog.SameTrouble(said, err) {
+			said = err
 			s.log.Error("Kafka does not answer which nodes it has; no client is accepted until it does", "bootstrap", s.opts.Config.Bootstrap, "error", err)
 		}
 		if !s.pause(askAgain) {
@@ -195,18 +196,18 @@ func (s *Server) awaitNodes() bool {
 
 // follow asks the cluster for its nodes at intervals.
 func (s *Server) follow() {
-	said := ""
+	var said error
 	s.look(s.stopping)
 	for s.pause(askEvery) {
 		err := s.nodes.ask(s.stopping, s.asks)
 		s.look(s.stopping)
 		switch {
 		case s.stopping.Err() != nil:
-		case err == nil && said != "":
+		case err == nil && said != nil:
 			s.log.Info("Kafka answers again which nodes it has")
-			said = ""
-		case err != nil && err.Error() != said:
-			said = err.Error()
+			said = nil
+		case err != nil && !eventlog.SameTrouble(said, err):
+			said = err
 			s.log.Warn("Kafka does not answer which nodes it has; the known nodes stay in use", "error", err)
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-go/weir/gateway/internal/eventlog"
 	"github.com/weir-go/weir/policy"
 )
 
@@ -344,7 +345,7 @@ func (b *Book) restore(ctx context.Context, known *Saved) (*document, string, er
 // logTrouble logs trouble with the store, the same trouble once.
 func (b *Book) logTrouble(err error) {
 	b.mu.Lock()
-	same := b.saved.trouble != nil && b.saved.trouble.Error() == err.Error()
+	same := eventlog.SameTrouble(b.saved.trouble, err)
 	b.saved.trouble = err
 	where := b.saved.where()
 	b.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -514,6 +515,26 @@ func TestStoreFails(t *testing.T) {
 	d.Follow(t.Context())
 	if l := d.List("api"); l.Trouble != "" {
 		t.Errorf("%+v", l)
+	}
+}
+
+// A balancer with nothing behind it resets each connection, and each try has another port. It is the same trouble.
+func TestTroubleOnce(t *testing.T) {
+	store := &failing{Store: newFile(t, inTemp(t))}
+	d := newDesk(t, store, base())
+	for port := range 3 {
+		store.read = &net.OpError{
+			Op: "read", Net: "tcp", Source: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 40_000 + port}, Addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 6379}, Err: syscall.ECONNRESET,
+		}
+		d.Follow(t.Context())
+	}
+	if l := d.List(""); strings.Count(d.log.String(), "level=ERROR") != 1 || !strings.Contains(l.Trouble, ":40002->") {
+		t.Errorf("%s\nwant one error, and the last one shown: %s", d.log, l.Trouble)
+	}
+	store.read = syscall.EIO
+	d.Follow(t.Context())
+	if n := strings.Count(d.log.String(), "level=ERROR"); n != 2 {
+		t.Errorf("%s\nwant another error for other trouble", d.log)
 	}
 }
 
