@@ -266,8 +266,20 @@ func newLogger(to *os.File, format string, level slog.Leveler) *slog.Logger {
 // signals a process and then its group sends two. So does a wrapper that passes Ctrl-C on.
 const echo = 500 * time.Millisecond
 
-// handleSignals reloads and stops the server as signals ask, until ended is closed.
+// handleSignals reloads and stops the server as signals ask, until ended is closed. A reload may take its time,
+// and signals to stop are heard meanwhile.
 func (o *runOptions) handleSignals(ended <-chan struct{}, srv *server.Server, stop func()) {
+	reload := make(chan struct{}, 1) // asked for since the last one began
+	go func() {
+		for {
+			select {
+			case <-ended:
+				return
+			case <-reload:
+				_ = srv.Reload() // which logs its errors, and changes nothing once the server stops
+			}
+		}
+	}()
 	var stopped time.Time // by the first signal to stop
 	for {
 		var sig os.Signal
@@ -278,7 +290,10 @@ func (o *runOptions) handleSignals(ended <-chan struct{}, srv *server.Server, st
 		}
 		switch {
 		case sig == syscall.SIGHUP:
-			_ = srv.Reload() // which logs its errors
+			select {
+			case reload <- struct{}{}:
+			default: // one is to come, and reads what there is then
+			}
 		case stopped.IsZero():
 			stopped = time.Now()
 			stop()

@@ -14,12 +14,15 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weir-go/weir/gateway/internal/await"
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/server"
 	"github.com/weir-go/weir/internal/testbed/freeport"
 	"github.com/weir-go/weir/policy"
 )
@@ -255,6 +258,51 @@ func TestRunGateway(t *testing.T) {
 	}
 	if text := logged(t, log); !strings.Contains(text, `"msg":"stopped"`) {
 		t.Errorf("the log, no terminal, is not JSON with the end in it:\n%s", text)
+	}
+}
+
+// A signal to stop is heard while a reload takes its time. Signals to reload meanwhile make one more reload.
+func TestSignalsDuringReload(t *testing.T) {
+	cfg, err := config.ForUpstream("http://127.0.0.1:1", "127.0.0.1:0", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Admin.Address, cfg.Shutdown.LameDuck = "off", 0
+	var load func() (*config.Config, error)
+	opts := server.Options{Logger: slog.New(slog.DiscardHandler), Load: func() (*config.Config, error) { return load() }}
+	srv, err := server.New(cfg, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var loads, stops atomic.Int32
+		signals, ended, slow := make(chan os.Signal, 4), make(chan struct{}), make(chan struct{})
+		load = func() (*config.Config, error) {
+			loads.Add(1)
+			<-slow
+			return nil, errors.New("too late")
+		}
+		go (&runOptions{Signals: signals}).handleSignals(ended, srv, func() { stops.Add(1) })
+		for range 3 {
+			signals <- syscall.SIGHUP
+			synctest.Wait()
+		}
+		signals <- syscall.SIGTERM
+		synctest.Wait()
+		if loads.Load() != 1 || stops.Load() != 1 {
+			t.Errorf("during the reload: %d reloads and %d stops, want one of each", loads.Load(), stops.Load())
+		}
+		close(slow)
+		synctest.Wait()
+		if n := loads.Load(); n != 2 {
+			t.Errorf("%d reloads, want one more for the signals during the first", n)
+		}
+		close(ended)
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := srv.Run(ctx); err != nil { // closes the listener
+		t.Error(err)
 	}
 }
 
