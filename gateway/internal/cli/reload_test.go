@@ -20,6 +20,7 @@ import (
 type reloadable struct {
 	file, text, admin, token string
 	signals                  chan os.Signal
+	log                      *os.File
 }
 
 func startReloadable(t *testing.T) *reloadable {
@@ -39,7 +40,8 @@ func (g *reloadable) run(t *testing.T, o runOptions) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	o.LogTo, o.Version = logFile(t), "test"
+	g.log = logFile(t)
+	o.LogTo, o.Version = g.log, "test"
 	go func() { ended <- runGateway(ctx, o) }()
 	t.Cleanup(func() {
 		stop()
@@ -108,6 +110,18 @@ func TestReloadBySignal(t *testing.T) {
 	if err := runReload(t.Context(), o); err == nil || !strings.Contains(err.Error(), "not permitted") {
 		t.Errorf("%v", err)
 	}
+}
+
+// The format of the log changes with the file, also for loggers that were made before.
+func TestReloadLogFormat(t *testing.T) {
+	g := startReloadable(t)
+	g.save(t, "shutdown:", "log: {format: text, level: debug}\nshutdown:")
+	says := func(text string) bool { return strings.Contains(logged(t, g.log), text) }
+	g.signals <- syscall.SIGHUP
+	await.That(t, "the log is text", func() bool { return says(`level=INFO msg="configuration reloaded"`) })
+	g.save(t, "format: text", "format: auto")
+	g.signals <- syscall.SIGHUP
+	await.That(t, "the log is JSON again", func() bool { return says(`"level":"INFO","msg":"configuration reloaded"`) })
 }
 
 func TestReloadWithoutFile(t *testing.T) {

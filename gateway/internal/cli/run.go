@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -132,7 +133,9 @@ func runGateway(ctx context.Context, o runOptions) error {
 	if err != nil {
 		return err
 	}
-	srvOpts := server.Options{Logger: newLogger(o.LogTo, cfg.Log.Format, level), Version: o.Version, Inherited: inherited}
+	text := new(atomic.Bool)
+	text.Store(isText(o.LogTo, cfg.Log.Format))
+	srvOpts := server.Options{Logger: newLogger(o.LogTo, text, level), Version: o.Version, Inherited: inherited}
 	// The standard library logs only about single connections.
 	slog.SetLogLoggerLevel(slog.LevelDebug)
 	slog.SetDefault(srvOpts.Logger)
@@ -141,6 +144,7 @@ func runGateway(ctx context.Context, o runOptions) error {
 		srvOpts.Load = o.load
 		srvOpts.Applied = func(next *config.Config) {
 			_ = setLevel(level, next) // checked by Load
+			text.Store(isText(o.LogTo, next.Log.Format))
 			warn(srvOpts.Logger, next)
 		}
 	}
@@ -248,18 +252,47 @@ func setLevel(v *slog.LevelVar, cfg *config.Config) error {
 	return nil
 }
 
-// newLogger logs text to a terminal and JSON elsewhere, unless format is set.
-func newLogger(to *os.File, format string, level slog.Leveler) *slog.Logger {
-	text := format == "text"
-	if format == "auto" || format == "" {
-		text = isTerminal(to)
-	}
+// newLogger returns a logger of text or JSON, as text says at each line.
+func newLogger(to io.Writer, text *atomic.Bool, level slog.Leveler) *slog.Logger {
 	opts := &slog.HandlerOptions{Level: level}
-	var w io.Writer = to
-	if text {
-		return slog.New(slog.NewTextHandler(w, opts))
+	return slog.New(eitherFormat{text, slog.NewTextHandler(to, opts), slog.NewJSONHandler(to, opts)})
+}
+
+// isText reports whether a log is text. It is on a terminal, and JSON elsewhere, unless format is set.
+func isText(to *os.File, format string) bool {
+	if format == "auto" || format == "" {
+		return isTerminal(to)
 	}
-	return slog.New(slog.NewJSONHandler(w, opts))
+	return format == "text"
+}
+
+// eitherFormat is a handler of two formats, because a reload may change which one holds.
+type eitherFormat struct {
+	text           *atomic.Bool
+	asText, asJSON slog.Handler
+}
+
+func (f eitherFormat) now() slog.Handler {
+	if f.text.Load() {
+		return f.asText
+	}
+	return f.asJSON
+}
+
+// Enabled implements [slog.Handler].
+func (f eitherFormat) Enabled(ctx context.Context, l slog.Level) bool { return f.now().Enabled(ctx, l) }
+
+// Handle implements [slog.Handler].
+func (f eitherFormat) Handle(ctx context.Context, r slog.Record) error { return f.now().Handle(ctx, r) }
+
+// WithAttrs implements [slog.Handler].
+func (f eitherFormat) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return eitherFormat{f.text, f.asText.WithAttrs(attrs), f.asJSON.WithAttrs(attrs)}
+}
+
+// WithGroup implements [slog.Handler].
+func (f eitherFormat) WithGroup(name string) slog.Handler {
+	return eitherFormat{f.text, f.asText.WithGroup(name), f.asJSON.WithGroup(name)}
 }
 
 // echo is how long a second signal to stop counts as the first one. A supervisor that

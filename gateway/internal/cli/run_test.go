@@ -359,7 +359,9 @@ func TestLogFormat(t *testing.T) {
 			t.Fatal(err)
 		}
 		cfg.Log.Format = format
-		newLogger(file, cfg.Log.Format, nil).Warn("x")
+		text := new(atomic.Bool)
+		text.Store(isText(file, cfg.Log.Format))
+		newLogger(file, text, nil).With("y", 1).WithGroup("z").Warn("x", "y", 2)
 		if text := logged(t, file); !strings.HasPrefix(text, want) {
 			t.Errorf("%s: %q, want %q…", format, text, want)
 		}
