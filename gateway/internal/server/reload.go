@@ -12,6 +12,7 @@ import (
 	"github.com/weir-go/weir/gateway/internal/accesslog"
 	"github.com/weir-go/weir/gateway/internal/admin"
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/eventlog"
 	"github.com/weir-go/weir/gateway/internal/kafka"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/gateway/internal/quotas"
@@ -40,7 +41,7 @@ func (s *Server) Reload() error {
 // reloadNow is reload for somebody who has asked for it. With a fault it opens the access log again all the
 // same: whoever has renamed that does not know of the faults in the file.
 func (s *Server) reloadNow() error {
-	err := s.reload()
+	err := s.reload(false)
 	if err != nil {
 		s.reopenAccessLog()
 	}
@@ -60,45 +61,64 @@ func (s *Server) watchFiles(ctx context.Context) {
 // lookEvery is how often the files' state is looked at. A change is in force after the second look.
 const lookEvery = 500 * time.Millisecond
 
+// retryAfter is after how many looks a reload that was refused is tried again, which makes 20 s. What a refused
+// configuration depends on is not known. It may be mended in a file that is not looked at, or be a port that is free now.
+const retryAfter = 40
+
 // reloadChanged reloads if a file has changed since it was read, and not since the last look. Whoever writes in place
 // may not be done: half a file is often a valid one, with fewer routes.
 func (s *Server) reloadChanged() {
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
 	now := s.files(s.state.Load().cfg)
-	rests := slices.EqualFunc(now, s.looked, sameVersion)
+	rests := maps.EqualFunc(now, s.looked, sameVersion)
 	s.looked = now
-	if rests && !slices.EqualFunc(now, s.seen, sameVersion) {
-		_ = s.reload() // which has logged and counted it
+	switch {
+	case !rests:
+	case !maps.EqualFunc(now, s.seen, sameVersion):
+		_ = s.reload(false) // which has logged and counted it
+	case s.logged != nil:
+		if s.refused++; s.refused >= retryAfter {
+			_ = s.reload(true)
+		}
 	}
 }
 
 // reload is Reload, with reloading held. It remembers which files it has read, so that the
-// watcher does not read the same again, and logs a fault in full only once.
-func (s *Server) reload() error {
+// watcher does not read the same again, and logs a fault in full only once. With retry, nobody has asked and no
+// known file has changed: the same fault is no news then.
+func (s *Server) reload(retry bool) error {
 	before, last := s.state.Load().cfg, s.seen
-	s.seen = s.files(before)
+	s.seen, s.refused = s.files(before), 0
 	cfg, err := s.opts.Load()
 	if err == nil {
 		read := s.files(cfg)
 		if err = s.apply(cfg); err == nil {
-			// The configuration's version is from before it was read. Those of the
-			// certificates are from after, because it names them.
-			s.seen = append(s.seen[:1], read[1:]...)
+			// Versions are from before the reading. Only those of files that the last
+			// configuration did not name are from after, because this one names them.
+			for name := range read {
+				if was, known := s.seen[name]; known {
+					read[name] = was
+				}
+			}
+			s.seen = read
 		}
 	}
-	if err != nil && s.opts.Watch != "" && sameVersion(last[0], s.seen[0]) { // its fault is not new
+	if retry && eventlog.SameTrouble(s.logged, err) {
+		return err
+	}
+	if err != nil && s.opts.Watch != "" && sameVersion(last[s.opts.Watch], s.seen[s.opts.Watch]) { // its fault is not new
 		s.renewCertificates(err)
 	}
 	s.metrics.Reloaded(err == nil)
 	s.remember(before, cfg, err)
 	switch {
 	case err == nil:
-		s.logged = ""
-	case err.Error() == s.logged:
+		s.logged = nil
+	case s.logged != nil && err.Error() == s.logged.Error():
 		s.log.Warn("configuration not reloaded, for the same reason as at the last try; the configuration in force stays. weir reload tries again, and prints the reason")
 	default:
-		s.logged = err.Error()
+		s.logged = err
 		s.log.Error("configuration not reloaded; the configuration in force stays", "error", err)
 	}
 	return err
@@ -164,9 +184,9 @@ func (s *Server) reloadAndTell() admin.Reload {
 	return s.lastReload()
 }
 
-// files describes the files that cfg depends on: first the configuration's own, then those of the
-// rate limit service and the certificates. One that is not there is nil.
-func (s *Server) files(cfg *config.Config) []os.FileInfo {
+// files describes the files that cfg depends on: the configuration's own, those of the rate limit
+// service and the certificates. One that is not there is nil.
+func (s *Server) files(cfg *config.Config) map[string]os.FileInfo {
 	names := append([]string{s.opts.Watch}, cfg.RateLimitFiles()...)
 	for _, l := range wantedBy(cfg) {
 		if l.TLS != nil {
@@ -176,9 +196,9 @@ func (s *Server) files(cfg *config.Config) []os.FileInfo {
 			}
 		}
 	}
-	all := make([]os.FileInfo, len(names))
-	for i, name := range names {
-		all[i], _ = os.Stat(name)
+	all := make(map[string]os.FileInfo, len(names))
+	for _, name := range names {
+		all[name], _ = os.Stat(name)
 	}
 	return all
 }

@@ -435,6 +435,22 @@ func TestReloadFaultOnce(t *testing.T) {
 	step("mended", func() { signal(); log = new(logBuffer) }, 1)
 	src.set(bad("line 7"))
 	step("broken again", signal, 1, strings.Replace(full, "3", "7", 1))
+	looks := func() {
+		for range retryAfter {
+			s.reloadChanged()
+		}
+	}
+	step("and for a while after that", looks, 1)
+	src.set(bad("line 9 of another file"))
+	step("another fault in a file that nobody looks at", looks, 1, strings.Replace(full, "line 3", `line 9 of another file`, 1))
+	attempts := s.lastReload().Attempts
+	step("no news", looks, 1)
+	if n := s.lastReload().Attempts; n != attempts {
+		t.Errorf("tries without news are counted: %d, then %d", attempts, n)
+	}
+	src.set(func() (*config.Config, error) { loads++; return baseConfig(t, "http://127.0.0.1:1"), nil })
+	step("mended there", func() { looks(); log = new(logBuffer) }, 1)
+	step("and then", looks, 0)
 }
 
 // A policy that was replaced is let go once nothing can wait in it, without another reload.
@@ -524,6 +540,41 @@ func TestWatchFromTheReading(t *testing.T) {
 	})
 	g := start(t, baseConfig(t, up.URL), Options{Load: src.load, Watch: file, Read: read})
 	eventually(t, "the file is taken up", func() bool { return g.gate().Limit == 77 })
+}
+
+// A change of a file during a reload may have come after its reading.
+func TestChangeDuringReload(t *testing.T) {
+	dir := t.TempDir()
+	file, limits := filepath.Join(dir, "weir.yaml"), filepath.Join(dir, "limits.yaml")
+	save := func(name, text string) {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	save(file, "1")
+	save(limits, "1")
+	load := func() *config.Config {
+		cfg := baseConfig(t, "http://127.0.0.1:1")
+		cfg.RateLimit.Files = []string{limits}
+		return cfg
+	}
+	src, loads := new(source), 0
+	src.set(func() (*config.Config, error) {
+		if loads++; loads == 1 {
+			save(limits, "changed")
+		}
+		return load(), nil
+	})
+	s, _ := idleServer(t, load(), Options{Load: src.load, Watch: file})
+	if err := s.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	for range 4 {
+		s.reloadChanged()
+	}
+	if loads != 2 {
+		t.Errorf("%d reloads, want one more for the change", loads)
+	}
 }
 
 func TestWatch(t *testing.T) {

@@ -60,8 +60,8 @@ type Options struct {
 	// Applied is called with each configuration that Reload has put in force. It may be nil.
 	Applied func(*config.Config)
 	// Watch names a file that is looked at twice a second. The configuration is reloaded when it has
-	// changed, and rests until the next look. Certificates are watched too. Empty means that only
-	// Reload reloads.
+	// changed, and rests until the next look. Certificates are watched too. One that was refused is
+	// tried again now and then. Empty means that only Reload reloads.
 	Watch string
 	// Read is the state of Watch from before the configuration was read, so that no change
 	// since then is missed. nil is its state at New.
@@ -102,10 +102,11 @@ type Server struct {
 	cutOff   atomic.Bool    // one of them was closed with answers on their way
 	inFlight atomic.Int64
 
-	reloading sync.Mutex    // one Reload at a time, reading included; guards what follows
-	seen      []os.FileInfo // of the files, when they were read last
-	looked    []os.FileInfo // of the files, at the last look of the watcher
-	logged    string        // the error of the last Reload, if it has been logged in full
+	reloading sync.Mutex             // one Reload at a time, reading included; guards what follows
+	seen      map[string]os.FileInfo // of the files, when they were read last
+	looked    map[string]os.FileInfo // of the files, at the last look of the watcher
+	logged    error                  // of the last Reload, logged in full; nil if that was not refused
+	refused   int                    // looks since the last Reload, while that was refused
 	last      atomic.Pointer[admin.Reload]
 
 	mu         sync.Mutex // held while a configuration is put in force, and by a shutdown; guards what follows
@@ -148,7 +149,7 @@ func New(cfg *config.Config, opts Options) (*Server, error) {
 	s.envoy, s.rateLimit, s.health = s.newEnvoy(), ratelimit.New(s.findDomain), health.NewServer()
 	s.seen = s.files(cfg) // before install, which reads certificates
 	if opts.Read != nil {
-		s.seen[0] = opts.Read
+		s.seen[opts.Watch] = opts.Read
 	}
 	if err := s.install(cfg); err != nil {
 		return nil, err
