@@ -106,6 +106,9 @@ type stream interface {
 	CloseWrite() error
 }
 
+// ErrPortInUse is in the error of [Open] for a port that a socket has already. Whose it is, the kernel does not say.
+var ErrPortInUse = errors.New("another process uses that port")
+
 // Open opens the socket of a listener and reads its certificates.
 func Open(o Options) (*Listener, error) {
 	l := &Listener{
@@ -136,7 +139,7 @@ func Open(o Options) (*Listener, error) {
 	case err == nil:
 		return l, nil
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("cannot listen on %s: another process uses that port; stop it, or choose another with %s", o.Config.Address, o.Setting)
+		return nil, fmt.Errorf("cannot listen on %s: %w; stop it, or choose another with %s", o.Config.Address, ErrPortInUse, o.Setting)
 	case errors.Is(err, syscall.EACCES):
 		return nil, fmt.Errorf("cannot listen on %s: not permitted (ports below 1024 need a privilege); choose another with %s", o.Config.Address, o.Setting)
 	}

@@ -65,7 +65,15 @@ type listening struct {
 // clashes reports whether both hosts cannot be bound on one port.
 func (l listening) clashes(host string) bool {
 	all := []string{"", "0.0.0.0", "::"}
-	return l.host == host || slices.Contains(all, l.host) || slices.Contains(all, host)
+	return bound(l.host) == bound(host) || slices.Contains(all, l.host) || slices.Contains(all, host)
+}
+
+// bound is the host that a socket has in the end. Of the addresses of localhost that is the one of IPv4.
+func bound(host string) string {
+	if strings.EqualFold(host, "localhost") {
+		return "127.0.0.1"
+	}
+	return host
 }
 
 // report adds a fault at a path, unless it or something in it is faulty already.
@@ -228,6 +236,18 @@ func (m *meaning) admin() {
 	if m.Admin.Enabled() {
 		m.address(fault.Path{"admin", "address"}, m.Admin.Address)
 	}
+	path, f := fault.Path{"admin", "socket"}, &m.Admin.Socket
+	if *f == "" {
+		return
+	}
+	*f = m.resolve(*f)
+	if len(*f) > longestSocket {
+		m.report(path, "write a shorter one, such as /run/weir/admin.sock", "a path of %d bytes is too long for a socket", len(*f))
+	}
+	if !m.Admin.Enabled() {
+		m.report(path, "give admin an address, or leave out socket", "means nothing where the admin listener is off")
+	}
+	m.listening[unixPrefix+*f] = append(m.listening[unixPrefix+*f], listening{"", path})
 }
 
 // unreadable says why a file cannot be read, without reading what is no plain
@@ -604,15 +624,6 @@ func (m *meaning) dynamic() {
 		}
 		if !m.Admin.Enabled() {
 			m.report(fault.Path{"admin", "token_file"}, "give admin an address, or leave out token_file", "means nothing where the admin listener is off")
-		}
-	}
-	if f := &m.Admin.Socket; *f != "" {
-		*f = m.resolve(*f)
-		if len(*f) > longestSocket {
-			m.report(fault.Path{"admin", "socket"}, "write a shorter one, such as /run/weir/admin.sock", "a path of %d bytes is too long for a socket", len(*f))
-		}
-		if !m.Admin.Enabled() {
-			m.report(fault.Path{"admin", "socket"}, "give admin an address, or leave out socket", "means nothing where the admin listener is off")
 		}
 	}
 	if m.Admin.Pprof != nil && *m.Admin.Pprof && !m.Admin.Enabled() {

@@ -23,7 +23,7 @@ func (s *Server) openAdmin(cfg config.Admin) (*listener, error) {
 	l := &listener{cfg: config.DefaultListener(cfg.Address), forAdmin: true, pprof: cfg.Profiles()}
 	l.cfg.MaxConnections = 64
 	l.cfg.MaxHeaderBytes = 16 << 10
-	if s.admin != nil && s.admin.cfg.Address == cfg.Address {
+	if s.admin != nil && s.admin.isAt(cfg.Address) {
 		l.replaces = s.admin
 	}
 	if err := s.openListener(l, adminSetting); err != nil {

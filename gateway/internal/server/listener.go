@@ -85,7 +85,7 @@ func (s *Server) openListeners(cfg *config.Config) (_ *listeners, err error) {
 			l, err = s.newListener(w.Listener, l)
 		}
 		if err != nil {
-			return nil, err
+			return nil, s.portInUse(next, w.Address, err)
 		}
 		if !slices.Contains(s.listeners, l) {
 			next.opened = append(next.opened, l)
@@ -96,9 +96,9 @@ func (s *Server) openListeners(cfg *config.Config) (_ *listeners, err error) {
 		return next, nil
 	}
 	next.admin = s.admin
-	if s.admin == nil || s.admin.cfg.Address != cfg.Admin.Address || s.admin.pprof != cfg.Admin.Profiles() {
+	if s.admin == nil || !s.admin.isAt(cfg.Admin.Address) || s.admin.pprof != cfg.Admin.Profiles() {
 		if next.admin, err = s.openAdmin(cfg.Admin); err != nil {
-			return nil, err
+			return nil, s.portInUse(next, cfg.Admin.Address, err)
 		}
 		next.opened = append(next.opened, next.admin)
 	}
@@ -183,24 +183,57 @@ func (s *Server) acceptOptions(cfg config.Listener, setting string) accept.Optio
 	}
 }
 
+// portInUse returns err, unless a listener of this server has the port.
+func (s *Server) portInUse(next *listeners, address string, err error) error {
+	if !errors.Is(err, accept.ErrPortInUse) {
+		return err
+	}
+	for _, l := range next.public {
+		if l.isInTheWay(address) {
+			return fmt.Errorf("cannot listen on %s: this gateway is to listen on %s too; choose another port", address, l.Addr())
+		}
+	}
+	for _, l := range s.all() {
+		if l.isInTheWay(address) {
+			return fmt.Errorf("cannot listen on %s: this gateway listens on %s until the reload is over; restart it, or choose another port", address, l.Addr())
+		}
+	}
+	return err
+}
+
 // find returns the listener at an address, nil if there is none.
 func find(ls []*listener, address string) *listener {
 	for _, l := range ls {
-		if l.cfg.Address == address || l.listensOn(address) {
+		if l.isAt(address) {
 			return l
 		}
 	}
 	return nil
 }
 
-// listensOn reports whether address, written differently, is where l listens.
-func (l *listener) listensOn(address string) bool {
-	a, err := net.ResolveTCPAddr("tcp", address)
-	if err != nil || a.Port == 0 {
-		return false
+// isAt reports whether address, perhaps written differently, is where l listens.
+func (l *listener) isAt(address string) bool {
+	if l.cfg.Address == address {
+		return true
 	}
+	a, b := l.portOf(address)
+	return a != nil && a.IP.Equal(b.IP)
+}
+
+// isInTheWay reports whether l has the port of address, so that no other socket can be opened there.
+func (l *listener) isInTheWay(address string) bool {
+	a, b := l.portOf(address)
+	return a != nil && (a.IP.Equal(b.IP) || len(a.IP) == 0 || a.IP.IsUnspecified() || b.IP.IsUnspecified())
+}
+
+// portOf returns address and where l listens, if they have the same port.
+func (l *listener) portOf(address string) (a, b *net.TCPAddr) {
+	a, err := net.ResolveTCPAddr("tcp", address)
 	b, ok := l.Addr().(*net.TCPAddr)
-	return ok && a.Port == b.Port && a.IP.Equal(b.IP)
+	if err != nil || !ok || a.Port != b.Port {
+		return nil, nil
+	}
+	return a, b
 }
 
 // sameSettings reports whether two listeners are alike in every setting but the limits on

@@ -184,6 +184,32 @@ func TestReloadListeners(t *testing.T) {
 	}
 }
 
+// An address that is written in another way is the same, also the admin's. One that takes more of the same port cannot be
+// opened while the old one serves; no other process is to blame.
+func TestReloadOwnPort(t *testing.T) {
+	src := new(source)
+	first := baseConfig(t, "http://127.0.0.1:1")
+	first.Listeners[0].Address, first.Admin.Address = closedPort(t), closedPort(t)
+	s, _ := idleServer(t, first, Options{Load: src.load})
+	f := func(listen, admin, want string) {
+		t.Helper()
+		next := baseConfig(t, "http://127.0.0.1:1")
+		next.Listeners[0].Address, next.Admin.Address = listen, admin
+		src.set(func() (*config.Config, error) { return next, nil })
+		if err := s.Reload(); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("listen on %s, admin on %s: %v, want %q", listen, admin, err, want)
+		}
+	}
+	port := func(address string) string { return strings.TrimPrefix(address, "127.0.0.1:") }
+	listen, admin := first.Listeners[0].Address, first.Admin.Address
+	f("localhost:"+port(listen), "localhost:"+port(admin), "")
+	f("0.0.0.0:"+port(listen), admin, "this gateway listens on "+listen+" until the reload is over; restart it, or choose another port")
+	f(listen, ":"+port(admin), "this gateway listens on "+admin)
+	f(admin, "off", "this gateway listens on "+admin)
+	f(listen, "0.0.0.0:"+port(listen), "this gateway is to listen on "+listen+" too; choose another port")
+	f(listen, admin, "")
+}
+
 func TestReloadBad(t *testing.T) {
 	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {})
 	src := new(source)

@@ -395,6 +395,12 @@ func TestPortInUse(t *testing.T) {
 	if _, err := New(cfg, Options{}); err == nil || !strings.Contains(err.Error(), "--admin") {
 		t.Errorf("admin: %v", err)
 	}
+	cfg = baseConfig(t, "http://127.0.0.1:1")
+	cfg.Listeners[0].Address = closedPort(t)
+	cfg.Admin.Address = strings.Replace(cfg.Listeners[0].Address, "127.0.0.1", "localhost", 1)
+	if _, err := New(cfg, Options{}); err == nil || !strings.Contains(err.Error(), "this gateway is to listen on "+cfg.Listeners[0].Address+" too; choose another port") {
+		t.Errorf("its own: %v", err)
+	}
 }
 
 // learning is a configuration with a limit that moves, and a state file.
