@@ -5,7 +5,6 @@ package admin
 import (
 	"errors"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,7 +28,7 @@ func TestNameOfSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	open := func() *Socket {
 		t.Helper()
-		s, err := OpenSocket(path, slog.New(slog.DiscardHandler))
+		s, err := OpenSocket(path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

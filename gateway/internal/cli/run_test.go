@@ -125,7 +125,7 @@ func TestRunMistakes(t *testing.T) {
 	f(2, `--kafka: broker "localhost" has no port; write localhost:9092`, "--kafka=localhost")
 	f(2, "there is no flag --bootstrap-server; did you mean --kafka? See weir run --help", "--bootstrap-server=127.0.0.1:9092")
 	f(1, "is a directory; name a file in it", t.TempDir())
-	f(2, "--kafka: no broker is named; write one, for instance 127.0.0.1:9092", "--kafka=")
+	f(2, "--kafka is empty; write a value, or leave the flag out", "--kafka=")
 	f(2, "--kafka: broker 127.0.0.1:19092 is this gateway itself", "--kafka=127.0.0.1:19092")
 	f(2, "--kafka goes with --admin and --log-level alone", "--kafka=127.0.0.1:9092", up)
 	f(2, "--kafka goes with --admin and --log-level alone", "--kafka=127.0.0.1:9092", "--listen=:9092")

@@ -2,7 +2,6 @@ package config
 
 import (
 	_ "embed"
-	"errors"
 	"fmt"
 	"io/fs"
 	"net"
@@ -597,9 +596,6 @@ const mostDialing = 1000
 // ForKafka is the configuration of a gateway started without a file before a cluster of Kafka. Clients bootstrap at
 // [DefaultKafka].
 func ForKafka(bootstrap ...string) (*Config, error) {
-	if len(bootstrap) == 0 {
-		return nil, errors.New("no broker is named; write one, for instance 127.0.0.1:9092")
-	}
 	for _, address := range bootstrap {
 		if problem, remedy := brokerProblem(address); problem != "" {
 			return nil, fmt.Errorf("broker %s; %s", problem, remedy)
