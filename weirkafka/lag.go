@@ -121,6 +121,7 @@ func NewLag(cfg LagConfig) (*Lag, error) {
 			kgo.SeedBrokers(cfg.Brokers...), kgo.ClientID("weir"), kgo.SASL(cfg.SASL...),
 			// Another reading follows a failed one soon, so it is better to fail early with the reason.
 			kgo.RequestRetries(2),
+			kgo.DisableClientMetrics(), // they would tell brokers of nothing but these readings
 		}
 		if cfg.TLS != nil {
 			opts = append(opts, kgo.DialTLSConfig(cfg.TLS))

@@ -86,7 +86,8 @@ func newCluster(t *testing.T, brokers int) *cluster {
 		t.Fatal(err)
 	}
 	t.Cleanup(fake.Close)
-	client, err := kgo.NewClient(kgo.SeedBrokers(fake.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	client, err := kgo.NewClient(kgo.SeedBrokers(fake.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.DisableClientMetrics()) // tests count requests
 	if err != nil {
 		t.Fatal(err)
 	}
