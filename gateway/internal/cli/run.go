@@ -90,13 +90,12 @@ gateway could not start, and 2 if the command line is wrong.`,
 			}
 			given := cmd.Flags().Changed
 			o.LimitSet, o.TimeoutSet, o.Rate.BurstSet = given("limit"), given("timeout"), given("burst")
-			o.LogTo = os.Stderr
 			signals := make(chan os.Signal, 4)
 			signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 			defer signal.Stop(signals)
 			// Whoever reads the log may go: a write then fails, and does not end the process.
 			signal.Ignore(syscall.SIGPIPE)
-			o.Signals = signals
+			o.LogTo, o.Signals = os.Stderr, signals
 			return runGateway(cmd.Context(), o)
 		},
 	}

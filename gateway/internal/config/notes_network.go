@@ -76,8 +76,8 @@ func (w *warner) shownNotes() {
 	}
 }
 
-// trustNotes is about networks so wide that any client may be in them, about headers that nobody is trusted to
-// send, and about readers of the admin listener.
+// trustNotes is about networks so wide that any client may be in them, and about headers that nobody is trusted to
+// send. It is also about readers of the admin listener.
 func (w *warner) trustNotes() {
 	id := &w.Identity
 	if id.Trusted != nil && len(id.Trusted)+len(id.TrustedCerts) == 0 {
