@@ -91,8 +91,8 @@ gateway could not start, and 2 if the command line is wrong.`,
 			given := cmd.Flags().Changed
 			o.LimitSet, o.TimeoutSet, o.Rate.BurstSet = given("limit"), given("timeout"), given("burst")
 			signals := make(chan os.Signal, 4)
+			// They stay caught when the run is over. One that comes then must not change how the process ends.
 			signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-			defer signal.Stop(signals)
 			// Whoever reads the log may go: a write then fails, and does not end the process.
 			signal.Ignore(syscall.SIGPIPE)
 			o.LogTo, o.Signals = os.Stderr, signals

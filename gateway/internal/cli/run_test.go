@@ -306,6 +306,19 @@ func TestSignalsDuringReload(t *testing.T) {
 	}
 }
 
+// A signal after the end of a run does not end the process, which has its exit code already. Without a handler it
+// would end this one. Windows has no such signals.
+func TestSignalAfterTheEnd(t *testing.T) {
+	if _, _, err := run(NewRootCommand("test"), "", "run", write(t, "bad.yaml", "upstreams: 5\n")); err == nil {
+		t.Fatal("a bad file runs")
+	}
+	self, err := os.FindProcess(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = self.Signal(syscall.SIGTERM)
+}
+
 func TestCommandLineMistakes(t *testing.T) {
 	f := func(want string, args ...string) {
 		t.Helper()
