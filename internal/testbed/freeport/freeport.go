@@ -7,14 +7,15 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
 )
 
-// Range is the ports from First to First+Size-1. A port counts as free until the server that
-// was started for it listens. So processes that run side by side use different ranges. Ranges
-// stay below 32768: from there the kernel gives ports to connections.
+// Range is the ports from First to First+Size-1. On Linux each port is for one process, until that ends. Elsewhere
+// it counts as free until the server that was started for it listens, so processes that run side by side
+// use different ranges. Ranges stay below 32768: from there the kernel gives ports to connections.
 type Range struct {
 	First, Size uint32
 	// Bus, if not 0, asks for a second free port, so far above the first. The nodes of a
@@ -30,11 +31,36 @@ func (r *Range) Addr() (string, error) {
 	r.next.CompareAndSwap(0, 1+rand.Uint32N(r.Size))
 	for range r.Size {
 		port := r.First + r.next.Add(1)%r.Size
-		if free(port) && (r.Bus == 0 || free(port+r.Bus)) {
+		if claim(port) && free(port) && (r.Bus == 0 || free(port+r.Bus)) {
 			return address(port), nil
 		}
 	}
 	return "", fmt.Errorf("no port from %d to %d is free", r.First, r.First+r.Size-1)
+}
+
+// claims holds the ports that this process has asked for.
+var claims = struct {
+	sync.Mutex
+	names map[uint32]net.Listener
+}{names: map[uint32]net.Listener{}}
+
+// claim reports whether no other process has asked for a port. A server may take long to listen, and another run of the
+// same tests must not start one on its port meanwhile. A name in Linux's abstract namespace ends with its process.
+func claim(port uint32) bool {
+	if runtime.GOOS != "linux" {
+		return true
+	}
+	claims.Lock()
+	defer claims.Unlock()
+	if claims.names[port] != nil {
+		return true
+	}
+	name, err := net.Listen("unix", fmt.Sprintf("@weir-test-port-%d", port))
+	if err != nil {
+		return false
+	}
+	claims.names[port] = name
+	return true
 }
 
 // free reports whether nobody listens on a port. No process may be started meanwhile: it

@@ -1,9 +1,15 @@
 package freeport
 
 import (
+	"bufio"
 	"fmt"
+	"io"
+	"maps"
 	"net"
+	"os"
 	"os/exec"
+	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -47,6 +53,37 @@ func TestAddrOfFullRange(t *testing.T) {
 	r := Range{First: 31_950, Size: 1}
 	if addr, err := r.Addr(); err == nil || !strings.Contains(err.Error(), "no port from 31950 to 31950 is free") {
 		t.Errorf("%q, %v", addr, err)
+	}
+}
+
+// Two processes get different ports, also before anybody listens. A port comes back with the end of its process.
+func TestAddrsOfTwoProcesses(t *testing.T) {
+	if os.Getenv("WEIR_ASKS_FOR_PORTS") != "" {
+		r := Range{First: 31_960, Size: 2}
+		addr, err := r.Addr()
+		fmt.Println(addr, err)
+		_, _ = io.Copy(io.Discard, os.Stdin) // it ends with the test
+		os.Exit(0)
+	}
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux has names that end with their process")
+	}
+	got := map[string]bool{}
+	for range 2 {
+		asks := exec.Command(os.Args[0], "-test.run=^TestAddrsOfTwoProcesses$")
+		asks.Env = append(os.Environ(), "WEIR_ASKS_FOR_PORTS=1")
+		in, _ := asks.StdinPipe()
+		out, _ := asks.StdoutPipe()
+		if err := asks.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = asks.Wait() }()
+		defer in.Close()
+		line, _ := bufio.NewReader(out).ReadString('\n')
+		got[line] = true
+	}
+	if !got[address(31_960)+" <nil>\n"] || !got[address(31_961)+" <nil>\n"] {
+		t.Errorf("two processes were given %q", slices.Collect(maps.Keys(got)))
 	}
 }
 
