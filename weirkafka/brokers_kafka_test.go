@@ -116,13 +116,13 @@ func TestRequestsOfAReadingOfThreeBrokers(t *testing.T) {
 func (c *cluster) spread(topics, partitions int) (names []string) {
 	c.t.Helper()
 	req := kmsg.NewPtrCreateTopicsRequest()
-	req.TimeoutMillis = 60_000
+	req.TimeoutMillis = 180_000
 	for i := range topics {
 		topic := kmsg.NewCreateTopicsRequestTopic()
 		topic.Topic, topic.NumPartitions, topic.ReplicationFactor = fmt.Sprintf("spread-%d", i), int32(partitions), 1
 		req.Topics, names = append(req.Topics, topic), append(names, topic.Topic)
 	}
-	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(c.t.Context(), 3*time.Minute)
 	defer cancel()
 	resp, err := req.RequestWith(ctx, c.client)
 	if err != nil {

@@ -567,7 +567,7 @@ func (c *cluster) fails(l *Lag, want string) {
 
 func (c *cluster) eventually(l *Lag, good func(float64, error) bool) {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(c.t.Context(), 3*time.Minute)
 	defer cancel()
 	for {
 		v, err := l.Read(ctx)

@@ -46,7 +46,8 @@ gates:
   out: {quota: {rate: %d/s, by: [user, client]}}
 `, produceRate, fetchRate), open, login, limited)
 
-	tool(t, cluster, "org.apache.kafka.tools.TopicCommand", "--bootstrap-server", open.addr, "--create", "--topic", "orders", "--partitions", "3")
+	// The tool asks once more after half a minute, and then the topic may be there.
+	tool(t, cluster, "org.apache.kafka.tools.TopicCommand", "--bootstrap-server", open.addr, "--create", "--if-not-exists", "--topic", "orders", "--partitions", "3")
 	if out := tool(t, cluster, "org.apache.kafka.tools.TopicCommand", "--bootstrap-server", open.addr, "--describe", "--topic", "orders"); strings.Count(out, "Partition: ") != 3 {
 		t.Errorf("kafka-topics --describe: %s", out)
 	}
