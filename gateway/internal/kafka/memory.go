@@ -191,14 +191,7 @@ func (r *relay) deliver(b []byte) error {
 
 // crowded logs that connections wait for memory of a budget, once in a while.
 func (s *Server) crowded(of *budget) {
-	s.mu.Lock()
-	now := time.Now()
-	quiet := now.Sub(s.crowd) < askEvery
-	if !quiet {
-		s.crowd = now
-	}
-	s.mu.Unlock()
-	if !quiet {
+	if s.due(&s.crowd, askEvery) {
 		s.log.Warn("large requests or answers fill the memory that is there for them; connections of Kafka wait, and go on when some of it is free",
 			"held_bytes", of.held.Load(), "of_bytes", of.size, "waiting", of.waiting.Load())
 	}

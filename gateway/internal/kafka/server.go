@@ -280,16 +280,21 @@ func (s *Server) accept(l net.Listener, n *node) error {
 	}
 }
 
+// due reports whether the last line of a kind was so long ago that another may be logged, and takes note of that one.
+func (s *Server) due(last *time.Time, every time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if now.Sub(*last) < every {
+		return false
+	}
+	*last = now
+	return true
+}
+
 // notAccepted logs that a client could not be accepted, once in a while.
 func (s *Server) notAccepted(n *node, err error) {
-	s.mu.Lock()
-	now := time.Now()
-	quiet := now.Sub(s.full) < complainEvery
-	if !quiet {
-		s.full = now
-	}
-	s.mu.Unlock()
-	if !quiet {
+	if s.due(&s.full, complainEvery) {
 		s.log.Warn("cannot accept a client of Kafka; trying again. If there are too many open files, raise the limit of the process (ulimit -n) or lower max_connections", "node", n.id, "error", err)
 	}
 }
