@@ -192,10 +192,10 @@ func (x *exchange) admit(m *request, crowded bool) (*immediate, End, error) {
 	fault := x.look(m)
 	x.Matched = x.service.opts.Match(&x.view)
 	switch {
+	case m.tooMany: // first: the path may be among those that were not read
+		return x.problem(http.StatusRequestHeaderFieldsTooLarge, fmt.Sprintf("there are more than %d headers", mostFields)), Refused, nil
 	case fault != "":
 		return x.problem(http.StatusBadRequest, fault), Refused, nil
-	case m.tooMany:
-		return x.problem(http.StatusRequestHeaderFieldsTooLarge, fmt.Sprintf("there are more than %d headers", mostFields)), Refused, nil
 	}
 	if crowded {
 		most := float64(x.bounds.MaxStreams())

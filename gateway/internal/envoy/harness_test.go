@@ -256,15 +256,21 @@ func (s stream) refused() *extproc.ImmediateResponse {
 	return m.GetImmediateResponse()
 }
 
-// asks is the message with the headers of a request.
+// asks is the message with the headers of a request: those that each request has, then those of pairs.
+// A pair replaces what stands before it under its name.
 func asks(pairs ...string) *extproc.ProcessingRequest {
-	own := map[string]string{":method": "GET", ":path": "/", ":authority": "test", "x-forwarded-for": "10.1.2.3"}
-	for i := 0; i < len(pairs); i += 2 {
-		own[pairs[i]] = pairs[i+1]
+	all := []string{":method", "GET", ":path", "/", ":authority", "test", "x-forwarded-for", "10.1.2.3"}
+	place := make(map[string]int, (len(all)+len(pairs))/2)
+	for i := 0; i < len(all); i += 2 {
+		place[all[i]] = i + 1
 	}
-	all := make([]string, 0, 2*len(own))
-	for name, value := range own {
-		all = append(all, name, value)
+	for i := 0; i < len(pairs); i += 2 {
+		if at, ok := place[pairs[i]]; ok {
+			all[at] = pairs[i+1]
+			continue
+		}
+		place[pairs[i]] = len(all) + 1
+		all = append(all, pairs[i], pairs[i+1])
 	}
 	attributes, err := structpb.NewStruct(map[string]any{"source.address": "127.0.0.1:4444"})
 	if err != nil {

@@ -384,6 +384,16 @@ func TestManyHeaders(t *testing.T) {
 	if i := b.open(t, append(most, "one", "more")...).refused(); i.Status.Code != 431 {
 		t.Errorf("refused by %v", i)
 	}
+
+	// So it is if the path comes after the bound.
+	late := asks(append(most, "one", "more", "another", "more")...)
+	all := late.GetRequestHeaders().Headers.Headers
+	slices.Reverse(all)
+	s = b.dial(t)
+	s.send(late)
+	if i := s.refused(); i.Status.Code != 431 {
+		t.Errorf("with the path last, refused by %v", i)
+	}
 }
 
 // Requests that look bad are refused, or judged as they are.
@@ -414,12 +424,13 @@ func TestBadRequests(t *testing.T) {
 
 // A call of gRPC that cannot be judged gets the status that it would get from the proxy, details and all.
 func TestBadCalls(t *testing.T) {
-	many := make([]string, 0, 2*mostFields)
+	var many []string
 	for i := range mostFields {
 		many = append(many, fmt.Sprint("x-", i), "y")
 	}
 	for code, pairs := range map[int][]string{400: {":path", "/a%2F..%2Fb"}, 431: many} {
-		i := newBench(t, limited(1, -1)).open(t, append(pairs, "content-type", "application/grpc", ":method", "POST")...).refused()
+		call := []string{":method", "POST", "content-type", "application/grpc"}
+		i := newBench(t, limited(1, -1)).open(t, append(call, pairs...)...).refused()
 		w := httptest.NewRecorder()
 		(&proxy.Call{GRPC: true}).WriteProblem(w, code, string(i.Body))
 		want, _ := weirgrpc.StatusOf(w.Header())
