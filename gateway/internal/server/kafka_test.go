@@ -8,14 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,6 +25,7 @@ import (
 	"github.com/weir-go/weir/gateway/internal/await"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/kafka"
+	"github.com/weir-go/weir/internal/testbed/freeport"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/quota"
 )
@@ -42,31 +41,16 @@ func brokers(t *testing.T, opts ...kfake.Opt) *kfake.Cluster {
 	return c
 }
 
-// nextPort is where the search for free ports goes on, so that no two tests get the same.
-var nextPort atomic.Int32
+var nodePorts = freeport.Range{First: 23_500, Size: 1400}
 
-// portsFor returns the first of n ports of the loopback address where nobody listens now.
-func portsFor(t *testing.T, n int) int {
+// portsFor returns the first of n ports in a row where nobody listens.
+func portsFor(t *testing.T, n uint32) int {
 	t.Helper()
-	const least, size = 23_100, 1800
-	nextPort.CompareAndSwap(0, 1+rand.Int32N(size))
-	for range size / n {
-		first := least + (int(nextPort.Add(int32(n)))-n)%(size-n)
-		var open []net.Listener
-		for port := first; port < first+n; port++ {
-			if ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
-				open = append(open, ln)
-			}
-		}
-		for _, ln := range open {
-			_ = ln.Close()
-		}
-		if len(open) == n {
-			return first
-		}
+	first, err := nodePorts.Ports(n)
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("no ports are free")
-	return 0
+	return int(first)
 }
 
 // awaitNode waits until g listens at an address for a node: it may know one before that.

@@ -28,14 +28,32 @@ type Range struct {
 // Addr returns an address host:port where nobody listens, another one each time until all
 // ports of the range were tried.
 func (r *Range) Addr() (string, error) {
+	port, err := r.Ports(1)
+	if err != nil {
+		return "", err
+	}
+	return address(port), nil
+}
+
+// Ports returns the first of n ports in a row where nobody listens, others each time as Addr does.
+func (r *Range) Ports(n uint32) (first uint32, err error) {
 	r.next.CompareAndSwap(0, 1+rand.Uint32N(r.Size))
 	for range r.Size {
-		port := r.First + r.next.Add(1)%r.Size
-		if claim(port) && free(port) && (r.Bus == 0 || free(port+r.Bus)) {
-			return address(port), nil
+		first := r.First + r.next.Add(n)%r.Size
+		if first+n <= r.First+r.Size && r.free(first, n) {
+			return first, nil
 		}
 	}
-	return "", fmt.Errorf("no port from %d to %d is free", r.First, r.First+r.Size-1)
+	return 0, fmt.Errorf("fewer than %d in a row are free of the ports from %d to %d", n, r.First, r.First+r.Size-1)
+}
+
+func (r *Range) free(first, n uint32) bool {
+	for port := first; port < first+n; port++ {
+		if !claim(port) || !free(port) || r.Bus != 0 && !free(port+r.Bus) {
+			return false
+		}
+	}
+	return true
 }
 
 // claims holds the ports that this process has asked for.

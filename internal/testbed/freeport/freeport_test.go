@@ -51,8 +51,27 @@ func TestAddrOfFullRange(t *testing.T) {
 	}
 	defer l.Close()
 	r := Range{First: 31_950, Size: 1}
-	if addr, err := r.Addr(); err == nil || !strings.Contains(err.Error(), "no port from 31950 to 31950 is free") {
+	if addr, err := r.Addr(); err == nil || !strings.Contains(err.Error(), "fewer than 1 in a row are free of the ports from 31950 to 31950") {
 		t.Errorf("%q, %v", addr, err)
+	}
+}
+
+// Ports in a row are within the range, and no port is in two rows until all were tried.
+func TestPorts(t *testing.T) {
+	r := Range{First: 31_970, Size: 9}
+	l, err := net.Listen("tcp", address(31_974))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for range 20 {
+		first, err := r.Ports(3)
+		if err != nil || first < 31_970 || first+2 > 31_978 || first <= 31_974 && first+2 >= 31_974 {
+			t.Fatalf("%d, %v with port 31974 taken", first, err)
+		}
+	}
+	if first, err := r.Ports(5); err == nil {
+		t.Errorf("five in a row from %d, where there are four", first)
 	}
 }
 
