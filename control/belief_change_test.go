@@ -613,3 +613,24 @@ func TestBeliefTakesCostlyWorkForNoSlowDown(t *testing.T) {
 		}
 	}
 }
+
+// What is of no use counts while a step of a climb takes effect, too.
+func TestBeliefIsCutWhileItSettles(t *testing.T) {
+	d := &windows{b: newBelief(t, BeliefConfig{})}
+	d.pass(20, 25, 0, 40*ms)
+	if d.b.mode != settling {
+		t.Fatalf("mode %v after the first window in full use", d.b.mode)
+	}
+	if got := d.pass(20, 0, 25, 400*ms); got >= 20 {
+		t.Errorf("%d after a window in which nothing was of use", got)
+	}
+}
+
+// A cut begins at the limit in force, also where an experiment has it below the best one.
+func TestBeliefIsCutFromAnExperiment(t *testing.T) {
+	d := windowsAt(t, 40)
+	d.b.try = 10
+	if got := d.pass(10, 0, 25, 40*ms); got >= 10 {
+		t.Errorf("%d after 10, and a window in which nothing was of use", got)
+	}
+}

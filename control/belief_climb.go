@@ -10,6 +10,10 @@ func (b *Belief) ascend(w *Window, saturated bool) Decision {
 	switch {
 	case b.mode == settling && saturated:
 		b.mode = climbing
+		if reason := b.cut(w, b.at); reason != "" { // what has ended was admitted before, so it is no count
+			b.land(math.Inf(-1), b.at)
+			return b.decide(reason)
+		}
 		return b.decide("waiting for a step to take effect")
 	case b.mode == settling:
 		b.mode = climbing
