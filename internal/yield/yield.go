@@ -4,8 +4,9 @@
 // runtime.Gosched runs the goroutines that are ready. A request that has arrived is not ready until
 // a thread has polled the network. While there is anything to run, the scheduler leaves that to a
 // thread that polls every 10 ms. If handlers compute, arrivals are therefore seen 10 ms late, after
-// all admitted requests have computed. So an admitted request waits for a poll of the network while
-// requests are being refused, if handlers take long enough for it to pay. The poll costs 2 to 3 µs.
+// all admitted requests have computed. So an admitted request waits for a poll of the network if handlers
+// take long enough for it to pay, while requests are being refused or wait for the processor. Nothing is refused
+// where arrivals are not seen: they wait outside until their clients leave. The poll costs 2 to 3 µs.
 package yield
 
 import (
@@ -18,28 +19,34 @@ import (
 // Make one with [New].
 type Yielder struct {
 	epoch   time.Time
-	refused atomic.Int64 // when a request was last refused, since epoch, plus 1; 0: never
+	pressed atomic.Int64 // when there was last a sign of overload, since epoch, plus 1; 0: never
 	mean    atomic.Int64 // of the time that handlers take, in ns; while under pressure
 }
 
 const (
-	// pressure is how long a refusal counts as a sign of overload.
+	// pressure is how long a sign of overload counts.
 	pressure = time.Second
-	// longHandler is the mean time of handlers that makes a poll pay.
+	// longHandler is the mean time of handlers that makes a poll pay. Whoever let others go first for as long
+	// has waited for their handlers.
 	longHandler = 250 * time.Microsecond
 )
 
-// New returns a Yielder that has seen no refusal.
+// New returns a Yielder that has seen no overload.
 func New() *Yielder { return &Yielder{epoch: time.Now()} }
 
 // Yield lets other requests go first. It reports whether the handler is to be timed, and
 // [Yielder.HandlerTook] to be called.
 func (y *Yielder) Yield() (timed bool) {
-	timed = y.underPressure()
+	began := time.Since(y.epoch)
+	timed = y.underPressure(began)
 	if timed && y.mean.Load() >= int64(longHandler) {
 		pollNetwork()
 	}
 	runtime.Gosched()
+	if now := time.Since(y.epoch); now-began >= longHandler {
+		y.press(now)
+		timed = true
+	}
 	return timed
 }
 
@@ -54,10 +61,12 @@ func (y *Yielder) HandlerTook(took time.Duration) {
 func (y *Yielder) Mean() time.Duration { return time.Duration(y.mean.Load()) }
 
 // Refused says that a request was refused just now.
-func (y *Yielder) Refused() { y.refused.Store(int64(time.Since(y.epoch)) + 1) }
+func (y *Yielder) Refused() { y.press(time.Since(y.epoch)) }
 
-// underPressure reports whether requests are being refused.
-func (y *Yielder) underPressure() bool {
-	last := y.refused.Load()
-	return last != 0 && time.Since(y.epoch)-time.Duration(last-1) < pressure
+func (y *Yielder) press(now time.Duration) { y.pressed.Store(int64(now) + 1) }
+
+// underPressure reports whether there was a sign of overload lately.
+func (y *Yielder) underPressure(now time.Duration) bool {
+	last := y.pressed.Load()
+	return last != 0 && now-time.Duration(last-1) < pressure
 }

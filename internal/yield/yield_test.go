@@ -1,6 +1,7 @@
 package yield
 
 import (
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,22 +12,47 @@ import (
 func TestUnderPressure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := New()
-		if u.underPressure() {
+		under := func() bool { return u.underPressure(time.Since(u.epoch)) }
+		if under() {
 			t.Error("under pressure before anything was refused")
 		}
 		u.Refused()
-		if !u.underPressure() {
+		if !under() {
 			t.Error("not under pressure right after a refusal")
 		}
 		time.Sleep(pressure - time.Millisecond)
-		if !u.underPressure() {
+		if !under() {
 			t.Error("not under pressure within a second of a refusal")
 		}
 		time.Sleep(time.Millisecond)
-		if u.underPressure() {
+		if under() {
 			t.Error("under pressure a second after the last refusal")
 		}
 	})
+}
+
+// Whoever waits for the processor is under pressure, also while nothing is refused.
+func TestYieldNotesWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := New()
+		if u.Yield() {
+			t.Error("timed where nobody else runs")
+		}
+	})
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	u, timed := New(), false
+	for i := 0; i < 1000 && !timed; i++ { // a goroutine of the run time may go first
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for begun := time.Now(); time.Since(begun) < 2*longHandler; {
+			}
+		})
+		timed = u.Yield()
+		wg.Wait()
+	}
+	if !timed || !u.underPressure(time.Since(u.epoch)) {
+		t.Errorf("timed is %v after a wait for the processor", timed)
+	}
 }
 
 // Many polls at once all return, and leave nothing behind that the next would
