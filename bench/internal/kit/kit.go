@@ -21,13 +21,17 @@ import (
 type Spread = sim.Spread
 
 // SpreadOf returns the spread of some values, zero for none. The median of an
-// even number is the upper of the two in the middle.
+// even number is the mean of the two in the middle.
 func SpreadOf(values []float64) Spread {
 	v := slices.Sorted(slices.Values(values))
 	if len(v) == 0 {
 		return Spread{}
 	}
-	return Spread{Median: v[len(v)/2], Min: v[0], Max: v[len(v)-1]}
+	median := v[len(v)/2]
+	if len(v)%2 == 0 {
+		median = (v[len(v)/2-1] + median) / 2
+	}
+	return Spread{Median: median, Min: v[0], Max: v[len(v)-1]}
 }
 
 // Text is the median with the least and the largest, or alone where all are equal.

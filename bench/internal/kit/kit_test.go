@@ -26,6 +26,24 @@ func TestGoal(t *testing.T) {
 	}
 }
 
+// Of an even number of values the median is the mean of the two in the middle: the upper one would flatter.
+func TestSpread(t *testing.T) {
+	for _, tt := range []struct {
+		values []float64
+		want   Spread
+	}{
+		{nil, Spread{}},
+		{[]float64{3}, Spread{3, 3, 3}},
+		{[]float64{4, 1}, Spread{2.5, 1, 4}},
+		{[]float64{9, 1, 2}, Spread{2, 1, 9}},
+		{[]float64{4, 1, 9, 2}, Spread{3, 1, 9}},
+	} {
+		if got := SpreadOf(tt.values); got != tt.want {
+			t.Errorf("%v: %+v, want %+v", tt.values, got, tt.want)
+		}
+	}
+}
+
 func TestTable(t *testing.T) {
 	table := Table{{"", "p99"}, {"a", "≤ 2"}, {"bc", ""}}
 	if got, want := table.Padded(), "|    | p99 |\n| -- | --- |\n| a  | ≤ 2 |\n| bc |     |\n"; got != want {

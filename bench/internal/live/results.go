@@ -349,7 +349,7 @@ func (r *Results) summary(b *strings.Builder) {
 			continue
 		}
 		slices.Sort(shares)
-		fmt.Fprintf(b, "%s- %s: worst %.2f (%s), median %.2f; %d of %d cells under half\n", head, guard, shares[0], where, shares[len(shares)/2], below, len(shares))
+		fmt.Fprintf(b, "%s- %s: worst %.2f (%s), median %.2f; %d of %d cells under half\n", head, guard, shares[0], where, kit.SpreadOf(shares).Median, below, len(shares))
 		head = ""
 	}
 }
