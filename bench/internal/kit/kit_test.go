@@ -33,10 +33,10 @@ func TestSpread(t *testing.T) {
 		want   Spread
 	}{
 		{nil, Spread{}},
-		{[]float64{3}, Spread{3, 3, 3}},
-		{[]float64{4, 1}, Spread{2.5, 1, 4}},
-		{[]float64{9, 1, 2}, Spread{2, 1, 9}},
-		{[]float64{4, 1, 9, 2}, Spread{3, 1, 9}},
+		{[]float64{3}, Spread{Median: 3, Min: 3, Max: 3}},
+		{[]float64{4, 1}, Spread{Median: 2.5, Min: 1, Max: 4}},
+		{[]float64{9, 1, 2}, Spread{Median: 2, Min: 1, Max: 9}},
+		{[]float64{4, 1, 9, 2}, Spread{Median: 3, Min: 1, Max: 9}},
 	} {
 		if got := SpreadOf(tt.values); got != tt.want {
 			t.Errorf("%v: %+v, want %+v", tt.values, got, tt.want)
