@@ -58,8 +58,9 @@ func (b *Belief) cut(w *Window, from float64) string {
 	if w.Timed >= cutCount {
 		by = min(max(by, b.pace.slower(w.Mean().Seconds())), mostCutBy)
 	}
-	b.set(min(from, math.Log(float64(b.limit()))) - by) // an experiment may be below what is believed best
-	if y.cuts == 1 {                                    // one reason is one piece of evidence, however many cuts it takes
+	inForce := math.Log(float64(b.limit())) // an experiment may be below what is believed best
+	b.set(min(from, inForce) - by)
+	if y.cuts == 1 { // one reason is one piece of evidence, however many cuts it takes
 		b.around()
 	}
 	b.try = 0

@@ -418,11 +418,10 @@ func WithAttempts(a *throttle.Attempts, trusted func(*http.Request) bool) Option
 // Without it, if handlers compute rather than wait, requests queue in the scheduler, where no gate sees them.
 // With it they queue in the wait room.
 //
-// While nothing is refused and no request waits for the processor, the yield is runtime.Gosched, which takes a
-// fraction of a microsecond when the process is idle. Within a second of a refusal, or of a yield that took 250 µs or
-// more, it is a poll of the network as well if handlers take that long. Then the gate sees arrivals between any two handlers, and not only every 10 ms. The poll costs 2 to 3 µs a
-// request, and works on Unix only; elsewhere the yield is always Gosched. The handlers of a proxy wait for the
-// network at once, so a proxy needs neither.
+// The yield is runtime.Gosched. That takes a fraction of a microsecond when the process is idle. If handlers take
+// 250 µs or more, the network is polled as well, for a second after each refusal and after each yield that took as
+// long. Then the gate sees arrivals between any two handlers, and not only every 10 ms. The poll costs 2 to 3 µs a
+// request. It works on Unix only. The handlers of a proxy wait for the network at once, so a proxy needs neither.
 func WithYield(on bool) Option {
 	return func(m *middleware) { m.yield = on }
 }

@@ -5,8 +5,8 @@
 // a thread has polled the network. While there is anything to run, the scheduler leaves that to a
 // thread that polls every 10 ms. If handlers compute, arrivals are therefore seen 10 ms late, after
 // all admitted requests have computed. So an admitted request waits for a poll of the network if handlers
-// take long enough for it to pay, while requests are being refused or wait for the processor. Nothing is refused
-// where arrivals are not seen: they wait outside until their clients leave. The poll costs 2 to 3 µs.
+// take long enough for it to pay. It does so while requests are being refused or wait for the processor. Refusals
+// alone are no sign: where arrivals are not seen, they wait outside until their clients leave. The poll costs 2 to 3 µs.
 package yield
 
 import (

@@ -56,7 +56,7 @@ func TestAddrOfFullRange(t *testing.T) {
 	}
 }
 
-// Ports in a row are within the range, and no port is in two rows until all were tried.
+// Ports in a row are within the range, and nobody listens on any of them.
 func TestPorts(t *testing.T) {
 	r := Range{First: 31_970, Size: 9}
 	l, err := net.Listen("tcp", address(31_974))
