@@ -192,6 +192,7 @@ func (p *Pool) admit(ctx context.Context, op, sql string, write bool) (*use, err
 }
 
 func (p *Pool) admitWork(ctx context.Context, sql string, w weir.Work) (*use, error) {
+	w.Deadline, _ = ctx.Deadline()
 	if p.work != nil {
 		p.work(ctx, sql, &w)
 	}

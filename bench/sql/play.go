@@ -216,8 +216,9 @@ func (b *bench) closed(ctx context.Context, pool *pgxpool.Pool, w *workload, s *
 	}
 	defer g.close()
 	lasts := b.lasts(s)
-	timed, cancel := context.WithTimeout(ctx, lasts)
+	timed, cancel := context.WithCancel(ctx) // and no deadline: the gate would refuse at once what waits longer than the run lasts
 	defer cancel()
+	defer time.AfterFunc(lasts, cancel).Stop()
 	size := b.watch(timed, g, lasts)
 	begun := time.Now()
 	var useful, failed atomic.Int64
