@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/attempt"
 )
 
 // Attempts finds out, on the side of a server, whether retries are common among the refusals. If they are,
@@ -39,7 +40,7 @@ const (
 )
 
 // errCommon is the Cause of a refusal that Attempts has made final.
-var errCommon = errors.New("overloaded, do not retry")
+var errCommon = errors.New(attempt.NoRetry)
 
 // NewAttempts makes an Attempts. now is the clock for virtual time, nil for the real one. The error names
 // every setting out of range.

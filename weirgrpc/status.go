@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/attempt"
 )
 
 // Domain is the domain of the ErrorInfo in refusals.
@@ -57,7 +58,11 @@ func (s Statuses) Of(rej *weir.Rejection) *status.Status {
 	}
 	told := *rej
 	told.Gate, told.Rule, told.Cause = bounded(rej.Gate), bounded(rej.Rule), nil
-	st := status.New(s.Code(rej), told.Error())
+	message := told.Error()
+	if attempt.Final(rej) {
+		message += ": " + attempt.NoRetry
+	}
+	st := status.New(s.Code(rej), message)
 	info := &errdetails.ErrorInfo{Domain: Domain, Reason: strings.ToUpper(rej.Reason.String()), Metadata: map[string]string{"gate": told.Gate}}
 	if told.Rule != "" {
 		info.Metadata["rule"] = told.Rule

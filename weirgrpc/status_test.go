@@ -77,6 +77,10 @@ func TestStatus(t *testing.T) {
 			t.Errorf("%v: the client reads %q, %v", tt.rej.Reason, st.Message(), st.Details())
 		}
 	}
+	final := &weir.Rejection{Reason: weir.ReasonLimit, Gate: "api", Value: 8, Limit: 8, Cause: secret}
+	if got := weirgrpc.Status(final).Message(); got != `weir: gate "api" refused: every slot is taken (8 of 8): overloaded, do not retry` {
+		t.Errorf("while retries are common the message is %q", got)
+	}
 	if st := weirgrpc.Status(nil); st.Code() != codes.Unavailable {
 		t.Errorf("no refusal: %v", st)
 	}

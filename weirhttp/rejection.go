@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/attempt"
 )
 
 // StatusClientClosed is the status of a request whose client left while the request waited. Only access logs
@@ -69,7 +70,8 @@ func noCost(rej *weir.Rejection) bool { return rej.Reason == weir.ReasonTooLarge
 //	 "gate":"api","reason":"queue_full","value":256,"limit":256,"remaining":0,
 //	 "retryable":true,"retry_after_ms":1250}
 //
-// There may be four more members. "rule" is the rule of the gate. If a rule has several windows, "window" is
+// There may be five more members. "detail" says "overloaded, do not retry" where a [throttle.Attempts] has made the
+// refusal final, because retries are common. "rule" is the rule of the gate. If a rule has several windows, "window" is
 // the number, from 1, of the window that refused. "signal" is what binds the limit, such as "cpu_throttling".
 // "relayed" is true if a handler behind [Middleware] passes on a refusal of a gate that it has called. The
 // handler's own work had begun, so [Transport] does not assume that the work never started. Numbers that are
@@ -223,6 +225,9 @@ func appendProblem(b []byte, status int, rej *weir.Rejection, more told) []byte 
 	}
 	b = append(append(b, `{"type":"`+reasonDocs...), kind.constant...)
 	b = append(append(b, `","title":"`...), kind.title...)
+	if attempt.Final(rej) {
+		b = append(append(b, `","detail":"`...), attempt.NoRetry...)
+	}
 	b = strconv.AppendInt(append(b, `","status":`...), int64(status), 10)
 	b = appendName(append(b, `,"gate":`...), rej.Gate)
 	if rej.Rule != "" {

@@ -117,6 +117,11 @@ func TestProblemBodies(t *testing.T) {
 			base + `ReasonLimit","title":"Every slot is taken","status":503,"gate":"api","reason":"limit","signal":"cpu","value":8,"limit":8,"remaining":0,"retryable":true}`,
 		},
 		{
+			"retries are common",
+			&weir.Rejection{Gate: "api", Reason: weir.ReasonLimit, Value: 8, Limit: 8, Cause: errors.New("a secret")},
+			base + `ReasonLimit","title":"Every slot is taken","detail":"overloaded, do not retry","status":503,"gate":"api","reason":"limit","value":8,"limit":8,"remaining":0,"retryable":false}`,
+		},
+		{
 			"never",
 			&weir.Rejection{Gate: "api", Reason: weir.ReasonTooLarge, Value: 11, Limit: 10},
 			base + `ReasonTooLarge","title":"The request costs more than can ever be granted","status":413,"gate":"api","reason":"too_large","value":11,"limit":10,"remaining":0,"retryable":false}`,

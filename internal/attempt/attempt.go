@@ -1,7 +1,25 @@
-// Package attempt reads which attempt a request is, for policies and for the adapters of HTTP and gRPC.
+// Package attempt reads which attempt a request is, for policies and for the adapters of HTTP and gRPC. It also has the words
+// for people whose attempt should be the last.
 package attempt
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/weir-go/weir"
+)
+
+// NoRetry is what people read in a refusal for overload that asks for no further attempt.
+const NoRetry = "overloaded, do not retry"
+
+// Final reports whether r is such a refusal. By itself no overload is final: while retries are common, a
+// throttle.Attempts makes it so.
+func Final(r *weir.Rejection) bool {
+	switch r.Reason {
+	case weir.ReasonLimit, weir.ReasonQueueFull, weir.ReasonQueueTimeout, weir.ReasonShed:
+		return !r.Retryable
+	}
+	return false
+}
 
 // Header says which attempt a request is, and what the first one is called there.
 type Header struct {
