@@ -225,10 +225,13 @@ func full(t *testing.T, n *node) {
 	t.Helper()
 	status, answer := post(t, n, "find", "id", "3", "maxTimeMS", "20")
 	var refusal struct {
-		Gate   string `json:"gate"`
-		Reason string `json:"reason"`
+		Gate   string  `json:"gate"`
+		Reason string  `json:"reason"`
+		Value  float64 `json:"value"` // seconds that it would take
+		Limit  float64 `json:"limit"` // seconds that there are
 	}
-	if err := json.Unmarshal([]byte(answer), &refusal); err != nil || status != 503 || refusal.Gate != "ingress" || refusal.Reason != "deadline" {
+	if err := json.Unmarshal([]byte(answer), &refusal); err != nil || status != 503 || refusal.Gate != "ingress" || refusal.Reason != "deadline" ||
+		!(refusal.Value > 0 && refusal.Limit > 0 && refusal.Limit <= 0.02) {
 		t.Errorf("beyond the ingress tickets: %d %s (%v)", status, answer, err)
 	}
 }

@@ -180,6 +180,7 @@ func (n *node) do(ctx context.Context, q querier, name string, args url.Values) 
 		ctx = weir.WithExempt(ctx) // its statements are exempt, too
 	}
 	w := weir.Work{Op: name, Write: c.write}
+	w.Deadline, _ = ctx.Deadline() // so that a command that would be late is refused at once, with numbers
 	ingress, err := n.ingress.Admit(ctx, w)
 	if err != nil {
 		return nil, err
