@@ -58,7 +58,7 @@ func tapped() group {
 	}
 }
 
-// statement is one of a database that does nothing, in a context that can end.
+// statement is one of a database that does nothing, in a context with a deadline, as those of servers have.
 func statement() group {
 	const goalNS = 600
 	return group{
@@ -66,7 +66,7 @@ func statement() group {
 		Floor: Subject{Name: "database/sql", New: statements(func() database { return sql.OpenDB(idle{}) }, exec)},
 		Peers: []Subject{
 			{Name: "weirsql, fixed limit", Goal: goal{Extra: goalNS}, New: statements(guarded(limit.Config{Name: "bench", Limit: size}), exec)},
-			{Name: "weirsql, default limit", New: statements(guarded(limit.Config{Name: "bench"}), exec)},
+			{Name: "weirsql, default limit", Goal: goal{Extra: goalNS}, New: statements(guarded(limit.Config{Name: "bench"}), exec)},
 		},
 	}
 }
@@ -79,6 +79,7 @@ func query() group {
 		Floor: Subject{Name: "database/sql", New: statements(func() database { return sql.OpenDB(idle{}) }, rows)},
 		Peers: []Subject{
 			{Name: "weirsql, fixed limit", Goal: goal{Extra: goalNS}, New: statements(guarded(limit.Config{Name: "bench", Limit: size}), rows)},
+			{Name: "weirsql, default limit", Goal: goal{Extra: goalNS}, New: statements(guarded(limit.Config{Name: "bench"}), rows)},
 		},
 	}
 }
@@ -91,7 +92,7 @@ func request() group {
 		Floor: Subject{Name: "the call alone", New: ready(bareRequest)},
 		Peers: []Subject{
 			{Name: "throttle, retry and budget, as transports ask", Goal: goal{Extra: goalNS}, New: ready(throttledRequest)},
-			{Name: "the same by Caller.Do", New: ready(throttledDo)},
+			{Name: "the same by Caller.Do", Goal: goal{Extra: goalNS}, New: ready(throttledDo)},
 		},
 	}
 }
@@ -222,7 +223,7 @@ func guarded(cfg limit.Config) func() database {
 func statements(open func() database, do func(context.Context, database) error) func() (Loop, func()) {
 	return func() (Loop, func()) {
 		db := open()
-		ctx, cancel := context.WithCancel(context.Background())
+		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 		return func(n int) error {
 				for range n {
 					if err := do(ctx, db); err != nil {
