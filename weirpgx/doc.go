@@ -56,6 +56,12 @@
 // (keyed.ReadWrite) only with control.ProbePair or with fixed sizes. Two default limiters before one database
 // take slots from each other.
 //
+// # Deadlines
+//
+// The deadline of a context is that of the work. The gate refuses at once what would have to wait too long to be
+// done by then. A transaction has to end by the deadline of the context of its Begin. The context of Acquire bounds
+// the wait only, and the gate is told no deadline.
+//
 // # Contexts that end
 //
 // By default pgx closes a connection whose context ends, and cancels the statement in the background. Under

@@ -37,8 +37,8 @@ type Option func(*Pool)
 
 // WithWork lets fn describe a piece of work before the gate is asked: who asks, its priority and cost, whether
 // it writes or is exempt. Op is query, exec, batch, copy, begin, acquire or ping, and Write is set as the
-// package's documentation says. A ping is Exempt. sql is the statement; it is empty for a transaction, a
-// connection, a batch, a copy and a ping.
+// package's documentation says. A ping is Exempt. Deadline is that of ctx, except for acquire: its ctx bounds the
+// wait only. sql is the statement; it is empty for a transaction, a connection, a batch, a copy and a ping.
 func WithWork(fn func(ctx context.Context, sql string, w *weir.Work)) Option {
 	return func(p *Pool) { p.work = fn }
 }
@@ -192,7 +192,9 @@ func (p *Pool) admit(ctx context.Context, op, sql string, write bool) (*use, err
 }
 
 func (p *Pool) admitWork(ctx context.Context, sql string, w weir.Work) (*use, error) {
-	w.Deadline, _ = ctx.Deadline()
+	if w.Op != "acquire" { // ctx bounds the wait for a connection, and not its use, which may well last longer
+		w.Deadline, _ = ctx.Deadline()
+	}
 	if p.work != nil {
 		p.work(ctx, sql, &w)
 	}
@@ -350,6 +352,9 @@ func (p *Pool) Begin(ctx context.Context) (pgx.Tx, error) { return p.BeginTx(ctx
 
 // BeginTx is pgxpool.Pool.BeginTx behind the gate. A transaction holds one slot until Commit or
 // Rollback. A query on the Pool inside it takes a second one, and a second connection: see [Pool.InTx].
+//
+// The gate takes the deadline of ctx for that of the whole transaction, because mostly all of it has the same ctx.
+// If ctx is for the begin alone, [WithWork] can take the deadline out.
 func (p *Pool) BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error) {
 	t, err := p.begin(ctx, opts)
 	if err != nil {

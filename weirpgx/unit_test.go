@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -243,7 +244,9 @@ func TestWork(t *testing.T) {
 	}
 	p := New(pool, gate, WithWork(func(_ context.Context, sql string, w *weir.Work) { w.Tenant, w.User = sql, "u" }))
 	defer p.Close()
-	ctx := t.Context()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	by, _ := ctx.Deadline()
 	_, _ = p.Query(ctx, "select 1")
 	_ = p.QueryRow(ctx, "insert into t values (1) returning id")
 	_, _ = p.Exec(ctx, "select 2")
@@ -257,17 +260,19 @@ func TestWork(t *testing.T) {
 		_ = p.SendBatch(ctx, b).Close()
 	}
 	_, _ = p.CopyFrom(ctx, pgx.Identifier{"t"}, nil, nil)
-	_, _ = p.Acquire(ctx)
+	_, _ = p.Query(t.Context(), "select 3")
+	_, _ = p.Acquire(ctx) // ctx bounds the wait only
 	want := []weir.Work{
-		{Op: "query", Tenant: "select 1"},
-		{Op: "query", Tenant: "insert into t values (1) returning id", Write: true},
-		{Op: "exec", Tenant: "select 2", Write: true},
-		{Op: "begin"},
-		{Op: "begin", Write: true},
-		{Op: "ping", Exempt: true},
-		{Op: "batch"},
-		{Op: "batch", Write: true},
-		{Op: "copy", Write: true},
+		{Op: "query", Tenant: "select 1", Deadline: by},
+		{Op: "query", Tenant: "insert into t values (1) returning id", Write: true, Deadline: by},
+		{Op: "exec", Tenant: "select 2", Write: true, Deadline: by},
+		{Op: "begin", Deadline: by},
+		{Op: "begin", Write: true, Deadline: by},
+		{Op: "ping", Exempt: true, Deadline: by},
+		{Op: "batch", Deadline: by},
+		{Op: "batch", Write: true, Deadline: by},
+		{Op: "copy", Write: true, Deadline: by},
+		{Op: "query", Tenant: "select 3"},
 		{Op: "acquire", Write: true},
 	}
 	if len(asked) != len(want) {
@@ -278,6 +283,49 @@ func TestWork(t *testing.T) {
 		if w != want[i] {
 			t.Errorf("%d: %+v, want %+v", i, w, want[i])
 		}
+	}
+}
+
+// Work that would have to wait beyond its deadline is refused at once, with the numbers. The context of Acquire
+// bounds the wait only, so Acquire waits.
+func TestRefusedBeforeItsDeadline(t *testing.T) {
+	for name, tt := range map[string]struct {
+		call func(ctx context.Context, p *Pool) error
+		took time.Duration
+	}{
+		"exec":    {ways["exec"], 0},
+		"begin":   {ways["begin"], 0},
+		"acquire": {ways["acquire"], 500 * time.Millisecond},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			gate := weir.Must(limit.New(limit.Config{Limit: 1, Queue: limit.Queue{Order: limit.FIFO, MaxWait: time.Hour}}))
+			defer gate.Close()
+			p := New(nil, gate)
+			p.warned.Store(true) // there is no pool to look at
+			var work sync.WaitGroup
+			for range 40 {
+				work.Go(func() {
+					u, err := p.admit(t.Context(), "exec", "", true)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					time.Sleep(100 * time.Millisecond)
+					u.end(nil)
+				})
+			}
+			time.Sleep(2050 * time.Millisecond) // half of them are done, and the gate knows how long that takes
+			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			defer cancel()
+			began := time.Now()
+			r := weir.AsRejection(tt.call(ctx, p))
+			if took := time.Since(began); took != tt.took || r == nil || r.Reason != weir.ReasonDeadline {
+				t.Errorf("%s: %v after %v, want a rejection for the deadline after %v", name, r, took, tt.took)
+			} else if took == 0 && !(r.Limit > 0.49 && r.Limit <= 0.5 && r.Value > 1 && r.RetryAfter > 0) {
+				t.Errorf("%s: it says %v", name, r)
+			}
+			work.Wait()
+		})
 	}
 }
 

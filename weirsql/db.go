@@ -39,6 +39,12 @@
 // under load. A DB logs once if work had to wait in the pool. [PoolWait] is a signal for a pool that is also
 // used past the gate.
 //
+// # Deadlines
+//
+// The deadline of a context is that of the work. The gate refuses at once what would have to wait too long to be
+// done by then. A transaction has to end by the deadline of its context. The context of a Conn bounds the wait
+// only, and the gate is told no deadline.
+//
 // # Contexts that end while the database works
 //
 // A driver may return at once and leave the server working. With many short deadlines the server then works on

@@ -7,11 +7,13 @@ import (
 	"errors"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/limit"
 )
 
 var errBroken = stateError("XX000")
@@ -784,18 +786,27 @@ func TestWork(t *testing.T) {
 	name := WithWork(func(_ context.Context, query string, w *weir.Work) { w.Tenant = query })
 	inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
 		_, _ = db.Exec("a")
-		_ = db.QueryRow("SELECT 1").Scan(new(int))
-		check(t, db.Ping())
-		tx, err := db.BeginTx(t.Context(), &sql.TxOptions{ReadOnly: true})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		by, _ := ctx.Deadline()
+		_, _ = db.ExecContext(ctx, "b")
+		_ = db.QueryRowContext(ctx, "SELECT 1").Scan(new(int))
+		check(t, db.PingContext(ctx))
+		tx, err := db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 		check(t, err)
 		check(t, tx.Rollback())
-		_, _ = db.Pool().Exec("b")
+		_, _ = db.Pool().ExecContext(ctx, "c")
+		c, err := db.Conn(ctx) // which bounds the wait only
+		check(t, err)
+		check(t, c.Close())
 		want := []weir.Work{
 			{Op: "exec", Tenant: "a", Write: true},
-			{Op: "query", Tenant: "SELECT 1"},
-			{Op: "ping", Exempt: true},
-			{Op: "begin"},
-			{Op: "exec", Tenant: "b", Write: true, MaxWait: weir.NoWait},
+			{Op: "exec", Tenant: "b", Write: true, Deadline: by},
+			{Op: "query", Tenant: "SELECT 1", Deadline: by},
+			{Op: "ping", Exempt: true, Deadline: by},
+			{Op: "begin", Deadline: by},
+			{Op: "exec", Tenant: "c", Write: true, MaxWait: weir.NoWait, Deadline: by},
+			{Op: "conn", Write: true},
 		}
 		for i, w := range want {
 			if i >= len(g.works) || g.works[i] != w {
@@ -803,6 +814,46 @@ func TestWork(t *testing.T) {
 			}
 		}
 	}, name)
+}
+
+// Work that would have to wait beyond its deadline is refused at once, with the numbers. The context of a Conn
+// bounds the wait only, so a Conn waits.
+func TestRefusedBeforeItsDeadline(t *testing.T) {
+	for name, tt := range map[string]struct {
+		call func(ctx context.Context, db *DB) error
+		took time.Duration
+	}{
+		"exec":        {func(ctx context.Context, db *DB) error { _, err := db.ExecContext(ctx, "x"); return err }, 0},
+		"transaction": {func(ctx context.Context, db *DB) error { return db.InTx(ctx, nil, nil) }, 0},
+		"conn":        {func(ctx context.Context, db *DB) error { _, err := db.Conn(ctx); return err }, 500 * time.Millisecond},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &server{kind: modern}
+			db, err := Open(s, 4, limit.Config{Limit: 1, Queue: limit.Queue{Order: limit.FIFO, MaxWait: time.Hour}})
+			check(t, err)
+			defer db.Close()
+			s.on("exec", func(context.Context, *core) error { time.Sleep(100 * time.Millisecond); return nil })
+			var work sync.WaitGroup
+			for range 40 {
+				work.Go(func() {
+					if _, err := db.Exec("x"); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			time.Sleep(2050 * time.Millisecond) // half of them are done, and the gate knows how long that takes
+			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			defer cancel()
+			began := time.Now()
+			r := weir.AsRejection(tt.call(ctx, db))
+			if took := time.Since(began); took != tt.took || r == nil || r.Reason != weir.ReasonDeadline {
+				t.Errorf("%s: %v after %v, want a rejection for the deadline after %v", name, r, took, tt.took)
+			} else if took == 0 && !(r.Limit > 0.49 && r.Limit <= 0.5 && r.Value > 1 && r.RetryAfter > 0) {
+				t.Errorf("%s: it says %v", name, r)
+			}
+			work.Wait()
+		})
+	}
 }
 
 // A DB has every method of a sql.DB, with the same signature. So it fits wherever an interface is wanted.

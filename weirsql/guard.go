@@ -34,8 +34,9 @@ func newGuard(g weir.Gate, opts []Option) *guard {
 }
 
 // WithWork lets fn describe the work: tenant, user, priority, cost. Op is already query, exec, prepare, begin,
-// conn or ping, and Write is set: see [DB]. Deadline is that of ctx. A ping is Exempt. fn can change all of it. query is the
-// text; it is empty for a transaction, a conn and a ping.
+// conn or ping, and Write is set: see [DB]. A ping is Exempt. Deadline is that of ctx, except for a conn: its ctx
+// bounds the wait only. fn can change all of it. query is the text; it is empty for a transaction, a conn and a
+// ping.
 func WithWork(fn func(ctx context.Context, query string, w *weir.Work)) Option {
 	return func(g *guard) { g.work = fn }
 }
@@ -99,7 +100,9 @@ func (g *guard) admit(ctx context.Context, c call, maxWait time.Duration) (*use,
 		return u, nil
 	}
 	w := weir.Work{Op: c.method, Write: c.isWrite(), Exempt: c.method == methodPing}
-	w.Deadline, _ = ctx.Deadline()
+	if c.method != methodConn { // ctx bounds the wait for a Conn, and not its use, which may well last longer
+		w.Deadline, _ = ctx.Deadline()
+	}
 	if g.work != nil {
 		w = g.described(ctx, c, w)
 	}
