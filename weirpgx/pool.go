@@ -145,14 +145,14 @@ func (p *Pool) Unguarded() *pgxpool.Pool { return p.pool }
 type use struct {
 	pool   *Pool
 	permit weir.Permit
-	ctx    context.Context    // the caller's
-	cancel context.CancelFunc // of the budget; nil if there is none
+	ctx    context.Context // the caller's
+	free   func()          // frees the timer of the budget; nil if there is none
 }
 
-// bounded returns the context for a statement outside of a transaction. Its time-out ends with the use.
+// bounded returns the context for a statement outside of a transaction. Its timer ends with the use.
 func (u *use) bounded() context.Context {
-	ctx, cancel := u.pool.budget.Bound(u.ctx)
-	u.cancel = cancel
+	ctx, free := u.pool.budget.Bound(u.ctx)
+	u.free = free
 	return ctx
 }
 
@@ -173,8 +173,8 @@ func (u *use) end(err error) {
 
 // endUnsampled gives the permit back without a sample.
 func (u *use) endUnsampled() {
-	if u.cancel != nil {
-		u.cancel()
+	if u.free != nil {
+		u.free()
 	}
 	u.permit.Done(weir.NoSample)
 }

@@ -551,24 +551,28 @@ func TestBudgetInTransaction(t *testing.T) {
 	}
 }
 
-// The context of a statement with a budget ends with the statement, and so does its timer.
+// The timer of a budget ends with its statement.
 func TestBudgetEndsWithItsStatement(t *testing.T) {
 	p := New(nil, nil, WithBudget(0.5, nil))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-	defer cancel()
-	for name, end := range map[string]func(*use){
-		"an end":  func(u *use) { u.end(nil) },
-		"a panic": (*use).endUnsampled,
+	for name, tt := range map[string]struct {
+		end  func(*use)
+		want error
+	}{
+		"an end":     {func(u *use) { u.end(nil) }, nil},
+		"a panic":    {(*use).endUnsampled, nil},
+		"still open": {func(*use) {}, context.DeadlineExceeded},
 	} {
-		u := &use{pool: p, ctx: ctx}
-		bounded := u.bounded()
-		if bounded.Err() != nil {
-			t.Errorf("%s: %v at first", name, bounded.Err())
-		}
-		end(u)
-		if bounded.Err() == nil {
-			t.Errorf("%s: the context goes on", name)
-		}
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			u := &use{pool: p, ctx: ctx}
+			bounded := u.bounded()
+			tt.end(u)
+			time.Sleep(45 * time.Minute) // more than the budget
+			if bounded.Err() != tt.want {
+				t.Errorf("%s: the context ends with %v, want %v", name, bounded.Err(), tt.want)
+			}
+		})
 	}
 }
 

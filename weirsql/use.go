@@ -18,12 +18,12 @@ type use struct {
 	method          string
 	began           time.Time       // set only with WithHold
 	limited         context.Context // with the budget of the statement; nil if there is none
-	cancel          context.CancelFunc
-	failed          weir.Outcome // of the last statement of a transaction that was not OK
-	asked           bool         // the driver was called
-	answered        bool         // the server has nothing left to do
-	left            bool         // the context of the last statement had ended before its answer
-	kept            bool         // the connection ends the use
+	unlimit         func()          // frees what limited has; nil without it
+	failed          weir.Outcome    // of the last statement of a transaction that was not OK
+	asked           bool            // the driver was called
+	answered        bool            // the server has nothing left to do
+	left            bool            // the context of the last statement had ended before its answer
+	kept            bool            // the connection ends the use
 	ended           atomic.Bool
 }
 
@@ -49,11 +49,11 @@ func useIn(ctx context.Context, g *guard) *use {
 	return u
 }
 
-// bounded returns the context for a statement outside of a transaction. Its time-out ends with the use.
+// bounded returns the context for a statement outside of a transaction. Its timer ends with the use.
 func (u *use) bounded() context.Context {
-	ctx, cancel := u.guard.budget.Bound(u)
-	if cancel != nil {
-		u.limited, u.cancel = ctx, cancel
+	ctx, free := u.guard.budget.Bound(u)
+	if free != nil {
+		u.limited, u.unlimit = ctx, free
 	}
 	return ctx
 }
@@ -91,8 +91,8 @@ func (u *use) end() {
 	if !u.ended.CompareAndSwap(false, true) {
 		return
 	}
-	if u.cancel != nil {
-		defer u.cancel() // after hold, which looks at the context
+	if u.unlimit != nil {
+		u.unlimit()
 	}
 	if h := u.guard.holds; h != nil && h.hold(u) {
 		return

@@ -29,9 +29,9 @@ func (b Budget) Until(deadline time.Time) time.Duration {
 	return time.Duration(float64(left) * b.share)
 }
 
-// Bound returns a context for a statement outside of a transaction, and what frees its timer. cancel is nil, and the context
+// Bound returns a context for a statement outside of a transaction, and what frees its timer. free is nil, and the context
 // the caller's own, where there is no budget.
-func (b Budget) Bound(ctx context.Context) (bounded context.Context, cancel context.CancelFunc) {
+func (b Budget) Bound(ctx context.Context) (limited context.Context, free func()) {
 	if b.share == 0 {
 		return ctx, nil
 	}
@@ -39,8 +39,33 @@ func (b Budget) Bound(ctx context.Context) (bounded context.Context, cancel cont
 	if !ok {
 		return ctx, nil
 	}
-	return context.WithTimeout(ctx, b.Until(deadline))
+	left := b.Until(deadline)
+	if at := time.Now().Add(left); at.Before(deadline) { // or the deadline has passed
+		deadline = at
+	}
+	ends, end := context.WithCancelCause(context.Background())
+	if err := ctx.Err(); err != nil {
+		end(err) // now, and not in a goroutine
+	}
+	timer := time.AfterFunc(left, func() { end(context.DeadlineExceeded) })
+	unwatch := context.AfterFunc(ctx, func() { end(ctx.Err()) })
+	return bounded{ctx, ends, deadline}, func() { timer.Stop(); unwatch() }
 }
+
+// bounded is a context that ends with its parent or at its deadline, until it is freed. Freed it ends no more. One of package
+// context would be cancelled, and database/sql could report that as the error of rows that were closed in order.
+type bounded struct {
+	context.Context                 // the parent
+	ends            context.Context // its cause is the error
+	deadline        time.Time
+}
+
+func (b bounded) Deadline() (time.Time, bool) { return b.deadline, true }
+func (b bounded) Done() <-chan struct{}       { return b.ends.Done() }
+func (b bounded) Err() error                  { return context.Cause(b.ends) }
+
+// AfterFunc spares package context a goroutine for each context that is made of b.
+func (b bounded) AfterFunc(f func()) (stop func() bool) { return context.AfterFunc(b.ends, f) }
 
 // Text returns what the database has to hear before the next statement of a transaction, "" for nothing. told is whether it
 // has heard of a time-out in this transaction before.

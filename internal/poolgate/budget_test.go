@@ -44,17 +44,70 @@ func TestBudget(t *testing.T) {
 			if got := b.Text(ctx, tt.told); got != tt.text {
 				t.Errorf("%s: it says %q, want %q", tt.name, got, tt.text)
 			}
-			bounded, cancel := b.Bound(ctx)
+			bounded, free := b.Bound(ctx)
 			if tt.bounded == none {
-				if bounded != ctx || cancel != nil {
+				if bounded != ctx || free != nil {
 					t.Errorf("%s: the context is another one", tt.name)
 				}
 				return
 			}
-			defer cancel()
+			defer free()
 			deadline, _ := bounded.Deadline()
 			if got := time.Until(deadline); got != tt.bounded {
 				t.Errorf("%s: %v for the statement, want %v", tt.name, got, tt.bounded)
+			}
+			if over := bounded.Err() != nil; over != (tt.left < 0) {
+				t.Errorf("%s: it begins with %v", tt.name, bounded.Err())
+			}
+		})
+	}
+}
+
+type key struct{}
+
+// The context of a statement ends with its budget or with its parent, and then so do contexts made of it. Once it
+// is freed neither ends it.
+func TestBound(t *testing.T) {
+	for name, tt := range map[string]struct {
+		leave time.Duration // when the caller leaves
+		free  bool
+		want  error
+		after time.Duration
+	}{
+		"budget":                  {time.Hour, false, context.DeadlineExceeded, 5 * time.Second},
+		"caller leaves":           {time.Second, false, context.Canceled, time.Second},
+		"freed":                   {time.Hour, true, nil, 0},
+		"freed, caller leaves":    {time.Second, true, nil, 0},
+		"caller has left by then": {0, false, context.Canceled, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			parent, leave := context.WithTimeout(context.WithValue(t.Context(), key{}, name), 10*time.Second)
+			defer leave()
+			if tt.leave == 0 {
+				leave()
+			}
+			began := time.Now()
+			bounded, free := NewBudget(0.5, nil).Bound(parent)
+			defer free()
+			if bounded.Value(key{}) != name {
+				t.Errorf("%s: it has lost its values", name)
+			}
+			child, cancel := context.WithCancel(bounded)
+			defer cancel()
+			if tt.free {
+				free()
+			}
+			time.AfterFunc(tt.leave, leave)
+			if tt.want == nil {
+				time.Sleep(time.Minute)
+			} else {
+				<-child.Done()
+			}
+			if took := time.Since(began); tt.want != nil && took != tt.after {
+				t.Errorf("%s: it ended after %v, want %v", name, took, tt.after)
+			}
+			if bounded.Err() != tt.want || child.Err() != tt.want {
+				t.Errorf("%s: %v, one made of it %v; want %v", name, bounded.Err(), child.Err(), tt.want)
 			}
 		})
 	}
