@@ -184,18 +184,20 @@ func (c *dbConn) enter(ctx context.Context, method, query string) (u *use, mine 
 		return nil, false, driver.ErrBadConn
 	}
 	if c.use != nil {
-		c.use.asked = true
+		c.use.ask()
 		return c.use, false, nil
 	}
 	if u := useIn(ctx, c.guard); u != nil {
-		u.asked = true
+		u.ask()
 		return u, false, nil
 	}
 	u, err = c.guard.admit(ctx, call{method: method, query: query}, weir.NoWait)
 	if err != nil {
 		return nil, false, err
 	}
-	c.use, u.asked = u, true
+	u.ask()
+	u.answered = true // it may be the use of a Conn, whose later statements have contexts of their own: see left and reading
+	c.use = u
 	return u, true, nil
 }
 
@@ -207,6 +209,12 @@ func (c *dbConn) answer(ctx context.Context, u *use, err error) {
 		return
 	}
 	u.left = err != nil && ctx.Err() != nil
+	if !u.left {
+		c.guard.holds.count(u)
+	}
+	if err == nil {
+		u.reading = nil
+	}
 	switch {
 	case c.tx != nil:
 		if err == nil || poolgate.AfterFailure(err) {
@@ -227,11 +235,13 @@ func (c *dbConn) attach(u *use) {
 	}
 }
 
-// free ends the use, because the connection is given back or closed.
-func (c *dbConn) free() {
+// free ends the use, because the connection is given back or closed. On a broken connection the server may
+// still work on rows that were cut off. Before a sound one is given back, its driver has read them.
+func (c *dbConn) free(broken bool) {
 	u := c.use
 	c.use, c.tx = nil, nil
 	if u != nil {
+		u.left = u.left || broken && u.reading != nil && u.reading.Err() != nil
 		u.end()
 	}
 }
@@ -240,13 +250,13 @@ func (c *dbConn) free() {
 // then never gives it back.
 func (c *dbConn) unlessReturned(returned *bool, mine bool) {
 	if mine && !*returned {
-		c.free()
+		c.free(false)
 	}
 }
 
 // IsValid implements [driver.Validator]. database/sql calls it when the connection is given back.
-func (c *dbConn) IsValid() bool {
-	c.free()
+func (c *dbConn) IsValid() (valid bool) {
+	defer func() { c.free(!valid) }() // also if the driver panics
 	if c.invalid {
 		return false
 	}
@@ -256,7 +266,7 @@ func (c *dbConn) IsValid() bool {
 
 // Close implements [driver.Conn]. The permit is free first, because a driver may block.
 func (c *dbConn) Close() error {
-	c.free()
+	c.free(true)
 	return c.inner.Close()
 }
 
@@ -363,6 +373,7 @@ func (q queryer) QueryContext(ctx context.Context, query string, args []driver.N
 	}
 	c.answer(ctx, u, err) // it may panic, too
 	if err == nil {
+		u.reading = ctx
 		c.attach(u)
 	}
 	returned = true

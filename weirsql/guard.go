@@ -71,8 +71,10 @@ func WithBudget(share float64, tell func(d time.Duration) string) Option {
 
 // WithHold keeps the permit of a call whose context has ended before its answer. It is for drivers, such as
 // those of MySQL, that return when the context ends although the server works on. The permit is held for the
-// mean time of calls, or for the time that this call took if that is longer. It is never held for more than
-// longest. For a transaction and a [database/sql.Conn], the context of the last statement counts too.
+// mean time of calls, or for the time that this call took if that is longer. A call is an exec or a query of the
+// driver, until its answer. The permit is never held for more than longest. For a transaction and a
+// [database/sql.Conn], the context of the last statement counts too. Rows that this context has cut off are held if
+// their connection is broken.
 func WithHold(longest time.Duration) Option {
 	return func(g *guard) {
 		if longest > 0 {
@@ -93,9 +95,6 @@ func WithFindLeaks() Option {
 // admit asks the gate for one use of the database.
 func (g *guard) admit(ctx context.Context, c call, maxWait time.Duration) (*use, error) {
 	u := &use{Context: ctx, guard: g, method: c.method}
-	if g.holds != nil {
-		u.began = time.Now()
-	}
 	if g.gate == nil {
 		return u, nil
 	}

@@ -69,7 +69,7 @@ func begin(ctx context.Context, inner driver.Conn, opts driver.TxOptions) (drive
 // connection back.
 func (t *tx) freeUnless(ended *bool) {
 	if !*ended {
-		t.c.free()
+		t.c.free(false)
 	}
 }
 
@@ -109,6 +109,9 @@ func (t *tx) end(committed bool, err error) {
 		return
 	}
 	u.left = u.left && err != nil
+	if err == nil {
+		u.reading = nil
+	}
 	if u.method != methodBegin {
 		return // a Conn has the permit, for longer
 	}

@@ -283,6 +283,90 @@ func TestHold(t *testing.T) {
 	}, WithHold(5*time.Second))
 }
 
+// A call that waited in the gate is held for the time that the driver took, without the wait.
+func TestHoldsWithoutTheWait(t *testing.T) {
+	inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
+		rows, err := db.Query("SELECT 1")
+		check(t, err)
+		time.AfterFunc(time.Hour, func() { _ = rows.Close() })
+		s.on("exec", blocks)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour+time.Second)
+		defer cancel()
+		if _, err := db.ExecContext(ctx, "x"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		s.on("exec", fails(nil))
+		began := time.Now()
+		_, err = db.Exec("x")
+		check(t, err)
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("held for %v after a wait of an hour and a second of work", took)
+		}
+	}, WithHold(24*time.Hour))
+}
+
+// The mean counts calls of the driver, each with no more than the longest. It does not count how long their
+// connection was in use.
+func TestMeanOfHolds(t *testing.T) {
+	pause := func() { time.Sleep(time.Hour) }
+	takes := func(d time.Duration) func(context.Context, *core) error {
+		return func(context.Context, *core) error { time.Sleep(d); return nil }
+	}
+	exec := func(db *DB) error { _, err := db.Exec("x"); return err }
+	for name, tt := range map[string]struct {
+		op    string
+		takes time.Duration
+		use   func(db *DB) error
+		want  time.Duration
+	}{
+		"exec":      {"exec", time.Second, exec, time.Second},
+		"slow exec": {"exec", time.Hour, exec, time.Minute},
+		"rows read slowly": {"query", time.Second, func(db *DB) error {
+			rows, err := db.Query("SELECT 1")
+			if err != nil {
+				return err
+			}
+			pause()
+			return rows.Close()
+		}, time.Second},
+		"transaction": {"exec", time.Second, func(db *DB) error {
+			return db.InTx(context.Background(), nil, func(_ context.Context, tx *sql.Tx) error {
+				pause()
+				_, err := tx.Exec("x")
+				pause()
+				return err
+			})
+		}, time.Second},
+		"conn": {"exec", time.Second, func(db *DB) error {
+			c, err := db.Conn(context.Background())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			pause()
+			_, err = c.ExecContext(context.Background(), "x")
+			pause()
+			return err
+		}, time.Second},
+		"ping": {"ping", time.Second, (*DB).Ping, 0},
+		"prepare": {"preparectx", time.Second, func(db *DB) error {
+			st, err := db.Prepare("SELECT 1")
+			if err != nil {
+				return err
+			}
+			return st.Close()
+		}, 0},
+	} {
+		inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
+			s.on(tt.op, takes(tt.takes))
+			check(t, tt.use(db))
+			if got := time.Duration(db.guard.holds.mean.Load()); got != tt.want {
+				t.Errorf("%s: the mean is %v, want %v", name, got, tt.want)
+			}
+		}, WithHold(time.Minute))
+	}
+}
+
 // The context of the statement counts, with its budget, also in a transaction or on a Conn.
 func TestHoldsStatements(t *testing.T) {
 	dies := func(ctx context.Context, c *core) error { _ = blocks(ctx, c); c.dead = true; return ctx.Err() }
@@ -318,6 +402,75 @@ func TestHoldsStatements(t *testing.T) {
 				t.Errorf("%s: what was answered is held", name)
 			}
 		}, WithBudget(0.5, nil), WithHold(time.Minute))
+	}
+}
+
+// Rows of a transaction or a Conn that their context has cut off are held, because their connection is broken.
+func TestHoldsRowsCutOff(t *testing.T) {
+	cutOff := func(ctx context.Context, rows *sql.Rows, err error) error {
+		if err != nil {
+			return err
+		}
+		rows.Next()
+		<-ctx.Done()
+		synctest.Wait()
+		return rows.Err()
+	}
+	onConn := func(ctx context.Context, c *sql.Conn, err error) error {
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		rows, err := c.QueryContext(ctx, "SELECT 1")
+		return cutOff(ctx, rows, err)
+	}
+	for name, use := range map[string]func(ctx context.Context, db *DB) error{
+		"transaction": func(ctx context.Context, db *DB) error {
+			return db.InTx(context.Background(), nil, func(_ context.Context, tx *sql.Tx) error {
+				rows, err := tx.QueryContext(ctx, "SELECT 1")
+				return cutOff(ctx, rows, err)
+			})
+		},
+		"statement of a transaction": func(ctx context.Context, db *DB) error {
+			return db.InTx(context.Background(), nil, func(_ context.Context, tx *sql.Tx) error {
+				st, err := tx.PrepareContext(context.Background(), "SELECT 1")
+				if err != nil {
+					return err
+				}
+				rows, err := st.QueryContext(ctx)
+				return cutOff(ctx, rows, err)
+			})
+		},
+		"conn": func(ctx context.Context, db *DB) error {
+			c, err := db.Conn(context.Background())
+			return onConn(ctx, c, err)
+		},
+		"conn below the pool": func(ctx context.Context, db *DB) error {
+			c, err := db.Pool().Conn(context.Background())
+			return onConn(ctx, c, err)
+		},
+		"rows below the pool": func(ctx context.Context, db *DB) error {
+			rows, err := db.Pool().QueryContext(ctx, "SELECT 1")
+			return cutOff(ctx, rows, err)
+		},
+	} {
+		inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
+			s.on("rows close", func(_ context.Context, c *core) error { c.dead = true; return nil })
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			if err := use(ctx, db); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: %v", name, err)
+			}
+			synctest.Wait()
+			if g.held() != 1 {
+				t.Errorf("%s: the permit is free while the server works on", name)
+			}
+			time.Sleep(10 * time.Second) // as long again
+			synctest.Wait()
+			if g.held() != 0 {
+				t.Errorf("%s: the permit is held for longer", name)
+			}
+		}, WithHold(time.Minute))
 	}
 }
 
@@ -366,7 +519,8 @@ func TestHoldsWhatTheServerHas(t *testing.T) {
 
 // A permit is not held once the server has answered. That is so for an exec that is done, an idle transaction
 // that was rolled back, and a Conn whose context has ended. It is also so for a connection that answers again
-// after an abandoned statement.
+// after an abandoned statement. Below the pool it is so for an exec, and for a Conn whose statements were done
+// before their contexts ended.
 func TestHoldsNothingAnswered(t *testing.T) {
 	inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
 		free := func(name string) {
@@ -406,6 +560,51 @@ func TestHoldsNothingAnswered(t *testing.T) {
 		check(t, c.QueryRowContext(t.Context(), "SELECT 1").Scan(new(int)))
 		check(t, c.Close())
 		free("a conn that answers again")
+		c, err = db.Conn(t.Context())
+		check(t, err)
+		ctx, cancel = context.WithCancel(t.Context())
+		check(t, c.QueryRowContext(ctx, "SELECT 1").Scan(new(int)))
+		cancel()
+		s.on("valid", fails(errBroken))
+		_, err = c.ExecContext(t.Context(), "x")
+		check(t, err)
+		_ = c.Close()
+		free("a conn that broke after its last answer")
+		ctx, cancel = context.WithCancel(t.Context())
+		s.on("exec", func(context.Context, *core) error { cancel(); return nil })
+		_, err = db.Pool().ExecContext(ctx, "x")
+		check(t, err)
+		free("an exec below the pool")
+		for what, statement := range map[string]func(context.Context, *sql.Conn) error{
+			"an exec": func(ctx context.Context, c *sql.Conn) error { _, err := c.ExecContext(ctx, "x"); return err },
+			"a query": func(ctx context.Context, c *sql.Conn) error { return c.QueryRowContext(ctx, "SELECT 1").Scan(new(int)) },
+		} {
+			s.on("exec", fails(nil))
+			c, err = db.Pool().Conn(t.Context())
+			check(t, err)
+			ctx, cancel = context.WithCancel(t.Context())
+			check(t, statement(ctx, c))
+			cancel()
+			check(t, c.Close())
+			free("a conn below the pool after " + what)
+		}
+	}, WithHold(time.Hour))
+}
+
+// What was rolled back is not held, although its connection is closed and its rows were cut off.
+func TestHoldsNothingRolledBack(t *testing.T) {
+	inBubble(t, kinds["all but valid"], 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
+		ctx, cancel := context.WithCancel(t.Context())
+		tx, err := db.BeginTx(ctx, nil)
+		check(t, err)
+		_, err = tx.QueryContext(ctx, "SELECT 1")
+		check(t, err)
+		time.Sleep(time.Second)
+		cancel()
+		synctest.Wait()
+		if n := db.Stats().OpenConnections; n != 0 || g.held() != 0 {
+			t.Errorf("%d permits are held, and %d connections are open", g.held(), n)
+		}
 	}, WithHold(time.Hour))
 }
 

@@ -16,9 +16,10 @@ type use struct {
 	guard           *guard
 	permit          weir.Permit
 	method          string
-	began           time.Time       // set only with WithHold
+	began           time.Time       // when the driver was called last; set only with WithHold
 	limited         context.Context // with the budget of the statement; nil if there is none
 	unlimit         func()          // frees what limited has; nil without it
+	reading         context.Context // of the last query, whose rows may be open; nil if something was answered since
 	failed          weir.Outcome    // of the last statement of a transaction that was not OK
 	asked           bool            // the driver was called
 	answered        bool            // the server has nothing left to do
@@ -56,6 +57,14 @@ func (u *use) bounded() context.Context {
 		u.limited, u.unlimit = ctx, free
 	}
 	return ctx
+}
+
+// ask notes that the driver is called now.
+func (u *use) ask() {
+	u.asked = true
+	if u.guard.holds != nil {
+		u.began = time.Now()
+	}
 }
 
 // leftBehind reports whether the server may still work for a caller that has left.
@@ -117,21 +126,29 @@ func (u *use) drop() {
 // holds are permits whose callers have left while the server works on.
 type holds struct {
 	longest time.Duration
-	mean    atomic.Int64 // how long calls take, a moving mean in ns
+	mean    atomic.Int64 // how long calls of the driver take, a moving mean in ns
+}
+
+// count adds the call that was just answered to the mean. What its caller does afterwards, such as reading rows
+// slowly, is no work of the server. Where a driver prepares each statement, that is not counted: it would halve the
+// mean.
+func (h *holds) count(u *use) {
+	if h == nil {
+		return
+	}
+	took, old := int64(min(time.Since(u.began), h.longest)), h.mean.Load()
+	if old == 0 {
+		old = took
+	}
+	h.mean.Store(old + (took-old)/32) // of two updates at once, one may be lost
 }
 
 // hold gives the permit back later if the server may still work. Otherwise it returns false.
 func (h *holds) hold(u *use) bool {
-	took := max(0, time.Since(u.began))
 	if !u.leftBehind() {
-		old := h.mean.Load()
-		if old == 0 {
-			old = int64(took)
-		}
-		h.mean.Store(old + (int64(took)-old)/32) // of two updates at once, one may be lost
 		return false
 	}
-	rest := min(max(time.Duration(h.mean.Load()), took), h.longest)
+	rest := min(max(time.Duration(h.mean.Load()), time.Since(u.began)), h.longest)
 	time.AfterFunc(rest, func() { u.permit.Done(weir.NoSample) })
 	return true
 }
