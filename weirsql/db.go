@@ -104,11 +104,13 @@ type DB struct {
 
 	// Set by Open.
 	limiter *limit.Limiter // nil if the user made the gate
-	config  limit.Config
 
 	// SetMaxOpenConns takes no lock, because hooks of the gate are called meanwhile, and may call it.
-	conns    atomic.Int64 // the last size that was asked for
-	resizing atomic.Bool  // a call carries out sizes, its own and those of others
+	conns     atomic.Int64 // the last size that was asked for
+	resizing  atomic.Bool  // a call carries out sizes, its own and those of others
+	config    limit.Config // what the user wants; changed only while resizing
+	fitted    int64        // the fixed limit that fits the pool, 0 if there is none
+	unbounded atomic.Bool  // the log says already that the limit is above the pool
 }
 
 // New returns a DB with a gate of your own. Its pool has the settings of [database/sql.OpenDB]: set MaxOpenConns

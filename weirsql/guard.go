@@ -50,9 +50,17 @@ func WithClassify(fn func(ctx context.Context, err error) weir.Outcome) Option {
 	}
 }
 
-// WithLogger sets the logger for the one line that says that work waits in the pool. Default [slog.Default].
+// WithLogger sets the logger for the one line that says that work waits in the pool, and for the one of
+// [DB.SetMaxOpenConns]. Default [slog.Default].
 func WithLogger(l *slog.Logger) Option {
 	return func(g *guard) { g.logger = l }
+}
+
+func (g *guard) log() *slog.Logger {
+	if g.logger == nil {
+		return slog.Default()
+	}
+	return g.logger
 }
 
 // WithBudget gives each statement a share of the time that is left until its context's deadline: from 0 to

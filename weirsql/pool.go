@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -44,7 +43,7 @@ func Open(c driver.Connector, maxConns int, gate limit.Config, opts ...Option) (
 		opts = append(opts, WithFindLeaks())
 	}
 	db := New(c, l, opts...)
-	db.limiter, db.config = l, gate
+	db.limiter, db.config, db.fitted = l, gate, fitting.Limit
 	db.setPool(maxConns)
 	return db, nil
 }
@@ -53,6 +52,10 @@ func Open(c driver.Connector, maxConns int, gate limit.Config, opts ...Option) (
 // of the limit. The controller keeps what it has learned. n is then at least 1. If your Limit or Exempt does
 // not fit, a lower value holds until n is large enough. A connection in use is closed only when it is given
 // back. If calls overlap, as from a hook of the gate, one of them carries out the last size.
+//
+// A Controller of your own keeps its own bounds, whatever n is. The log says once if its limit is above n. A fixed
+// limit that was set at the limiter since Open takes the place of your Limit. All else is then as at Open,
+// also what [limit.Limiter.Reconfigure] has changed.
 func (db *DB) SetMaxOpenConns(n int) {
 	if db.limiter == nil {
 		db.pool.SetMaxOpenConns(n)
@@ -67,6 +70,9 @@ func (db *DB) SetMaxOpenConns(n int) {
 }
 
 func (db *DB) resize(n int64) {
+	if s := db.limiter.Snapshot(); s.Controller == "fixed" && s.Limit != db.fitted { // somebody has set it since
+		db.config.Limit, db.config.Controller = s.Limit, nil
+	}
 	gate := db.config
 	gate.Exempt = min(poolgate.Exempt(gate, n), n-1)
 	gate.Limit = min(gate.Limit, n-max(gate.Exempt, 0))
@@ -74,8 +80,14 @@ func (db *DB) resize(n int64) {
 	if err == nil {
 		err = db.limiter.Reconfigure(gate)
 	}
-	if err == nil { // an error means that the gate is closed
-		db.setPool(int(n))
+	if err != nil { // the gate is closed
+		return
+	}
+	db.fitted = gate.Limit
+	db.setPool(int(n))
+	if l := db.limiter.Snapshot().Limit; l > n && db.unbounded.CompareAndSwap(false, true) {
+		db.guard.log().Warn("weirsql: the gate's Controller admits more work than the pool has connections. "+
+			"Give it a Max that fits", "limit", l, "max_open_conns", n)
 	}
 }
 
@@ -102,11 +114,7 @@ func (db *DB) look() {
 	if !known || mean < worthALine || !db.logged.CompareAndSwap(false, true) {
 		return
 	}
-	l := db.guard.logger
-	if l == nil {
-		l = slog.Default()
-	}
-	l.Warn("weirsql: work waits for a connection in the pool, where no order or bound holds. "+
+	db.guard.log().Warn("weirsql: work waits for a connection in the pool, where no order or bound holds. "+
 		"Raise MaxOpenConns above the gate's limit, or lower the limit",
 		"max_open_conns", s.MaxOpenConnections, "in_use", s.InUse, "waits", s.WaitCount, "mean_wait", mean)
 }

@@ -164,6 +164,53 @@ func TestResize(t *testing.T) {
 	}
 }
 
+// A fixed limit that an operator sets holds on when the pool is resized, as far as it fits.
+func TestResizeKeepsTheOperatorsLimit(t *testing.T) {
+	for name, gate := range map[string]limit.Config{"limit": {Limit: 12}, "controller": {Controller: control.Fixed(12)}} {
+		db, err := Open(&server{kind: modern}, 20, gate)
+		check(t, err)
+		defer db.Close()
+		l := db.Gate().(*limit.Limiter)
+		set := func(n int64) func() error { return func() error { return l.SetLimit(n) } }
+		for i, step := range []struct {
+			operator func() error
+			conns    int
+			limit    int64
+		}{
+			{nil, 18, 12},
+			{set(6), 16, 6},
+			{nil, 4, 3},
+			{nil, 30, 6},
+			{set(20), 25, 19},
+			{nil, 40, 20},
+			{func() error { return l.Reconfigure(limit.Config{Limit: 9}) }, 39, 9},
+		} {
+			if step.operator != nil {
+				check(t, step.operator())
+			}
+			db.SetMaxOpenConns(step.conns)
+			if n := l.Snapshot().Limit; n != step.limit {
+				t.Errorf("%s, %d: with %d connections a limit of %d, want %d", name, i, step.conns, n, step.limit)
+			}
+		}
+	}
+}
+
+// A controller of the user keeps its own bounds, and one line says that they do not fit.
+func TestResizeBelowAController(t *testing.T) {
+	var out bytes.Buffer
+	db, err := Open(&server{kind: modern}, 64, limit.Config{Controller: weir.Must(control.NewBelief(control.BeliefConfig{Min: 10, Max: 50}))},
+		WithLogger(slog.New(slog.NewTextHandler(&out, nil))))
+	check(t, err)
+	defer db.Close()
+	for _, tt := range []struct{ conns, lines int }{{60, 0}, {8, 1}, {7, 1}} {
+		db.SetMaxOpenConns(tt.conns)
+		if n := strings.Count(out.String(), "limit="); n != tt.lines {
+			t.Errorf("%d lines with %d connections: %s", n, tt.conns, &out)
+		}
+	}
+}
+
 // A hook of the gate may change the size of the pool. The last size holds.
 func TestResizeInAHook(t *testing.T) {
 	var db *DB
