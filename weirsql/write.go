@@ -83,11 +83,12 @@ func opensRead(word []byte) bool {
 
 // changes reports whether a statement with this word may be more than a read. SELECT … FOR UPDATE takes locks,
 // and SELECT … INTO makes a table. EXPLAIN ANALYZE runs the statement, and s.NEXTVAL advances a sequence in
-// some databases.
+// some databases. In T-SQL a second statement, such as EXEC, follows without a semicolon.
 func changes(word []byte) bool {
 	switch string(word) {
 	case "insert", "update", "delete", "merge", "replace", "into", "for", "lock", "call", "do", "copy",
-		"truncate", "create", "drop", "alter", "grant", "execute", "analyze", "analyse", "nextval":
+		"truncate", "create", "drop", "alter", "grant", "revoke", "deny", "exec", "execute", "set", "backup", "restore",
+		"analyze", "analyse", "nextval":
 		return true
 	}
 	return false
@@ -192,7 +193,7 @@ func (s *scanner) other(c byte) token {
 }
 
 // number skips a number. If a word follows without a space, as in LIMIT 1FOR UPDATE, some databases read a
-// number and a word. Others read one name.
+// number and a word. Others read one name. A parenthesis calls a function: 1e(2) in MySQL, and f$1() in many.
 func (s *scanner) number() token {
 	n := 1
 	for n < len(s.rest) && inWord(s.rest[n]) {
@@ -208,7 +209,7 @@ func (s *scanner) number() token {
 	if text != "" && (text[0] == 'e' || text[0] == 'E') { // a sign may follow, and is a token of its own
 		text = strings.TrimLeft(text[1:], digits)
 	}
-	if text != "" {
+	if text != "" || s.called() {
 		return tokenDoubt
 	}
 	return tokenOther

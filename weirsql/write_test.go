@@ -48,6 +48,8 @@ func TestOnlyReads(t *testing.T) {
 		"SELECT COALESCE (a, 0) FROM t",
 		"SELECT 'it''s'",
 		"SELECT a - (b / (c)) FROM t",
+		"SELECT a FROM t WHERE b=$1 AND c IN ($2, $3) AND d = ANY($4) LIMIT $5",
+		"SELECT offset_, reset, settings, executed, backups FROM t WHERE a = 2 AND (b = 1) OR (c = 3)",
 	}
 	for _, q := range reads {
 		if !onlyReads(q) {
@@ -86,6 +88,21 @@ func TestOnlyReads(t *testing.T) {
 		"SELECT a FROM t LIMIT $1FOR SHARE",
 		"CALL f()",
 		"SET a = 1",
+		"SELECT f$1()", // a name with a dollar
+		"SELECT f$$()",
+		"SELECT a FROM t WHERE f$1(b) = 2",
+		"SELECT s.f$()",
+		"SELECT 1e(2)", // a function of MySQL
+		"SELECT 0x(2)",
+		"SELECT 1e (2)",
+		"SELECT 12(3)",
+		"SELECT 1 EXEC dbo.purge", // a second statement of T-SQL
+		"select 1 exec purge",
+		"SELECT 1 REVOKE SELECT ON t FROM u",
+		"SELECT 1 DENY SELECT ON t TO u",
+		"SELECT 1 SET IDENTITY_INSERT t ON",
+		"SELECT 1 BACKUP DATABASE d TO DISK = 'x'",
+		"SELECT 1 RESTORE DATABASE d FROM DISK = 'x'",
 		`SELECT '\'' , f(1) , '`,
 		"SELECT $$ ' $$, f(1)",
 		"SELECT 'open",
