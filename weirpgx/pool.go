@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"reflect"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -274,8 +276,8 @@ func (p *Pool) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 // one of its statements does. Close the results: their methods return a refusal.
 func (p *Pool) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	write := false
-	for _, q := range b.QueuedQueries {
-		write = write || isWrite(q.SQL)
+	for i, q := range b.QueuedQueries {
+		write = write || isWrite(q.SQL) && (i > 0 || !beginsReads(q.SQL))
 	}
 	u, err := p.admit(ctx, "batch", "", write)
 	if err != nil {
@@ -285,8 +287,12 @@ func (p *Pool) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	defer u.endUnless(&handedOver)
 	inner := p.pool.SendBatch(u.bounded(), b)
 	handedOver = true
+	if reflect.TypeOf(inner) == reflect.TypeOf(pgx.FailedBatchResults(b, nil)) { // the pool had no connection for it
+		u.end(inner.Close())
+		return inner
+	}
 	r := &batchResults{BatchResults: inner, account: u}
-	if began, ok := inner.Tx().(*pgxpool.Tx); ok { // without a connection, pgx returns another type
+	if began := inner.Tx(); began != nil {
 		r.tx = newTx(began, u)
 		r.account = statement{r.tx.fate, ctx}
 	}
@@ -385,6 +391,11 @@ func (p *Pool) InTx(ctx context.Context, opts pgx.TxOptions, fn func(ctx context
 	return pgx.BeginTxFunc(ctx, p, opts, func(t pgx.Tx) error {
 		return fn(weir.WithPermit(ctx, p.gate, t.(*tx).use.permit), t)
 	})
+}
+
+// beginsReads reports whether a statement is one by which pgx begins a read-only transaction.
+func beginsReads(sql string) bool {
+	return strings.HasPrefix(sql, "begin ") && strings.Contains(sql, " read only") && !strings.ContainsAny(sql, ";-/")
 }
 
 // isWrite reports whether a statement may change something.

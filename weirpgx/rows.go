@@ -98,8 +98,8 @@ type failedRow struct{ err error }
 
 func (r failedRow) Scan(...any) error { return r.err }
 
-// batchResults ends the use of a batch. If the batch has begun a transaction, tx is that transaction and ends
-// the use; otherwise tx is nil.
+// batchResults ends the use of a batch that has a connection. If the batch has begun a transaction, tx is that
+// transaction and ends the use; otherwise tx is nil.
 type batchResults struct {
 	pgx.BatchResults
 	account account

@@ -97,6 +97,18 @@ var ways = map[string]func(context.Context, *Pool) error{
 		}
 		return r.Close()
 	},
+	"batch, not closed": func(ctx context.Context, p *Pool) error {
+		b := &pgx.Batch{}
+		b.Queue("select 1")
+		_, err := p.SendBatch(ctx, b).Exec()
+		return err
+	},
+	"batch in a transaction, not closed": func(ctx context.Context, p *Pool) error {
+		b := &pgx.Batch{}
+		b.BeginTx(pgx.TxOptions{})
+		_, err := p.SendBatch(ctx, b).Exec()
+		return err
+	},
 	"batch in a transaction, closed": func(ctx context.Context, p *Pool) error {
 		b := &pgx.Batch{}
 		b.BeginTx(pgx.TxOptions{})
@@ -259,6 +271,18 @@ func TestWork(t *testing.T) {
 		b.Queue(second)
 		_ = p.SendBatch(ctx, b).Close()
 	}
+	for _, begin := range []pgx.TxOptions{
+		{AccessMode: pgx.ReadOnly},
+		{AccessMode: pgx.ReadOnly, IsoLevel: pgx.Serializable, DeferrableMode: pgx.Deferrable},
+		{},
+		{AccessMode: pgx.ReadWrite},
+		{BeginQuery: "begin read only; delete from t"},
+	} {
+		b := &pgx.Batch{}
+		b.BeginTx(begin)
+		b.Queue("select 1")
+		_ = p.SendBatch(ctx, b).Close()
+	}
 	_, _ = p.CopyFrom(ctx, pgx.Identifier{"t"}, nil, nil)
 	_, _ = p.Query(t.Context(), "select 3")
 	_, _ = p.Acquire(ctx) // ctx bounds the wait only
@@ -270,6 +294,11 @@ func TestWork(t *testing.T) {
 		{Op: "begin", Write: true, Deadline: by},
 		{Op: "ping", Exempt: true, Deadline: by},
 		{Op: "batch", Deadline: by},
+		{Op: "batch", Write: true, Deadline: by},
+		{Op: "batch", Deadline: by},
+		{Op: "batch", Deadline: by},
+		{Op: "batch", Write: true, Deadline: by},
+		{Op: "batch", Write: true, Deadline: by},
 		{Op: "batch", Write: true, Deadline: by},
 		{Op: "copy", Write: true, Deadline: by},
 		{Op: "query", Tenant: "select 3"},
