@@ -88,7 +88,7 @@ func (t *tx) end(ctx context.Context, err error, committed bool) {
 	switch {
 	case committed:
 		o = weir.OK
-	case o == weir.NoSample:
+	case o == weir.NoSample && !errors.Is(err, pgx.ErrTxClosed): // such as a rollback after the commit
 		o = t.fate.pool.classify(ctx, err)
 	}
 	t.use.permit.Done(o)
@@ -164,6 +164,13 @@ func (t *tx) Begin(ctx context.Context) (pgx.Tx, error) {
 		return nil, err
 	}
 	return &tx{inner, nil, t.fate}, nil
+}
+
+// Prepare implements [pgx.Tx].
+func (t *tx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
+	prepared, err := t.Tx.Prepare(ctx, name, sql)
+	statement{t.fate, ctx}.end(err)
+	return prepared, err
 }
 
 // Exec implements [pgx.Tx].

@@ -661,15 +661,45 @@ func TestCommittedIsGood(t *testing.T) {
 	got := weir.NoSample
 	gate := weir.Must(limit.New(limit.Config{Limit: 1, Hooks: weir.Hooks{Done: func(_ string, o weir.Outcome, _ time.Duration) { got = o }}}))
 	defer gate.Close()
-	p := New(nil, gate, WithClassify(func(context.Context, error) weir.Outcome { return weir.Overload }))
+	asked := 0
+	p := New(nil, gate, WithClassify(func(context.Context, error) weir.Outcome { asked++; return weir.Overload }))
 	permit, err := gate.Admit(t.Context(), weir.Work{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	tx := newTx(commits{during: func() {}}, &use{pool: p, permit: permit, ctx: t.Context()})
+	tx := newTx(commits{rollback: pgx.ErrTxClosed, during: func() {}}, &use{pool: p, permit: permit, ctx: t.Context()})
 	if err := tx.Commit(t.Context()); err != nil || got != weir.OK {
 		t.Errorf("%v, counted as %v", err, got)
 	}
+	if err := tx.Rollback(t.Context()); err != pgx.ErrTxClosed { // as a defer does
+		t.Errorf("a rollback after it: %v", err)
+	}
+	if asked > 0 {
+		t.Errorf("the classifier was called %d times", asked)
+	}
+}
+
+// A Prepare that fails in a transaction counts as any other statement.
+func TestPrepareInTransaction(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want weir.Outcome
+	}{{nil, weir.NoSample}, {&pgconn.PgError{Code: "55P03"}, weir.Overload}} {
+		tx := newTx(prepares{err: tt.err}, &use{pool: New(nil, nil), ctx: t.Context()})
+		if _, err := tx.Prepare(t.Context(), "p", "select 1"); err != tt.err || tx.fate.failed != tt.want {
+			t.Errorf("%v: %v, the transaction counts as %v", tt.err, err, tx.fate.failed)
+		}
+	}
+}
+
+// prepares is a transaction of pgx whose Prepare ends as it says.
+type prepares struct {
+	pgx.Tx
+	err error
+}
+
+func (p prepares) Prepare(context.Context, string, string) (*pgconn.StatementDescription, error) {
+	return nil, p.err
 }
 
 // wire is a connection that notes its deadlines.
