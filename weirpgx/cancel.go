@@ -12,13 +12,15 @@ import (
 
 // CancelPatience is how long a server may take to stop a statement whose context has ended. After that its
 // connection is closed, and its slot is free. Where the server does not answer at all, a ping may last that
-// much longer than the PingTimeout of the pool.
+// much longer than the PingTimeout of the pool. A Rollback after the end of its context may hold its slot for twice
+// as long.
 const CancelPatience = 5 * time.Second
 
 // CancelRequests makes connections ask the server to stop when a context ends, and wait until it has. See the
 // package's documentation for why. [Open] calls it by itself. For a pool, cfg is the ConnConfig of its
 // configuration. For database/sql, cfg is the argument of stdlib.GetConnector. CancelRequests sets
-// BuildContextWatcherHandler, and an OnPgError that calls the previous one.
+// BuildContextWatcherHandler, and an OnPgError that calls the previous one. It is not for connections that wait
+// for notifications.
 func CancelRequests(cfg *pgx.ConnConfig) {
 	cfg.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 		c := &canceller{conn: conn, after: cancelAfter, late: lateCancel}

@@ -26,6 +26,9 @@
 //	Begin, BeginTx   until Commit or Rollback; its statements never ask
 //	Acquire          until Release or Hijack; its statements never ask
 //
+// Where the pool closes the connection or has an AfterRelease, the slot is free before that is done. New work may
+// then wait for the connection, for a moment in the pool.
+//
 // Rows that are never closed keep their slot and their connection. So do transactions that never end, and
 // connections that are never released. The option FindLeaks of a limiter finds and names them.
 //
@@ -79,6 +82,10 @@
 //     context of Commit has ended before, Commit rolls back, too, and its error says so. On a connection of
 //     Acquire, commit and rollback are pgx's own.
 //   - After [CancelPatience] the connection is closed all the same.
+//
+// A connection that waits for notifications is idle, and its server ignores cancels. So WaitForNotification returns
+// [CancelPatience] after the end of its context, and so does ReceiveMessage of a pgconn.PgConn. Make connections
+// for LISTEN without CancelRequests, for instance with pgx.Connect.
 //
 // A cancel that is later than 100 ms stops the next statement, with SQLSTATE 57014. This happened on a server
 // that had hardly any processor time. For a pool that is made elsewhere, [CancelRequests] does all this except

@@ -136,7 +136,8 @@ func ofCommit(ctx context.Context, err error) error {
 
 // Rollback implements [pgx.Tx]. The connection is back afterwards, whatever it returns. If ctx has ended, pgx
 // would close the connection. With many short deadlines the server would then do little but start backends. So
-// the transaction is rolled back all the same, within CancelPatience.
+// the transaction is rolled back all the same. It takes at most twice CancelPatience: once until the server is
+// asked to stop the rollback, and once until the connection is closed.
 func (t *tx) Rollback(ctx context.Context) error {
 	defer t.endUnsampled()
 	within := ctx

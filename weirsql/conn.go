@@ -50,15 +50,14 @@ func (c *connector) Close() error {
 }
 
 // Connector returns a connector for [database/sql.OpenDB] whose connections ask a gate, for code that cannot
-// change its type to [DB]:
+// change its type to [DB]. [database/sql.Conn.Raw] sees a wrapper, and code that asserts the driver's own type
+// there, as for pgx's CopyFrom, panics. Such code needs [DriverConn].
 //
 //	db := sql.OpenDB(weirsql.Connector(connector, gate))
 //
 // The gate admits or refuses, and never lets work wait: the caller has a connection already. Use [New] wherever
 // you can. A statement, a transaction and a [database/sql.Conn] ask the gate once each; a ping does not ask.
 // The refusal is a [*weir.Rejection].
-//
-// [database/sql.Conn.Raw] sees the wrapper: see [DriverConn].
 func Connector(c driver.Connector, g weir.Gate, opts ...Option) driver.Connector {
 	return &connector{c, newGuard(g, opts)}
 }
