@@ -25,13 +25,23 @@ import (
 // openSQL opens a pool of database/sql through pgx's stdlib, as the documentation of weirsql says.
 func openSQL(t *testing.T, conns int, gate limit.Config, opts ...weirsql.Option) *weirsql.DB {
 	t.Helper()
+	return openSQLWith(t, CancelRequests, conns, gate, opts...)
+}
+
+// pgxCancels is what the documentation of weirsql says for programs without weirpgx.
+func pgxCancels(cfg *pgx.ConnConfig) {
+	cfg.BuildContextWatcherHandler = func(c *pgconn.PgConn) ctxwatch.Handler {
+		return &pgconn.CancelRequestContextWatcherHandler{Conn: c, DeadlineDelay: time.Minute}
+	}
+}
+
+func openSQLWith(t *testing.T, cancels func(*pgx.ConnConfig), conns int, gate limit.Config, opts ...weirsql.Option) *weirsql.DB {
+	t.Helper()
 	cfg, err := pgx.ParseConfig(server.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.BuildContextWatcherHandler = func(c *pgconn.PgConn) ctxwatch.Handler {
-		return &pgconn.CancelRequestContextWatcherHandler{Conn: c, DeadlineDelay: time.Minute}
-	}
+	cancels(cfg)
 	db, err := weirsql.Open(stdlib.GetConnector(*cfg), conns, gate, opts...)
 	if err != nil {
 		t.Fatal(err)
@@ -255,13 +265,18 @@ func TestBudgetOfSavepoint(t *testing.T) {
 
 // With many time-outs at once, no more statements are at work than there are slots.
 func TestCancelStormOfSQL(t *testing.T) {
+	t.Run("weirpgx", func(t *testing.T) { cancelStormOfSQL(t, CancelRequests) })
+	t.Run("pgx", func(t *testing.T) { cancelStormOfSQL(t, pgxCancels) })
+}
+
+func cancelStormOfSQL(t *testing.T, cancels func(*pgx.ConnConfig)) {
 	const slots, clients, each = 8, 24, 2
 	const statement = `/* sql storm */ do $$ begin
 		perform pg_sleep(5);
 	exception when query_canceled then
 		perform pg_sleep(0.2);
 	end $$`
-	db := openSQL(t, 4*slots, limit.Config{Limit: slots, Queue: limit.Queue{MaxWait: time.Minute, Order: limit.FIFO}})
+	db := openSQLWith(t, cancels, 4*slots, limit.Config{Limit: slots, Queue: limit.Queue{MaxWait: time.Minute, Order: limit.FIFO}})
 	watcher, err := pgx.Connect(t.Context(), server.URL)
 	if err != nil {
 		t.Fatal(err)
