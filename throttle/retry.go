@@ -111,7 +111,7 @@ func (r *Retry) backoff(attempt int, quota bool) time.Duration {
 }
 
 // AnswerOf returns the Answer for an error that ended an attempt. A [*weir.Rejection] sets all fields. If no
-// connection was made, the work has not begun.
+// connection was made, directly or through a proxy, the work has not begun.
 func AnswerOf(err error) Answer {
 	if r := weir.AsRejection(err); r != nil {
 		return AnswerOfRejection(r)
@@ -120,7 +120,8 @@ func AnswerOf(err error) Answer {
 	var op *net.OpError
 	if a.Outcome != weir.Abandoned && errors.As(err, &op) {
 		a.Transient = true
-		if op.Op == "dial" {
+		switch op.Op {
+		case "dial", "proxyconnect", "socks connect": // net/http says the latter two of a proxy
 			a.Outcome, a.Unstarted = weir.Overload, true
 		}
 	}

@@ -133,6 +133,8 @@ func TestAnswerOf(t *testing.T) {
 		want Answer
 	}{
 		{dial, Answer{Outcome: weir.Overload, Transient: true, Unstarted: true}},
+		{fmt.Errorf("get: %w", &net.OpError{Op: "proxyconnect", Err: dial}), Answer{Outcome: weir.Overload, Transient: true, Unstarted: true}},
+		{&net.OpError{Op: "socks connect", Err: errors.New("host unreachable")}, Answer{Outcome: weir.Overload, Transient: true, Unstarted: true}},
 		{fmt.Errorf("get: %w", read), Answer{Outcome: weir.Failed, Transient: true}},
 		{io.ErrUnexpectedEOF, Answer{Outcome: weir.Failed}},
 		{context.DeadlineExceeded, Answer{Outcome: weir.Overload}},

@@ -317,7 +317,10 @@ func answerTo(ctx context.Context, r *http.Request, resp *http.Response, err err
 		case context.DeadlineExceeded:
 			a.Outcome = weir.Overload
 		default:
-			a.Transient = !untrusted(err) // a broken connection
+			a.Transient = true  // a broken connection
+			if untrusted(err) { // the server or a proxy
+				a.Outcome, a.Transient, a.Unstarted = weir.Failed, false, false
+			}
 		}
 		return a
 	}

@@ -909,6 +909,7 @@ func TestTransportWithoutAServer(t *testing.T) {
 // An untrusted certificate, and a server without TLS, stay so on the next connection. A connection that breaks
 // in the handshake may succeed next time.
 func TestTransportTrustsNobodyLater(t *testing.T) {
+	const behindProxy = "shop.invalid"
 	quiet := log.New(io.Discard, "", 0) // the servers log each failed handshake
 	secure, plain := httptest.NewUnstartedServer(http.NotFoundHandler()), httptest.NewServer(http.NotFoundHandler())
 	defer plain.Close()
@@ -952,12 +953,18 @@ func TestTransportTrustsNobodyLater(t *testing.T) {
 		}}, 1},
 		{"HTTP", strings.Replace(plain.URL, "http:", "https:", 1), &tls.Config{}, 1},
 		{"SSH", says("SSH-2.0-OpenSSH_9.2\r\n"), &tls.Config{}, 1},
+		{"a proxy", "http://" + behindProxy, &tls.Config{}, 1},
 		{"a connection that breaks", says(""), &tls.Config{}, 3},
 	} {
 		var dials atomic.Int32
 		base := &http.Transport{TLSClientConfig: tt.config, DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			dials.Add(1)
 			return new(net.Dialer).DialContext(ctx, network, addr)
+		}, Proxy: func(r *http.Request) (*url.URL, error) {
+			if r.URL.Host == behindProxy {
+				return url.Parse(secure.URL)
+			}
+			return nil, nil
 		}}
 		client := &http.Client{Transport: transportOf(t, base, throttle.CallerConfig{Retry: throttle.Retry{Backoff: time.Millisecond}})}
 		if resp, err := client.Get(tt.url); err == nil {
