@@ -145,22 +145,29 @@ func AnswerOfRejection(r *weir.Rejection) Answer {
 
 // ParseRetryAfter reads the values of the header Retry-After: whole seconds, or a date. now is the time of day.
 // It returns false if no value can be read. A date that has passed means now. Of several values, the longest
-// counts.
+// counts. A proxy may have joined several with commas.
 func ParseRetryAfter(values []string, now time.Time) (after time.Duration, ok bool) {
 	for _, line := range values {
-		most := 1 // a date contains a comma
-		if strings.Trim(line, "0123456789, \t") == "" {
-			most = -1 // a proxy may have joined lines
-		}
-		for _, v := range strings.SplitN(line, ",", most) {
-			d, read := parseRetryAfter(strings.TrimSpace(v), now)
-			if read {
+		day := "" // of a date, which has a comma itself
+		for _, v := range strings.SplitN(line, ",", mostJoined) {
+			if v = strings.TrimSpace(v); v != "" && strings.Trim(v, letters) == "" {
+				day = v + ", "
+				continue
+			}
+			if d, read := parseRetryAfter(day+v, now); read {
 				after, ok = max(after, d), true
 			}
+			day = ""
 		}
 	}
 	return after, ok
 }
+
+const (
+	// mostJoined bounds the parts of a line that are read.
+	mostJoined = 16
+	letters    = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+)
 
 func parseRetryAfter(v string, now time.Time) (time.Duration, bool) {
 	if v == "" || len(v) > 64 {

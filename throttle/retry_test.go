@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -175,7 +176,13 @@ func TestParseRetryAfter(t *testing.T) {
 		{[]string{"soon", "5"}, 5 * time.Second, true},
 		{[]string{"3, 5,4"}, 5 * time.Second, true}, // joined by a proxy
 		{[]string{","}, 0, false},
-		{[]string{"3, soon"}, 0, false},
+		{[]string{"3, soon"}, 3 * time.Second, true},
+		{[]string{"soon, 3"}, 0, false},
+		{[]string{"120, Mon, 23 Nov 2026 12:00:30 GMT"}, 2 * time.Minute, true},
+		{[]string{"Mon, 23 Nov 2026 12:00:30 GMT,7"}, 30 * time.Second, true},
+		{[]string{"Mon, 23 Nov 2026 12:00:30 GMT, Monday, 23-Nov-26 12:00:40 GMT"}, 40 * time.Second, true},
+		{[]string{strings.Repeat("3,", 15) + "5"}, 5 * time.Second, true},
+		{[]string{strings.Repeat("3,", 16) + "5"}, 3 * time.Second, true}, // beyond what is read
 		{[]string{"Mon, 23 Nov 2026 12:00:30 GMT"}, 30 * time.Second, true},
 		{[]string{"Mon, 23 Nov 2026 11:00:00 GMT"}, 0, true},
 		{[]string{"Monday, 23-Nov-26 12:00:30 GMT"}, 30 * time.Second, true},
