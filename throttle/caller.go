@@ -20,7 +20,7 @@ import (
 //	the call → retry → budget → throttle or breaker → the client's own limit → an attempt
 //
 // So each attempt counts when it is sent, and a retry is charged before its back-off. A refusal by the client's
-// own limit says nothing about the target.
+// own limit says nothing about the target. A call that this process refuses is no request in the budget.
 type Caller struct {
 	cfg    CallerConfig
 	front  gate.Front
@@ -64,11 +64,10 @@ func NewCaller(cfg CallerConfig) (*Caller, error) {
 	return c, nil
 }
 
-// Start begins a call to a target, which counts as a request in the target's budget. safe says that the work is
-// idempotent: it may be done twice. deadline is when the answer stops being useful; the zero time means never.
+// Start begins a call to a target. safe says that the work is idempotent: it may be done twice. deadline is when
+// the answer stops being useful; the zero time means never.
 func (c *Caller) Start(name string, deadline time.Time, safe bool) Call {
 	t := c.findOrAdd(name)
-	t.budget.Request()
 	call := Call{caller: c, target: t, safe: safe, deadline: -1}
 	if !deadline.IsZero() {
 		call.deadline = max(0, c.front.Deadline(c.front.Now(), deadline))
@@ -237,8 +236,14 @@ func (c *Call) Gate() weir.Gate { return c.target.chain }
 // Attempt returns the number of the present attempt, 0 first.
 func (c *Call) Attempt() int { return c.attempt }
 
-// Sent says that the present attempt was sent. From then on its retry stays charged.
-func (c *Call) Sent() { c.sent, c.charge = true, Charge{} }
+// Sent says that the present attempt was sent. The first attempt counts as a request in the target's budget. A
+// later one stays charged from then on.
+func (c *Call) Sent() {
+	if c.attempt == 0 && !c.sent {
+		c.target.budget.Request()
+	}
+	c.sent, c.charge = true, Charge{}
+}
 
 // Decide decides what follows an attempt that did not succeed. With [Again] there is another attempt after the
 // wait. It is charged already, and End refunds the charge if Sent was not called.

@@ -111,6 +111,27 @@ func TestDoWhenTheCallerLeaves(t *testing.T) {
 	})
 }
 
+// Calls that this process refuses earn no retries. A call that is sent counts once.
+func TestRefusedHereEarnsNothing(t *testing.T) {
+	for _, tt := range []struct {
+		own  weir.Gate
+		want int
+	}{{closedGate{}, 0}, {&openGate{}, 9}} {
+		c := mustCaller(t, CallerConfig{Budget: BudgetConfig{Floor: -1}, Limit: tt.own, Now: func() time.Duration { return 0 }})
+		for range 98 {
+			_ = c.Do(t.Context(), "a", weir.Work{}, true, func(context.Context) error { return nil })
+		}
+		if tt.want > 0 {
+			call := c.Start("a", time.Time{}, true)
+			call.Sent()
+			call.Sent() // as the hundredth it would earn a tenth retry
+		}
+		if left := c.Targets()[0].RetriesLeft; left != tt.want {
+			t.Errorf("%T: %d retries for 99 calls, want %d", tt.own, left, tt.want)
+		}
+	}
+}
+
 // Work that this process refuses is not tried again, and gives no result for the target.
 func TestDoRefusedHere(t *testing.T) {
 	c := mustCaller(t, CallerConfig{Limit: closedGate{}})

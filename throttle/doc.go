@@ -16,7 +16,7 @@
 //		the call → Retry → Budget → Throttle or Breaker → the client's own limit → an attempt
 //
 //	  - [Retry] decides whether an attempt is followed by another one, and after which wait.
-//	  - [Budget] bounds the retries of all calls together to a tenth of the requests.
+//	  - [Budget] bounds the retries of all calls together to a tenth of the requests sent.
 //	  - [Throttle] is a gate that refuses a part of the attempts, as large as it has to be.
 //	  - [Breaker] is a gate that refuses all of them for a while.
 //
