@@ -374,12 +374,13 @@ func unsendable(err error) bool {
 	return false
 }
 
-// unsent are the beginnings of net/http's errors before a byte of a request is sent. A proxy that refuses
-// CONNECT could give a reason that begins so; then there is one attempt.
+// unsent are the beginnings of net/http's errors before a request is sent, or before its end if its body has
+// another length. A proxy that refuses CONNECT could give a reason that begins so; then there is one attempt.
 var unsent = []string{
 	"unsupported protocol scheme", "http: no Host in request URL", "http: nil Request.", "net/http: invalid method ",
 	"net/http: invalid header ", "net/http: invalid trailer ", "net/http: can't write control character in ",
-	"http: Request.ContentLength=",
+	"http: invalid Host header", "http: Request.ContentLength=", "http: ContentLength=",
+	"http2: request body larger than specified content length",
 }
 
 // malformed reports whether a request has a fault that net/http finds only when it writes the request to a

@@ -982,6 +982,7 @@ func TestTransportTrustsNobodyLater(t *testing.T) {
 func TestTransportOfWhatCannotBeSent(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer server.Close()
+	modern := serve(t, "HTTP/2.0", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
 	at, err := url.Parse(server.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -995,6 +996,22 @@ func TestTransportOfWhatCannotBeSent(t *testing.T) {
 	traced := func(r *http.Request) error { return fmt.Errorf("traced: %w", sent(r)) }
 	joined := func(r *http.Request) error { return errors.Join(errors.New("traced"), sent(r)) }
 	closed := func(*http.Request) error { return fmt.Errorf("read tcp: %w", net.ErrClosed) }
+	hello := func(url string, length int64) *http.Request {
+		r, err := http.NewRequestWithContext(t.Context(), "POST", url, strings.NewReader("hello"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.ContentLength = length
+		return r
+	}
+	says := func(length int64) func(*http.Request) error {
+		return func(*http.Request) error { return hello(server.URL, length).Write(io.Discard) }
+	}
+	saysOverHTTP2 := func(*http.Request) error {
+		_, err := modern.Client().Transport.RoundTrip(hello(modern.URL, 3))
+		return err
+	}
+	proxied := func(r *http.Request) error { return r.WriteProxy(io.Discard) }
 	for _, tt := range []struct {
 		name   string
 		spoil  func(*http.Request)
@@ -1013,6 +1030,10 @@ func TestTransportOfWhatCannotBeSent(t *testing.T) {
 		{"a length without a body", func(r *http.Request) { r.ContentLength = 7 }, traced, false},
 		{"a length without a body, closed", func(r *http.Request) { r.ContentLength = 7 }, closed, false},
 		{"a trailer", func(r *http.Request) { r.Trailer = http.Header{"X-A": {"a\nb"}} }, traced, false},
+		{"a host for a proxy", func(r *http.Request) { r.Host = "a b" }, proxied, false},
+		{"a body that is too short", func(*http.Request) {}, says(7), false},
+		{"a body that is too long", func(*http.Request) {}, says(3), false},
+		{"a body that is too long, over HTTP/2", func(*http.Request) {}, saysOverHTTP2, false},
 		{"nothing, closed", func(*http.Request) {}, closed, true},
 	} {
 		s := &sender{answer: func(_ int, r *http.Request) (*http.Response, error) { return nil, tt.answer(r) }}
