@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -258,21 +259,60 @@ var errNoResponse = errors.New("weirhttp: the base of a Transport returned neith
 // body.
 func (t *Transport) outgoing(r *http.Request, w *weir.Work, deadline time.Time) (*http.Request, error) {
 	again := w.Attempt > 0 && r.GetBody != nil
-	if t.Quiet && !again {
+	once := !replayable(r)
+	if t.Quiet && !again && !once {
 		return r, nil
 	}
 	out := *r // a shallow copy, as RoundTrippers may make
-	if again {
+	switch {
+	case again:
 		body, err := r.GetBody()
 		if err != nil {
 			return nil, err
 		}
 		out.Body = body
+	case once: // the others are in memory, and net/http sends them together with the header
+		out.Body = &ownBody{ReadCloser: r.Body}
 	}
 	if !t.Quiet {
 		out.Header = outgoingHeader(r, w, deadline)
 	}
 	return &out, nil
+}
+
+// ownBody is the body of a request that can be sent only once, such as one that came in. It remembers why it
+// could not be read. net/http reads it in a goroutine of its own, and closes it when the server has failed: what
+// fails after that is no cause.
+type ownBody struct {
+	io.ReadCloser
+	closed atomic.Bool
+	fault  atomic.Pointer[error] // the first
+}
+
+// Read implements [io.Reader].
+func (b *ownBody) Read(to []byte) (int, error) {
+	n, err := b.ReadCloser.Read(to)
+	if err != nil && err != io.EOF && !b.closed.Load() {
+		fault := err
+		b.fault.CompareAndSwap(nil, &fault)
+	}
+	return n, err
+}
+
+// Close implements [io.Closer].
+func (b *ownBody) Close() error {
+	b.closed.Store(true)
+	return b.ReadCloser.Close()
+}
+
+// unreadable reports whether err says that the body of a request could not be read.
+func unreadable(r *http.Request, err error) bool {
+	b, ok := r.Body.(*ownBody)
+	if !ok {
+		return false
+	}
+	fault := b.fault.Load()
+	return fault != nil && errors.Is(err, *fault)
 }
 
 // outgoingHeader returns the headers of a request, with those for the server added.
@@ -307,7 +347,7 @@ func saysLess(timeout string, left time.Duration) bool {
 // answerTo returns the Answer to an attempt.
 func answerTo(ctx context.Context, r *http.Request, resp *http.Response, err error) throttle.Answer {
 	if err != nil {
-		if unsendable(err) || errors.Is(err, net.ErrClosed) && malformed(r) {
+		if unsendable(err) || errors.Is(err, net.ErrClosed) && malformed(r) || ctx.Err() == nil && unreadable(r, err) {
 			return throttle.Answer{}
 		}
 		a := throttle.AnswerOf(err)

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -1046,6 +1047,71 @@ func TestTransportOfWhatCannotBeSent(t *testing.T) {
 		guard := tr.Caller.Targets()[0].Guard
 		if blamed := guard.Limit != -1; blamed != tt.blamed || len(s.sent) != 1 || guard.InFlight != 0 || !blamed && guard.Outcomes[weir.NoSample] != 1 {
 			t.Errorf("%s: %v after %d attempts, the guard %+v", tt.name, err, len(s.sent), guard)
+		}
+	}
+}
+
+// If the body of a request cannot be read, that is no fault of the server: it may be a stranger's body, which is
+// passed on. After the body was closed, or if the server fails in another way, it is.
+func TestTransportOfABodyThatFails(t *testing.T) {
+	leave := func() {}
+	fails := func(fail func(*http.Request, error) error) http.RoundTripper {
+		return roundTripperFunc(func(_ int, r *http.Request) (*http.Response, error) {
+			_, err := io.ReadAll(r.Body)
+			return nil, fail(r, err)
+		})
+	}
+	bodies := map[string]func() io.ReadCloser{
+		"too large": func() io.ReadCloser { return http.MaxBytesReader(nil, io.NopCloser(strings.NewReader("hello")), 3) },
+		"late": func() io.ReadCloser {
+			return io.NopCloser(failing{&net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}})
+		},
+	}
+	readsAll := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
+	over := func(protocol string) http.RoundTripper {
+		srv := serve(t, protocol, readsAll)
+		at, err := url.Parse(srv.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return roundTripperFunc(func(_ int, r *http.Request) (*http.Response, error) {
+			there := *r
+			there.URL = at
+			return srv.Client().Transport.RoundTrip(&there)
+		})
+	}
+	for _, tt := range []struct {
+		name string
+		base http.RoundTripper
+		want weir.Outcome
+	}{
+		{"HTTP/1.1", over("HTTP/1.1"), weir.NoSample},
+		{"HTTP/2.0", over("HTTP/2.0"), weir.NoSample},
+		{"a wrapped error", fails(func(_ *http.Request, err error) error { return fmt.Errorf("traced: %w", err) }), weir.NoSample},
+		{"another error", fails(func(*http.Request, error) error { return io.ErrUnexpectedEOF }), weir.Failed},
+		{"a caller who leaves", fails(func(_ *http.Request, err error) error { leave(); return err }), weir.Abandoned},
+		{"a body that was closed", roundTripperFunc(func(_ int, r *http.Request) (*http.Response, error) {
+			_ = r.Body.Close()
+			_, err := io.ReadAll(r.Body)
+			return nil, err
+		}), weir.Failed},
+	} {
+		for name, body := range bodies {
+			for _, quiet := range []bool{false, true} {
+				tr := transportOf(t, tt.base, throttle.CallerConfig{Guard: throttle.GuardBreaker, Breaker: throttle.BreakerConfig{Run: 1}})
+				tr.Quiet = quiet
+				tr.Safe = func(*http.Request) bool { return true }
+				var ctx context.Context
+				ctx, leave = context.WithCancel(t.Context())
+				r, own := request(t, "POST", "").WithContext(ctx), body()
+				r.Body = own
+				_, err := tr.RoundTrip(r)
+				guard, blamed := tr.Caller.Targets()[0].Guard, tt.want == weir.Failed
+				if err == nil || guard.Limit != -1 != blamed || !blamed && guard.Outcomes[tt.want] != 1 || r.Body != own {
+					t.Errorf("%s, %s, quiet %v: %v, outcomes %v, %s; want %v. The caller's body is the same: %v", tt.name, name, quiet, err, guard.Outcomes, guard.LimitReason, tt.want, r.Body == own)
+				}
+				leave()
+			}
 		}
 	}
 }
