@@ -55,7 +55,8 @@ type Transport struct {
 	// Caller decides about the requests. nil means a Caller with the default settings.
 	Caller *throttle.Caller
 
-	// Target returns the name of the service that a request is for. nil means the host in its URL.
+	// Target returns the name of the service that a request is for. nil means the host in its URL, in lower case
+	// and without the scheme's own port.
 	Target func(*http.Request) string
 	// Work describes a request as work, for instance by its priority. nil changes nothing. Op is the method.
 	// Priority, exemption and deadline come from the context's scope (see [weir.WithPriority]). In a handler,
@@ -156,7 +157,14 @@ func (t *Transport) target(r *http.Request) string {
 	case r.URL == nil:
 		return ""
 	}
-	return r.URL.Host
+	host := strings.ToLower(r.URL.Host)
+	switch r.URL.Scheme {
+	case "http":
+		host = strings.TrimSuffix(host, ":80")
+	case "https":
+		host = strings.TrimSuffix(host, ":443")
+	}
+	return host
 }
 
 // workOf returns a request as work, and the deadline of the call.

@@ -485,6 +485,32 @@ func TestTransportStalledBodies(t *testing.T) {
 	})
 }
 
+// A host is one target, however it is written.
+func TestTransportTargets(t *testing.T) {
+	for url, want := range map[string]string{
+		"http://shop.example/cart":      "shop.example",
+		"http://Shop.Example:80/":       "shop.example",
+		"https://SHOP.example:443/cart": "shop.example",
+		"https://shop.example:80/":      "shop.example:80",
+		"http://shop.example:443/":      "shop.example:443",
+		"http://shop.example:8080/":     "shop.example:8080",
+		"http://[::1]:80/":              "[::1]",
+		"http://[fe80::80]/":            "[fe80::80]",
+	} {
+		tr := transportOf(t, &sender{answer: say(200, "")}, throttle.CallerConfig{})
+		r, err := http.NewRequestWithContext(t.Context(), "GET", url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tr.RoundTrip(r); err != nil {
+			t.Fatal(err)
+		}
+		if got := tr.Caller.Targets()[0].Target; got != want {
+			t.Errorf("%s: %q, want %q", url, got, want)
+		}
+	}
+}
+
 // Of ten thousand hosts, those called last are kept.
 func TestTransportTargetsAreBounded(t *testing.T) {
 	tr := transportOf(t, &sender{answer: say(200, "")}, throttle.CallerConfig{})
