@@ -365,9 +365,13 @@ func answerTo(ctx context.Context, r *http.Request, resp *http.Response, err err
 		case context.DeadlineExceeded:
 			a.Outcome = weir.Overload
 		default:
-			a.Transient = true  // a broken connection
-			if untrusted(err) { // the server or a proxy
+			a.Transient = true // a broken connection
+			var stream streamError
+			switch {
+			case untrusted(err): // the server or a proxy
 				a.Outcome, a.Transient, a.Unstarted = weir.Failed, false, false
+			case errors.As(err, &stream) && stream.Code == refusedStream:
+				a.Outcome, a.Unstarted = weir.Overload, true
 			}
 		}
 		return a
@@ -388,6 +392,20 @@ func answerTo(ctx context.Context, r *http.Request, resp *http.Response, err err
 	}
 	return a
 }
+
+// streamError has the shape of net/http's error of a stream of HTTP/2, which [errors.As] converts to it.
+type streamError struct {
+	StreamID uint32
+	Code     uint32
+	Cause    error
+}
+
+// Error implements error.
+func (e streamError) Error() string { return "stream error " + strconv.FormatUint(uint64(e.Code), 10) }
+
+// refusedStream is the code of a stream that the server has not processed at all: REFUSED_STREAM. net/http
+// repeats such requests by itself, and gives up after a minute.
+const refusedStream = 7
 
 // untrusted reports whether TLS has failed for a reason that the next connection would meet, too. The server's
 // certificate is not trusted, or the server does not speak TLS.

@@ -933,6 +933,55 @@ func TestTransportWithoutAServer(t *testing.T) {
 	}
 }
 
+// A stream that the server has refused is overload, and was not begun. Another reset is a broken connection.
+func TestTransportOfRefusedStreams(t *testing.T) {
+	const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+	resets := func(c net.Conn, code byte) { // a server that resets each stream
+		frames := make(chan []byte, 100) // a pipe has no buffer
+		go func() {
+			for f := range frames {
+				_, _ = c.Write(f)
+			}
+		}()
+		defer close(frames)
+		frames <- []byte{0, 0, 0, 4, 0, 0, 0, 0, 0} // its settings
+		_, err := io.ReadFull(c, make([]byte, len(preface)))
+		for err == nil {
+			var head [9]byte
+			if _, err = io.ReadFull(c, head[:]); err != nil {
+				return
+			}
+			if head[3] == 1 { // the header of a request
+				frames <- []byte{0, 0, 4, 3, 0, head[5], head[6], head[7], head[8], 0, 0, 0, code}
+			}
+			_, err = io.CopyN(io.Discard, c, int64(head[0])<<16|int64(head[1])<<8|int64(head[2]))
+		}
+	}
+	for code, want := range map[byte]throttle.Answer{
+		7: {Outcome: weir.Overload, Transient: true, Unstarted: true},
+		8: {Outcome: weir.Failed, Transient: true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var both http.Protocols
+			both.SetUnencryptedHTTP2(true)
+			base := &http.Transport{Protocols: &both, DialContext: func(context.Context, string, string) (net.Conn, error) {
+				client, server := net.Pipe()
+				go resets(server, code)
+				return client, nil
+			}}
+			r := request(t, "POST", "hello")
+			resp, err := base.RoundTrip(r)
+			if err == nil {
+				t.Fatalf("reset with %d: %s", code, resp.Status)
+			}
+			if got := answerTo(t.Context(), r, nil, fmt.Errorf("traced: %w", err)); got != want {
+				t.Errorf("reset with %d: %v gives %+v, want %+v", code, err, got, want)
+			}
+			base.CloseIdleConnections()
+		})
+	}
+}
+
 // An untrusted certificate, and a server without TLS, stay so on the next connection. A connection that breaks
 // in the handshake may succeed next time.
 func TestTransportTrustsNobodyLater(t *testing.T) {
