@@ -121,8 +121,12 @@ func (t *Transport) call(ctx context.Context, r *http.Request, work weir.Work, d
 		if stop != throttle.Again {
 			return resp, err
 		}
-		discard(resp)
-		if err := call.Wait(ctx, wait); err != nil {
+		began, most := time.Now(), patience
+		if !deadline.IsZero() {
+			most = min(most, (wait+time.Until(deadline))/2) // leaves time for the attempt
+		}
+		discard(resp, most)
+		if err := call.Wait(ctx, wait-time.Since(began)); err != nil {
 			return nil, err
 		}
 	}
@@ -604,13 +608,13 @@ func (c *heldConn) CloseWrite() error {
 }
 
 // discard ends a response that nobody will read. It reads the rest of a short body, so that the connection can
-// be used again, unless the body is late.
-func discard(resp *http.Response) {
+// be used again, unless that takes longer than most.
+func discard(resp *http.Response, most time.Duration) {
 	if resp == nil {
 		return
 	}
 	if resp.ContentLength >= 0 && resp.ContentLength <= longestProblem {
-		late := time.AfterFunc(patience, func() { _ = resp.Body.Close() })
+		late := time.AfterFunc(most, func() { _ = resp.Body.Close() })
 		_, _ = io.CopyN(io.Discard, resp.Body, longestProblem)
 		late.Stop()
 	}

@@ -440,10 +440,9 @@ func (s *stalled) Close() error {
 // A refusal whose body does not arrive is tried again all the same, and its slot is given back. A body that
 // arrives late can be read.
 func TestTransportStalledBodies(t *testing.T) {
-	const jitter = 270 * time.Millisecond // of two waits
 	for kind, want := range map[string]time.Duration{
-		"text/plain":   jitter + 2*patience, // two of the three answers are thrown away
-		problemType[0]: jitter + 5*patience, // and all three are read ahead
+		"text/plain":   2 * patience, // two of the three answers are thrown away, in the waits of 90 and 180 ms
+		problemType[0]: 5 * patience, // and all three are read ahead
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			own := newFakeGate(1)
@@ -464,6 +463,19 @@ func TestTransportStalledBodies(t *testing.T) {
 			}
 		})
 	}
+	synctest.Test(t, func(t *testing.T) { // the wait of 90 ms fits the deadline, and patience does not
+		s := &sender{answer: func(int, *http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 503, ContentLength: 10, Body: newStalled()}, nil
+		}}
+		ctx, cancel := context.WithTimeout(t.Context(), 240*time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		resp, err := transportOf(t, s, throttle.CallerConfig{}).RoundTrip(request(t, "GET", "").WithContext(ctx))
+		if took := time.Since(began); err != nil || len(s.sent) != 2 || took != 165*time.Millisecond {
+			t.Fatalf("%v after %d attempts in %v, want two in 165 ms", err, len(s.sent), took)
+		}
+		_ = resp.Body.Close()
+	})
 	synctest.Test(t, func(t *testing.T) {
 		text := strings.Repeat("late ", longestProblem)
 		r, w := io.Pipe()
