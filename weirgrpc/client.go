@@ -114,6 +114,7 @@ type outgoing struct {
 	ctx    context.Context
 	work   weir.Work
 	came   bool // the call is made in the handler of a request
+	lower  bool // Work has lowered the priority of the context's scope to Normal
 	call   throttle.Call
 }
 
@@ -125,7 +126,7 @@ func (c *Client) begin(ctx context.Context, method string, conn *grpc.ClientConn
 	w.Inherit(ctx)
 	most, _, came := weir.Received(ctx)
 	o.came = came
-	if latest := w.Deadline; c.Work != nil {
+	if latest, scope := w.Deadline, w.Priority; c.Work != nil {
 		c.Work(ctx, method, w)
 		if !latest.IsZero() && (w.Deadline.IsZero() || w.Deadline.After(latest)) {
 			w.Deadline = latest // nobody waits for longer, whatever Work says
@@ -133,6 +134,7 @@ func (c *Client) begin(ctx context.Context, method string, conn *grpc.ClientConn
 		if came {
 			w.Priority = min(w.Priority, most)
 		}
+		o.lower = w.Priority == weir.Normal && scope > weir.Normal
 	}
 	cancel = func() {}
 	if at, ok := ctx.Deadline(); !w.Deadline.IsZero() && (!ok || w.Deadline.Before(at)) {
@@ -178,7 +180,11 @@ func declaredSafe(_ context.Context, method string) bool {
 // admit asks the gates for the present attempt.
 func (o *outgoing) admit() (weir.Permit, error) {
 	o.work.Attempt = o.call.Attempt()
-	p, err := o.call.Gate().Admit(o.ctx, o.work)
+	ctx := o.ctx
+	if o.lower { // Normal alone names no priority
+		ctx = weir.WithPriority(ctx, weir.Normal)
+	}
+	p, err := o.call.Gate().Admit(ctx, o.work)
 	if err != nil {
 		return weir.Permit{}, ownRefusal(err)
 	}

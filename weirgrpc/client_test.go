@@ -530,16 +530,21 @@ func TestClientInAHandler(t *testing.T) {
 		{weir.Normal, weir.Critical, "normal"},
 		{weir.Background, weir.Normal, "background"},
 		{weir.High, weir.Background, "background"},
+		{weir.High, weir.Normal, "normal"},
 		{weir.Critical, weir.Critical, "critical"},
 	} {
 		deadline := time.Now().Add(patience / 2)
-		c := clientOf(t, throttle.CallerConfig{})
+		own := &recorder{Gate: newLimit(t, 1, 1)}
+		c := clientOf(t, throttle.CallerConfig{Limit: own})
 		c.Work = func(_ context.Context, _ string, w *weir.Work) { w.Priority = tt.wanted }
 		client := through(t, c, inner)
 		check := func(from string, err error) {
 			t.Helper()
 			if err != nil || heard != tt.want || until.After(deadline.Add(time.Second)) {
 				t.Errorf("%s, %v came in and %v is wanted: %v, told %q until %v, want %q until %v", from, tt.came, tt.wanted, err, heard, until, tt.want, deadline)
+			}
+			if got := own.last(t).Priority.String(); got != tt.want {
+				t.Errorf("%s, %v came in and %v is wanted: the client's own gate was told %q, want %q", from, tt.came, tt.wanted, got, tt.want)
 			}
 		}
 		guard := weirgrpc.New(newLimit(t, 1, 1), weirgrpc.WithWork(func(_ context.Context, _ string, w *weir.Work) {

@@ -106,7 +106,7 @@ func (t *Transport) call(ctx context.Context, r *http.Request, work weir.Work, d
 	defer call.End()
 	for {
 		work.Attempt = call.Attempt()
-		p, err := call.Gate().Admit(ctx, work)
+		p, err := call.Gate().Admit(t.gateContext(ctx, &work), work)
 		if err != nil {
 			if work.Attempt == 0 && r.Body != nil {
 				_ = r.Body.Close() // nobody else closes it
@@ -195,6 +195,19 @@ func (t *Transport) workOf(r *http.Request) (weir.Work, time.Time) {
 func (t *Transport) described(r *http.Request, w weir.Work) weir.Work {
 	t.Work(r, &w)
 	return w
+}
+
+// gateContext returns the context for the gates. In a scope of a higher priority, Normal names none, so the
+// context has to say that Work has lowered it.
+func (t *Transport) gateContext(ctx context.Context, w *weir.Work) context.Context {
+	if t.Work == nil || w.Priority != weir.Normal {
+		return ctx
+	}
+	var scope weir.Work
+	if scope.Inherit(ctx); scope.Priority > weir.Normal {
+		return weir.WithPriority(ctx, weir.Normal)
+	}
+	return ctx
 }
 
 func (t *Transport) safe(r *http.Request) bool {

@@ -742,10 +742,11 @@ func TestTransportInAHandler(t *testing.T) {
 		{weir.Normal, weir.Critical, "normal"},
 		{weir.Background, weir.Normal, "background"},
 		{weir.High, weir.Background, "background"},
+		{weir.High, weir.Normal, "normal"},
 		{weir.Critical, weir.Critical, "critical"},
 	} {
-		s := &sender{answer: say(200, "")}
-		tr := transportOf(t, s, throttle.CallerConfig{})
+		s, own := &sender{answer: say(200, "")}, newFakeGate(1)
+		tr := transportOf(t, s, throttle.CallerConfig{Limit: own})
 		tr.Work = func(_ *http.Request, w *weir.Work) { w.Priority = tt.wanted }
 		deadline := time.Now().Add(time.Minute)
 		h := Middleware(newFakeGate(1), WithWork(func(_ *http.Request, w *weir.Work) {
@@ -758,6 +759,9 @@ func TestTransportInAHandler(t *testing.T) {
 		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
 		if got := s.sent[0].Header.Get(PriorityHeader); got != tt.want {
 			t.Errorf("%v came in and %v is wanted: sent %q, want %q", tt.came, tt.wanted, got, tt.want)
+		}
+		if got := own.works[0].Priority.String(); got != tt.want {
+			t.Errorf("%v came in and %v is wanted: the client's own gate was told %q, want %q", tt.came, tt.wanted, got, tt.want)
 		}
 		if s.sent[0].Header.Get(TimeoutHeader) == "" {
 			t.Error("the deadline that came in is not told")
