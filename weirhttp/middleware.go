@@ -247,6 +247,10 @@ func NewGuard(opts ...Option) *Guard { return &Guard{newMiddleware(nil, opts)} }
 // Serve admits r through gate and then calls next, as [Middleware] does, with one difference. The context of r
 // stays as it is, so [FromContext] finds nothing, and nested calls through the same gate take slots of their
 // own. With a nil gate r is served as it is, and q is nil.
+//
+// For [WriteRejection] a request is not begun in next, which suits a proxy that finds no free target. A handler
+// whose own work has begun when a gate further in refuses needs a [Middleware]. With [WithSelect] that knows the
+// gate and the work of each request, too.
 func (g *Guard) Serve(w http.ResponseWriter, r *http.Request, gate weir.Gate, work weir.Work,
 	next func(w http.ResponseWriter, r *http.Request, q *Request)) {
 	if gate == nil {

@@ -903,6 +903,12 @@ func TestTransportKnowsWhatHasBegun(t *testing.T) {
 		WriteRejectionTo(w, r, weir.AsRejection(full.refuse), &weir.Work{})
 	})
 	open := newFakeGate(1)
+	guard, selects := NewGuard(), WithSelect(func(*http.Request) (weir.Gate, weir.Work) { return open, weir.Work{} })
+	noTarget := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		guard.Serve(w, r, open, weir.Work{}, func(w http.ResponseWriter, r *http.Request, _ *Request) {
+			WriteRejection(w, r, weir.AsRejection(full.refuse))
+		})
+	})
 	for _, tt := range []struct {
 		name, method string
 		handler      http.Handler
@@ -912,6 +918,8 @@ func TestTransportKnowsWhatHasBegun(t *testing.T) {
 		{"the handler, a POST", "POST", Middleware(open)(byHandler), 1, 1},
 		{"the handler, a GET", "GET", Middleware(open)(byHandler), 3, 3},
 		{"the handler to a trusted peer, a POST", "POST", Middleware(open)(toPeer), 1, 1},
+		{"the handler, with a gate that was selected", "POST", Middleware(nil, selects)(byHandler), 1, 1},
+		{"a proxy without a free target", "POST", noTarget, 3, 0},
 		{"a gate before the handler", "POST", Middleware(full)(byHandler), 3, 0},
 		{"a gate before the handler, behind another", "POST", Middleware(open)(Middleware(full)(byHandler)), 3, 0},
 		{"a handler that is the gate", "POST", byHandler, 3, 3},
