@@ -575,6 +575,7 @@ func TestClientKnowsWhoRefused(t *testing.T) {
 	}{
 		{"passed on by our client", through(t, clientOf(t, throttle.CallerConfig{}), last), nil},
 		{"passed on by a guard", testgrpc.NewTestServiceClient(dial(t, last)), weirgrpc.New(newLimit(t, 9, 9)).ServerOptions()},
+		{"passed on by a guard without a gate", testgrpc.NewTestServiceClient(dial(t, last)), weirgrpc.New(nil).ServerOptions()},
 	} {
 		var calls, charged atomic.Int32
 		middle := start(t, &service{

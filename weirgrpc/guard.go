@@ -74,7 +74,8 @@ func (g *Guard) Unary() grpc.UnaryServerInterceptor {
 			return nil, err
 		}
 		if c == nil {
-			return handler(ctx, req)
+			resp, err = handler(ctx, req)
+			return resp, passedOn(err)
 		}
 		returned := false
 		defer func() { c.end(c.outcome(returned, err)) }()
@@ -277,8 +278,8 @@ func WithWork(fn func(ctx context.Context, method string, w *weir.Work)) Option 
 }
 
 // WithSelect chooses the gate and the work call by call, in place of the gate given to [New]. With a nil gate
-// the call is served as it is. [WithWork], if given too, runs afterwards. [WithPolicy], if given too, has
-// precedence.
+// the call is served as it is. A refusal that its handler returns is marked as relayed all the same. [WithWork],
+// if given too, runs afterwards. [WithPolicy], if given too, has precedence.
 func WithSelect(fn func(ctx context.Context, method string) (weir.Gate, weir.Work)) Option {
 	return func(g *Guard) { g.selectGate = fn }
 }

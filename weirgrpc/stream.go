@@ -20,7 +20,7 @@ func (g *Guard) Stream() grpc.StreamServerInterceptor {
 			return err
 		}
 		if c == nil {
-			return handler(srv, ss)
+			return passedOn(handler(srv, ss))
 		}
 		s := &stream{ServerStream: ss, call: c, answers: info.IsServerStream && !info.IsClientStream}
 		if info.IsClientStream {
