@@ -43,6 +43,8 @@ func (s *server) invoke(_ context.Context, _ string, _, _ any, _ *grpc.ClientCon
 			if !s.unknown {
 				o.PeerAddr.Addr = &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 443}
 			}
+		case grpc.OnFinishCallOption:
+			o.OnFinish(s.err)
 		}
 	}
 	return s.err

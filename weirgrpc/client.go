@@ -46,6 +46,7 @@ var (
 //
 // A unary call may be tried again. So may a call that streams answers, until the application has seen the first
 // answer. A call that streams requests keeps no request, so it is tried again only if it could not be opened.
+// A [grpc.OnFinish] of the application runs once for each attempt.
 //
 // The Caller learns nothing from a call that never ends. Give each call a deadline: the time for all attempts
 // together.
@@ -196,20 +197,22 @@ func (o *outgoing) attempt(p weir.Permit, invoke func(context.Context, ...grpc.C
 	defer p.Done(weir.NoSample) // counts only after a panic; otherwise the permit is done already
 	var trailer metadata.MD
 	var server peer.Peer
+	finished := false // an interceptor further in may drop these options, and answer by itself
 	o.call.Sent()
-	err := invoke(o.attemptContext(), grpc.Trailer(&trailer), grpc.Peer(&server))
+	err := invoke(o.attemptContext(), grpc.Trailer(&trailer), grpc.Peer(&server), grpc.OnFinish(func(error) { finished = true }))
 	if err == nil {
 		p.Done(weir.OK)
 		return throttle.Answer{}, nil
 	}
-	answer := o.answer(err, trailer, &server)
+	answer := o.answer(err, trailer, &server, !finished || server.Addr != nil)
 	p.Done(answer.Outcome)
 	return answer, err
 }
 
-// answer returns the Answer to an attempt, and calls Refused.
-func (o *outgoing) answer(err error, trailer metadata.MD, server *peer.Peer) throttle.Answer {
-	a := answerTo(err, trailer, server.Addr != nil)
+// answer returns the Answer to an attempt, and calls Refused. opened is false only if it is certain that no
+// stream to a server was opened.
+func (o *outgoing) answer(err error, trailer metadata.MD, server *peer.Peer, opened bool) throttle.Answer {
+	a := answerTo(err, trailer, opened)
 	switch o.ctx.Err() {
 	case context.Canceled:
 		a.Outcome = weir.Abandoned

@@ -702,6 +702,52 @@ func TestClientBeforeAForgetfulInterceptor(t *testing.T) {
 	}
 }
 
+// If an inner interceptor drops the options of a call, or hides the context of its stream, nothing proves that
+// the work has not begun. So it is not done twice.
+func TestClientNeedsProof(t *testing.T) {
+	var calls atomic.Int32
+	no := func() error {
+		calls.Add(1)
+		return status.Error(codes.Unavailable, "no")
+	}
+	address := start(t, &service{
+		unary: func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) { return nil, no() },
+		output: func(*testgrpc.StreamingOutputCallRequest, testgrpc.TestService_StreamingOutputCallServer) error {
+			return no()
+		},
+	})
+	forgetful := grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, _ ...grpc.CallOption) error {
+		return invoke(ctx, method, req, reply, conn)
+	})
+	hiding := grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		s, err := open(ctx, desc, conn, method, opts...)
+		return hidden{s, ctx}, err
+	})
+	c := clientOf(t, throttle.CallerConfig{})
+	c.Safe = nil
+	client := through(t, c, address, forgetful, hiding)
+	_, err := client.UnaryCall(within(t), new(testgrpc.SimpleRequest))
+	if wantCode(t, err, codes.Unavailable); calls.Swap(0) != 1 {
+		t.Error("a unary call was done more than once")
+	}
+	out, err := client.StreamingOutputCall(within(t), new(testgrpc.StreamingOutputCallRequest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = receive(out)
+	if wantCode(t, err, codes.Unavailable); calls.Swap(0) != 1 {
+		t.Error("a stream was opened more than once")
+	}
+}
+
+// hidden is a stream with another context than its own.
+type hidden struct {
+	grpc.ClientStream
+	ctx context.Context
+}
+
+func (h hidden) Context() context.Context { return h.ctx }
+
 // Whether a method may be done twice is declared in its .proto file.
 func TestClientGoesByTheDeclaration(t *testing.T) {
 	method := func(name string, level descriptorpb.MethodOptions_IdempotencyLevel) *descriptorpb.MethodDescriptorProto {

@@ -58,7 +58,7 @@ func (s *clientStream) begin() error {
 				opened = true
 				return nil
 			}
-			answer, again := s.answer(err, nil, &peer.Peer{}), false
+			answer, again := s.answer(err, nil, &peer.Peer{}, false), false
 			p.Done(answer.Outcome) // mostly the permit is done already
 			if again, err = s.again(answer, err); again {
 				continue
@@ -156,7 +156,7 @@ func (s *clientStream) RecvMsg(m any) error {
 		if !ok {
 			server = &peer.Peer{}
 		}
-		answer, again := s.answer(err, stream.Trailer(), server), false
+		answer, again := s.answer(err, stream.Trailer(), server, true), false
 		p.Done(answer.Outcome) // the permit is done already, if the stream is one of grpc-go
 		if s.repeatable() {
 			again, err = s.again(answer, err)
