@@ -1,6 +1,7 @@
 package weirgrpc_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -678,6 +679,11 @@ func TestClientStreamEndsItsContext(t *testing.T) {
 	}
 }
 
+// forgetful is an interceptor that drops the options of a call.
+var forgetful = grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, _ ...grpc.CallOption) (grpc.ClientStream, error) {
+	return open(ctx, desc, conn, method)
+})
+
 // If an inner interceptor drops the options of a call, the slot is given back all the same.
 func TestClientBeforeAForgetfulInterceptor(t *testing.T) {
 	own := newLimit(t, 2, -1)
@@ -685,9 +691,6 @@ func TestClientBeforeAForgetfulInterceptor(t *testing.T) {
 		output: func(*testgrpc.StreamingOutputCallRequest, testgrpc.TestService_StreamingOutputCallServer) error {
 			return status.Error(codes.Unavailable, "no")
 		},
-	})
-	forgetful := grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, _ ...grpc.CallOption) (grpc.ClientStream, error) {
-		return open(ctx, desc, conn, method)
 	})
 	client := through(t, clientOf(t, throttle.CallerConfig{Limit: own}), address, forgetful)
 	out, err := client.StreamingOutputCall(within(t), new(testgrpc.StreamingOutputCallRequest))
@@ -699,6 +702,63 @@ func TestClientBeforeAForgetfulInterceptor(t *testing.T) {
 	}
 	if n := own.Snapshot().InFlight; n != 0 {
 		t.Errorf("%d slots held after three attempts", n)
+	}
+}
+
+// If an inner interceptor drops the options of a call, grpc-go does not tell of its end. An application that
+// receives no more loses no slot all the same: neither by the end of the context nor by a message that aborts the
+// stream.
+func TestClientGivesUpStreams(t *testing.T) {
+	own, outcomes := counting(t, 1)
+	address := start(t, &service{duplex: func(s testgrpc.TestService_FullDuplexCallServer) error {
+		<-s.Context().Done()
+		return nil
+	}})
+	client := through(t, clientOf(t, throttle.CallerConfig{Limit: own}), address, forgetful)
+	for _, tt := range []struct {
+		name string
+		ends error // of the context
+		want weir.Outcome
+	}{
+		{"cancelled", context.Canceled, weir.Abandoned},
+		{"late", context.DeadlineExceeded, weir.Overload},
+		{"aborted", nil, weir.Failed},
+	} {
+		ctx := &ending{within(t), make(chan struct{}), cmp.Or(tt.ends, context.Canceled)}
+		s, err := client.FullDuplexCall(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tt.ends != nil {
+			close(ctx.done)
+		} else if s.CloseSend() != nil || s.Send(new(testgrpc.StreamingOutputCallRequest)) == nil {
+			t.Error("a message can be sent after the last")
+		}
+		if got := outcomes.take(t); got != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+		await(t, tt.name+": the slot is free", idle(own))
+		if tt.ends == nil {
+			close(ctx.done)
+		}
+	}
+}
+
+// ending is a context that ends with err when done is closed.
+type ending struct {
+	context.Context
+	done chan struct{}
+	err  error
+}
+
+func (e *ending) Done() <-chan struct{} { return e.done }
+
+func (e *ending) Err() error {
+	select {
+	case <-e.done:
+		return e.err
+	default:
+		return nil
 	}
 }
 
@@ -716,7 +776,7 @@ func TestClientNeedsProof(t *testing.T) {
 			return no()
 		},
 	})
-	forgetful := grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, _ ...grpc.CallOption) error {
+	unary := grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, _ ...grpc.CallOption) error {
 		return invoke(ctx, method, req, reply, conn)
 	})
 	hiding := grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -725,7 +785,7 @@ func TestClientNeedsProof(t *testing.T) {
 	})
 	c := clientOf(t, throttle.CallerConfig{})
 	c.Safe = nil
-	client := through(t, c, address, forgetful, hiding)
+	client := through(t, c, address, unary, hiding)
 	_, err := client.UnaryCall(within(t), new(testgrpc.SimpleRequest))
 	if wantCode(t, err, codes.Unavailable); calls.Swap(0) != 1 {
 		t.Error("a unary call was done more than once")

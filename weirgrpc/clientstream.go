@@ -15,7 +15,7 @@ import (
 // stream is a [grpc.StreamClientInterceptor].
 func (c *Client) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	o, cancel := c.begin(ctx, method, conn)
-	s := &clientStream{outgoing: o, desc: desc, cancel: cancel}
+	s := &clientStream{outgoing: o, desc: desc, cancel: cancel, done: func(weir.Outcome) {}}
 	s.open = func(ctx context.Context, more ...grpc.CallOption) (grpc.ClientStream, error) {
 		return open(ctx, desc, conn, method, append(opts[:len(opts):len(opts)], more...)...)
 	}
@@ -34,10 +34,11 @@ type clientStream struct {
 
 	mu      sync.Mutex // guards what follows
 	current grpc.ClientStream
-	permit  weir.Permit // of the present attempt
-	request any         // of a call that streams only answers; kept until the first answer
-	sent    bool        // request is set
-	shown   bool        // the application has seen a part of the answer
+	permit  weir.Permit        // of the present attempt
+	done    func(weir.Outcome) // gives permit back
+	request any                // of a call that streams only answers; kept until the first answer
+	sent    bool               // request is set
+	shown   bool               // the application has seen a part of the answer
 }
 
 // begin makes attempts until one is open. An attempt that could not be opened has sent nothing.
@@ -51,15 +52,13 @@ func (s *clientStream) begin() error {
 	for {
 		p, err := s.admit()
 		if err == nil {
-			s.mu.Lock()
-			s.permit = p
-			s.mu.Unlock()
-			if err = s.attempt(p); err == nil {
+			done := s.hold(p)
+			if err = s.attempt(done); err == nil {
 				opened = true
 				return nil
 			}
 			answer, again := s.answer(err, nil, &peer.Peer{}, false), false
-			p.Done(answer.Outcome) // mostly the permit is done already
+			done(answer.Outcome) // mostly the permit is done already
 			if again, err = s.again(answer, err); again {
 				continue
 			}
@@ -68,10 +67,28 @@ func (s *clientStream) begin() error {
 	}
 }
 
-// attempt opens a stream.
-func (s *clientStream) attempt(p weir.Permit) error {
+// hold keeps the permit of an attempt, and returns how to give it back. The end of the call's context gives it
+// back, too: the application need not receive after that.
+func (s *clientStream) hold(p weir.Permit) (done func(weir.Outcome)) {
+	ctx := s.ctx
+	unwatch := context.AfterFunc(ctx, func() { p.Done(weir.Classify(ctx.Err())) })
+	done = func(o weir.Outcome) {
+		unwatch()
+		p.Done(o)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.permit, s.done = p, done
+	return done
+}
+
+// outcomeOf is the outcome of a stream that has ended with err before all of it was received.
+func outcomeOf(err error) weir.Outcome { return answerTo(err, nil, true).Outcome }
+
+// attempt opens a stream. done gives its permit back.
+func (s *clientStream) attempt(done func(weir.Outcome)) error {
 	s.call.Sent()
-	stream, err := s.open(s.attemptContext(), grpc.OnFinish(func(err error) { p.Done(answerTo(err, nil, true).Outcome) }))
+	stream, err := s.open(s.attemptContext(), grpc.OnFinish(func(err error) { done(outcomeOf(err)) }))
 	if err != nil {
 		return err
 	}
@@ -89,19 +106,19 @@ func (s *clientStream) attempt(p weir.Permit) error {
 // end ends the call.
 func (s *clientStream) end() {
 	s.call.End()
-	s.cancel()
 	s.mu.Lock()
-	p := s.permit
+	done := s.done
 	s.request, s.shown = nil, true // so there is no further attempt
 	s.mu.Unlock()
-	p.Done(weir.NoSample) // the permit is done already, if the stream is one of grpc-go
+	done(weir.NoSample) // the permit is done already, if the stream is one of grpc-go
+	s.cancel()
 }
 
-// present returns the stream of the present attempt and its permit.
-func (s *clientStream) present() (grpc.ClientStream, weir.Permit) {
+// present returns the stream of the present attempt, and how to give its permit back.
+func (s *clientStream) present() (stream grpc.ClientStream, done func(weir.Outcome)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.current, s.permit
+	return s.current, s.done
 }
 
 func (s *clientStream) stream() grpc.ClientStream {
@@ -138,15 +155,19 @@ func (s *clientStream) SendMsg(m any) error {
 	if !s.desc.ClientStreams && !s.shown {
 		s.request, s.sent = m, true
 	}
-	stream := s.current
+	stream, done := s.current, s.done
 	s.mu.Unlock()
-	return stream.SendMsg(m)
+	err := stream.SendMsg(m)
+	if err != nil && err != io.EOF { // then grpc-go has aborted the stream
+		done(outcomeOf(err))
+	}
+	return err
 }
 
 // RecvMsg implements [grpc.ClientStream].
 func (s *clientStream) RecvMsg(m any) error {
 	for {
-		stream, p := s.present()
+		stream, done := s.present()
 		err := stream.RecvMsg(m)
 		if err == nil || err == io.EOF {
 			s.sampleAnswer(err == io.EOF)
@@ -157,7 +178,7 @@ func (s *clientStream) RecvMsg(m any) error {
 			server = &peer.Peer{}
 		}
 		answer, again := s.answer(err, stream.Trailer(), server, true), false
-		p.Done(answer.Outcome) // the permit is done already, if the stream is one of grpc-go
+		done(answer.Outcome) // the permit is done already, if the stream is one of grpc-go
 		if s.repeatable() {
 			again, err = s.again(answer, err)
 		}
