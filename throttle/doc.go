@@ -39,7 +39,7 @@
 //
 // A throttle learns from answers. A process with few requests learns slowly: with fewer than Padding in the
 // window it hardly refuses anything. In a full outage it sends a few requests a window. So it needs some
-// seconds to see that the server has recovered, and half a minute until it sends all requests. A shorter window
+// seconds to see that the server has recovered, and up to a minute until it sends all requests. A shorter window
 // is quicker, and throttles on fewer results.
 //
 // A throttle knows a target by its name. If many servers have one name and one of them is overloaded, the
