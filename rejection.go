@@ -33,7 +33,8 @@ type Rejection struct {
 	//   - queue_full: the places to wait, all taken. A queue that stands has fewer.
 	//   - limit: slots.
 	//   - queue_timeout, deadline: the seconds waited, or those it would take if
-	//     refused on arrival. Without a Limit, the seconds too late.
+	//     refused on arrival. Without a Limit the deadline has passed: the
+	//     seconds waited until then, or too late on arrival.
 	//   - too_large: the cost. quota: tokens.
 	//   - shed: the pressure, where 1 is the most that is wanted.
 	//   - throttled: the share of such work that is refused now, from 0 to 1. There

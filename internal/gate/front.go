@@ -164,7 +164,7 @@ func (f *Front) Unfit(ctx context.Context, w *weir.Work) *weir.Rejection {
 	return nil
 }
 
-// GivenUp is the refusal of work whose context is done.
+// GivenUp is the refusal of work whose context is done. For work that has waited, Await adds how long.
 func (f *Front) GivenUp(ctx context.Context) *weir.Rejection {
 	reason := weir.ReasonCanceled
 	if ctx.Err() == context.DeadlineExceeded {

@@ -209,15 +209,18 @@ func (f *Front) await(ctx context.Context, a *Answer, place weir.Waiter) (weir.P
 		return a.Permit, a.Refused
 	case <-ctx.Done():
 	}
-	if place.Cancel() {
-		return weir.Permit{}, f.GivenUp(ctx)
+	if !place.Cancel() {
+		<-a.ready // the answer won the race, or is on its way
+		if a.Refused != nil {
+			return weir.Permit{}, a.Refused
+		}
+		a.Permit.Cancel()
 	}
-	<-a.ready // the answer won the race, or is on its way
-	if a.Refused != nil {
-		return weir.Permit{}, a.Refused
+	refused := f.GivenUp(ctx)
+	if refused.Reason == weir.ReasonDeadline {
+		refused.Value = (f.Now() - *a.since).Seconds()
 	}
-	a.Permit.Cancel()
-	return weir.Permit{}, f.GivenUp(ctx)
+	return weir.Permit{}, refused
 }
 
 // deliver hands the answer to whoever waits for it.
