@@ -10,13 +10,13 @@
 //
 // # The parts
 //
-// All calls of a process share a [Caller]. For each target it has the parts below, in this order, outermost
-// first:
+// All calls of a process share a [Caller]. Each target has a budget and a guard of its own. The client's own limit is
+// one for all targets. The parts stand in this order, outermost first:
 //
 //		the call → Retry → Budget → Throttle or Breaker → the client's own limit → an attempt
 //
 //	  - [Retry] decides whether an attempt is followed by another one, and after which wait.
-//	  - [Budget] bounds the retries of all calls together to a tenth of the requests sent.
+//	  - [Budget] bounds the retries of all calls to the target to a tenth of the requests sent, and a few more.
 //	  - [Throttle] is a gate that refuses a part of the attempts, as large as it has to be.
 //	  - [Breaker] is a gate that refuses all of them for a while.
 //
@@ -37,8 +37,8 @@
 //
 // # What a throttle cannot do
 //
-// A throttle learns from answers. A process with few requests learns slowly: with fewer than Padding in the
-// window it hardly refuses anything. In a full outage it sends a few requests a window. So it needs some
+// A throttle learns from answers. A process with few requests learns slowly: after two
+// failures alone it refuses a fifth, after eight a half. In a full outage it sends a few requests a window. So it needs some
 // seconds to see that the server has recovered, and up to a minute until it sends all requests. A shorter window
 // is quicker, and throttles on fewer results.
 //

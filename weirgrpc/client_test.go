@@ -775,6 +775,7 @@ func TestClientNeedsProof(t *testing.T) {
 		output: func(*testgrpc.StreamingOutputCallRequest, testgrpc.TestService_StreamingOutputCallServer) error {
 			return no()
 		},
+		duplex: func(testgrpc.TestService_FullDuplexCallServer) error { return no() },
 	})
 	unary := grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, _ ...grpc.CallOption) error {
 		return invoke(ctx, method, req, reply, conn)
@@ -797,6 +798,17 @@ func TestClientNeedsProof(t *testing.T) {
 	_, err = receive(out)
 	if wantCode(t, err, codes.Unavailable); calls.Swap(0) != 1 {
 		t.Error("a stream was opened more than once")
+	}
+	eager := grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		s, err := open(ctx, desc, conn, method, opts...)
+		if err == nil {
+			err = s.RecvMsg(new(testgrpc.StreamingOutputCallResponse))
+		}
+		return s, err
+	})
+	_, err = through(t, c, address, eager).FullDuplexCall(within(t))
+	if wantCode(t, err, codes.Unavailable); calls.Swap(0) != 1 {
+		t.Error("a stream that an interceptor had opened was opened more than once")
 	}
 }
 

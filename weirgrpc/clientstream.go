@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -41,7 +42,7 @@ type clientStream struct {
 	shown   bool               // the application has seen a part of the answer
 }
 
-// begin makes attempts until one is open. An attempt that could not be opened has sent nothing.
+// begin makes attempts until one is open.
 func (s *clientStream) begin() error {
 	opened := false
 	defer func() {
@@ -53,11 +54,13 @@ func (s *clientStream) begin() error {
 		p, err := s.admit()
 		if err == nil {
 			done := s.hold(p)
-			if err = s.attempt(done); err == nil {
+			var server peer.Peer
+			unsent := false
+			if unsent, err = s.attempt(done, &server); err == nil {
 				opened = true
 				return nil
 			}
-			answer, again := s.answer(err, nil, &peer.Peer{}, false), false
+			answer, again := s.answer(err, nil, &server, !unsent), false
 			done(answer.Outcome) // mostly the permit is done already
 			if again, err = s.again(answer, err); again {
 				continue
@@ -85,12 +88,26 @@ func (s *clientStream) hold(p weir.Permit) (done func(weir.Outcome)) {
 // outcomeOf is the outcome of a stream that has ended with err before all of it was received.
 func outcomeOf(err error) weir.Outcome { return answerTo(err, nil, true).Outcome }
 
-// attempt opens a stream. done gives its permit back.
-func (s *clientStream) attempt(done func(weir.Outcome)) error {
+// attempt opens a stream. done gives its permit back. With an error, unsent says that nothing was sent to a server. An interceptor
+// further in may have opened the stream before it failed, or dropped these options: that is no proof.
+func (s *clientStream) attempt(done func(weir.Outcome), server *peer.Peer) (unsent bool, err error) {
 	s.call.Sent()
-	stream, err := s.open(s.attemptContext(), grpc.OnFinish(func(err error) { done(outcomeOf(err)) }))
+	var at peer.Peer
+	var finished atomic.Bool
+	var reached atomic.Pointer[peer.Peer]
+	stream, err := s.open(s.attemptContext(), grpc.Peer(&at), grpc.OnFinish(func(err error) {
+		if at.Addr != nil {
+			reached.Store(&peer.Peer{Addr: at.Addr})
+		}
+		finished.Store(true)
+		done(outcomeOf(err))
+	}))
 	if err != nil {
-		return err
+		if p := reached.Load(); p != nil {
+			*server = *p
+			return false, err
+		}
+		return finished.Load(), err
 	}
 	s.mu.Lock()
 	s.current = stream
@@ -100,7 +117,7 @@ func (s *clientStream) attempt(done func(weir.Outcome)) error {
 		_ = stream.SendMsg(request) // the receiving side gets the error of the stream
 		_ = stream.CloseSend()
 	}
-	return nil
+	return false, nil
 }
 
 // end ends the call.

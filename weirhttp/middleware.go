@@ -249,8 +249,8 @@ func NewGuard(opts ...Option) *Guard { return &Guard{newMiddleware(nil, opts)} }
 // own. With a nil gate r is served as it is, and q is nil.
 //
 // For [WriteRejection] a request is not begun in next, which suits a proxy that finds no free target. A handler
-// whose own work has begun when a gate further in refuses needs a [Middleware]. With [WithSelect] that knows the
-// gate and the work of each request, too.
+// whose own work has begun when a gate further in refuses needs a [Middleware], which can choose the gate and
+// the work of each request by [WithSelect].
 func (g *Guard) Serve(w http.ResponseWriter, r *http.Request, gate weir.Gate, work weir.Work,
 	next func(w http.ResponseWriter, r *http.Request, q *Request)) {
 	if gate == nil {

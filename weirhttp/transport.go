@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -284,7 +285,8 @@ var errNoResponse = errors.New("weirhttp: the base of a Transport returned neith
 // body.
 func (t *Transport) outgoing(r *http.Request, w *weir.Work, deadline time.Time) (*http.Request, error) {
 	again := w.Attempt > 0 && r.GetBody != nil
-	once := !replayable(r)
+	_, file := r.Body.(*os.File) // which net/http lets the kernel send
+	once := !file && !replayable(r)
 	if t.Quiet && !again && !once {
 		return r, nil
 	}
@@ -296,7 +298,7 @@ func (t *Transport) outgoing(r *http.Request, w *weir.Work, deadline time.Time) 
 			return nil, err
 		}
 		out.Body = body
-	case once: // the others are in memory, and net/http sends them together with the header
+	case once: // the others are mostly in memory, and net/http sends those together with the header
 		out.Body = &ownBody{ReadCloser: r.Body}
 	}
 	if !t.Quiet {
@@ -463,7 +465,7 @@ var unsent = []string{
 	"unsupported protocol scheme", "http: no Host in request URL", "http: nil Request.", "net/http: invalid method ",
 	"net/http: invalid header ", "net/http: invalid trailer ", "net/http: can't write control character in ",
 	"http: invalid Host header", "http: Request.ContentLength=", "http: ContentLength=",
-	"http2: request body larger than specified content length",
+	"http2: invalid ", "http2: request body larger than specified content length",
 }
 
 // malformed reports whether a request has a fault that net/http finds only when it writes the request to a

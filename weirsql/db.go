@@ -4,7 +4,7 @@
 //
 // connector is the driver's: for instance that of pgx's stdlib.GetConnector, or of pq.NewConnector. A [DB] has
 // the methods of [database/sql.DB] and returns the standard types, so generated code and mappers can use it
-// instead. Work that must wait waits in the gate: in order, for a bounded time, and without a connection. A
+// instead. Work that must wait waits in the gate: by priority, for a bounded time, and without a connection. A
 // refusal is a [*weir.Rejection].
 //
 // # What a permit is held for
@@ -43,7 +43,10 @@
 //
 // The deadline of a context is that of the work. The gate refuses at once what would have to wait too long to be
 // done by then. A transaction has to end by the deadline of its context. The context of a Conn bounds the wait
-// only, and the gate is told no deadline.
+// only, and the gate is told no deadline but that of the request that a handler serves ([weir.WithReceived]).
+//
+// Work that has to wait is refused, too, if it has less time left than most work takes. Before long transactions and
+// short reads with short deadlines, use two gates.
 //
 // # Contexts that end while the database works
 //
@@ -108,8 +111,9 @@ type DB struct {
 	// SetMaxOpenConns takes no lock, because hooks of the gate are called meanwhile, and may call it.
 	conns     atomic.Int64 // the last size that was asked for
 	resizing  atomic.Bool  // a call carries out sizes, its own and those of others
-	config    limit.Config // what the user wants; changed only while resizing
-	fitted    int64        // the fixed limit that fits the pool, 0 if there is none
+	config    limit.Config // what the user wants
+	set       int64        // the fixed limit that was set since, 0 if there is none; changed only while resizing
+	fitted    int64        // the fixed limit that fits the pool, 0 if there is none; likewise
 	unbounded atomic.Bool  // the log says already that the limit is above the pool
 }
 

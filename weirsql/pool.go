@@ -54,7 +54,7 @@ func Open(c driver.Connector, maxConns int, gate limit.Config, opts ...Option) (
 // back. If calls overlap, as from a hook of the gate, one of them carries out the last size.
 //
 // A Controller of your own keeps its own bounds, whatever n is. The log says once if its limit is above n. A fixed
-// limit that was set at the limiter since Open takes the place of your Limit. All else is then as at Open,
+// limit that was set at the limiter since Open takes the place of your Limit, until the limiter has a controller again. All else is then as at Open,
 // also what [limit.Limiter.Reconfigure] has changed.
 func (db *DB) SetMaxOpenConns(n int) {
 	if db.limiter == nil {
@@ -70,10 +70,16 @@ func (db *DB) SetMaxOpenConns(n int) {
 }
 
 func (db *DB) resize(n int64) {
-	if s := db.limiter.Snapshot(); s.Controller == "fixed" && s.Limit != db.fitted { // somebody has set it since
-		db.config.Limit, db.config.Controller = s.Limit, nil
+	switch s := db.limiter.Snapshot(); {
+	case s.Controller != "fixed":
+		db.set = 0
+	case s.Limit != db.fitted: // somebody has set it since
+		db.set = s.Limit
 	}
 	gate := db.config
+	if db.set > 0 {
+		gate.Limit, gate.Controller = db.set, nil
+	}
 	gate.Exempt = min(poolgate.Exempt(gate, n), n-1)
 	gate.Limit = min(gate.Limit, n-max(gate.Exempt, 0))
 	gate, err := poolgate.Fit("weirsql", gate, n)

@@ -184,6 +184,7 @@ func TestResizeKeepsTheOperatorsLimit(t *testing.T) {
 			{set(20), 25, 19},
 			{nil, 40, 20},
 			{func() error { return l.Reconfigure(limit.Config{Limit: 9}) }, 39, 9},
+			{func() error { return l.Reconfigure(limit.Config{}) }, 38, 12}, // back to a controller
 		} {
 			if step.operator != nil {
 				check(t, step.operator())

@@ -49,7 +49,7 @@ func onlyReads(query string) bool {
 		return false
 	}
 	s := scanner{rest: query}
-	first := true
+	first, character := true, false
 	for {
 		switch s.next() {
 		case tokenEnd:
@@ -65,10 +65,12 @@ func onlyReads(query string) bool {
 			return false
 		case changes(word):
 			return false
+		case second[string(word)] && !s.qualified && !character && s.commands(): // CHARACTER SET is a type's
+			return false
 		case s.called() && (s.qualified || !harmless[string(word)]):
 			return false
 		}
-		first = false
+		first, character = false, string(word) == "character"
 	}
 }
 
@@ -83,16 +85,24 @@ func opensRead(word []byte) bool {
 
 // changes reports whether a statement with this word may be more than a read. SELECT … FOR UPDATE takes locks,
 // and SELECT … INTO makes a table. EXPLAIN ANALYZE runs the statement, and s.NEXTVAL advances a sequence in
-// some databases. In T-SQL a second statement, such as EXEC, follows without a semicolon.
+// some databases.
 func changes(word []byte) bool {
 	switch string(word) {
 	case "insert", "update", "delete", "merge", "replace", "into", "for", "lock", "call", "do", "copy",
-		"truncate", "create", "drop", "alter", "grant", "revoke", "deny", "exec", "execute", "set", "backup", "restore",
-		"analyze", "analyse", "nextval":
+		"truncate", "create", "drop", "alter", "grant", "execute", "analyze", "analyse", "nextval":
 		return true
 	}
 	return false
 }
+
+// second are words that begin a second statement of T-SQL, which follows without a semicolon. Elsewhere they are names of
+// columns.
+var second = setOf("exec", "revoke", "deny", "set", "backup", "restore", "kill", "disable", "enable", "receive", "writetext",
+	"updatetext", "dbcc")
+
+// clause are words that may follow the name of a column, and never the first word of a statement of T-SQL.
+var clause = setOf("from", "as", "is", "in", "not", "and", "or", "like", "ilike", "between", "asc", "desc", "nulls", "where", "group",
+	"having", "order", "limit", "offset", "union", "join", "left", "right", "inner", "cross", "on", "when", "then", "else", "end")
 
 // harmless are words that may stand before a parenthesis: keywords, which call nothing, and functions that
 // change nothing.
@@ -130,7 +140,8 @@ const (
 type scanner struct {
 	rest      string
 	word      string
-	qualified bool // a dot stands before the word
+	qualified bool // a dot stands before the word, and no number before the dot
+	number    bool // the last token was one, and a dot follows
 	buf       [32]byte
 }
 
@@ -158,7 +169,7 @@ func (s *scanner) next() token {
 			for n < len(s.rest) && inWord(s.rest[n]) {
 				n++
 			}
-			s.word, s.rest, s.qualified = s.rest[:n], s.rest[n:], dot
+			s.word, s.rest, s.qualified = s.rest[:n], s.rest[n:], dot && !s.number
 			return tokenWord
 		default:
 			return s.other(c)
@@ -186,15 +197,15 @@ func (s *scanner) other(c byte) token {
 		return tokenDoubt // a second statement
 	}
 	if c >= '0' && c <= '9' {
-		return s.number()
+		return s.skipNumber()
 	}
-	s.rest = s.rest[1:]
+	s.rest, s.number = s.rest[1:], false
 	return tokenOther
 }
 
-// number skips a number. If a word follows without a space, as in LIMIT 1FOR UPDATE, some databases read a
+// skipNumber skips a number. If a word follows without a space, as in LIMIT 1FOR UPDATE, some databases read a
 // number and a word. Others read one name. A parenthesis calls a function: 1e(2) in MySQL, and f$1() in many.
-func (s *scanner) number() token {
+func (s *scanner) skipNumber() token {
 	n := 1
 	for n < len(s.rest) && inWord(s.rest[n]) {
 		n++
@@ -212,6 +223,7 @@ func (s *scanner) number() token {
 	if text != "" || s.called() {
 		return tokenDoubt
 	}
+	s.number = strings.HasPrefix(s.rest, ".")
 	return tokenOther
 }
 
@@ -258,21 +270,47 @@ func (s *scanner) lineComment() bool {
 	return true
 }
 
+// ahead returns what follows blanks and comments. ok is false where databases disagree on a comment.
+func (s *scanner) ahead() (rest string, ok bool) {
+	look := scanner{rest: s.rest}
+	for {
+		look.rest = strings.TrimLeft(look.rest, " \t\n\r\f\v")
+		switch {
+		case strings.HasPrefix(look.rest, "--"):
+			if !look.lineComment() {
+				return "", false
+			}
+		case strings.HasPrefix(look.rest, "/*"):
+			if !look.comment() {
+				return "", false
+			}
+		default:
+			return look.rest, true
+		}
+	}
+}
+
 // called reports whether a parenthesis follows.
 func (s *scanner) called() bool {
-	for i := range len(s.rest) {
-		switch s.rest[i] {
-		case ' ', '\t', '\n', '\r', '\f', '\v':
-			continue
-		case '(':
-			return true
-		case '/', '-': // a parenthesis may follow a comment
-			comment := strings.HasPrefix(s.rest[i:], "--") || strings.HasPrefix(s.rest[i:], "/*")
-			return comment && strings.Contains(s.rest[i:], "(")
-		}
+	rest, ok := s.ahead()
+	return !ok || strings.HasPrefix(rest, "(")
+}
+
+// commands reports whether the word begins a statement rather than being a name: whether it is followed by a word
+// that belongs to no clause, by quotes or by a variable.
+func (s *scanner) commands() bool {
+	rest, ok := s.ahead()
+	switch {
+	case !ok:
+		return true
+	case rest == "":
 		return false
+	case inWord(rest[0]):
+		look := scanner{rest: rest}
+		look.next()
+		return !clause[string(look.lower())]
 	}
-	return false
+	return strings.IndexByte("'\"`[@#$\\", rest[0]) >= 0
 }
 
 // lower returns the word in lower case, cut to the length of the longest known word.

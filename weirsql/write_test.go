@@ -50,6 +50,13 @@ func TestOnlyReads(t *testing.T) {
 		"SELECT a - (b / (c)) FROM t",
 		"SELECT a FROM t WHERE b=$1 AND c IN ($2, $3) AND d = ANY($4) LIMIT $5",
 		"SELECT offset_, reset, settings, executed, backups FROM t WHERE a = 2 AND (b = 1) OR (c = 3)",
+		"SELECT a FROM t\nWHERE b = $1 -- whose\n  AND c IN ('new', 'paid')",
+		"SELECT a FROM t -- these\nWHERE b IN (1) LIMIT 10 /* page */ OFFSET (2)",
+		"SELECT e.set, e.reps FROM exercises e ORDER BY e.set",
+		"SELECT allow, deny FROM acl WHERE deny = $1 AND backup IS NULL ORDER BY set DESC",
+		"SELECT backup, restore AS r, exec FROM hosts WHERE kill > 1 AND enable",
+		"SELECT CAST(a AS CHAR CHARACTER SET utf8mb4)",
+		"SHOW CHARACTER SET",
 	}
 	for _, q := range reads {
 		if !onlyReads(q) {
@@ -98,6 +105,13 @@ func TestOnlyReads(t *testing.T) {
 		"SELECT 12(3)",
 		"SELECT 1 EXEC dbo.purge", // a second statement of T-SQL
 		"select 1 exec purge",
+		"SELECT 1.EXEC purge",
+		"SELECT a FROM t EXEC 'purge'",
+		"SELECT 1 EXEC @p",
+		"SELECT 1 EXEC /* now */ purge",
+		"SELECT 1 DISABLE TRIGGER t ON u",
+		"SELECT 1 KILL 53",
+		"SELECT 1 -- (\n f(2)",
 		"SELECT 1 REVOKE SELECT ON t FROM u",
 		"SELECT 1 DENY SELECT ON t TO u",
 		"SELECT 1 SET IDENTITY_INSERT t ON",

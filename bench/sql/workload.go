@@ -24,8 +24,8 @@ type workload struct {
 const (
 	rows  = 100_000
 	many  = 1500
-	few   = 300  // where some reads are a thousand times as heavy. Those take more than a tenth of a second
-	times = 1000 // as heavy
+	few   = 300  // of the workload heavy
+	times = 1000 // as many reads in a heavy one, which takes more than a tenth of a second
 )
 
 var (

@@ -164,13 +164,17 @@ func (f *Front) Unfit(ctx context.Context, w *weir.Work) *weir.Rejection {
 	return nil
 }
 
-// GivenUp is the refusal of work whose context is done. For work that has waited, Await adds how long.
+// GivenUp is the refusal of work whose context is done. After a deadline it says how much too late the work comes. For work that
+// has waited, Await says how long.
 func (f *Front) GivenUp(ctx context.Context) *weir.Rejection {
-	reason := weir.ReasonCanceled
-	if ctx.Err() == context.DeadlineExceeded {
-		reason = weir.ReasonDeadline
+	r := &weir.Rejection{Gate: f.name, Reason: weir.ReasonCanceled, Cause: ctx.Err()}
+	if r.Cause == context.DeadlineExceeded {
+		r.Reason = weir.ReasonDeadline
+		if at, ok := ctx.Deadline(); ok && f.clock == nil {
+			r.Value = time.Since(at).Seconds()
+		}
 	}
-	return &weir.Rejection{Gate: f.name, Reason: reason, Cause: ctx.Err()}
+	return r
 }
 
 // Draining is the refusal of all work once the gate is closed.
