@@ -75,8 +75,8 @@ func noCost(rej *weir.Rejection) bool { return rej.Reason == weir.ReasonTooLarge
 // the number, from 1, of the window that refused. "signal" is what binds the limit, such as "cpu_throttling".
 // "relayed" is true if a handler behind [Middleware] passes on a refusal of a gate that it has called. The
 // handler's own work had begun, so [Transport] does not assume that the work never started. It is not set in
-// [Guard.Serve]. Numbers that are not finite are null. Without an estimate, retry_after_ms is left out, and a retryable refusal has a
-// Retry-After of one second plus the random part.
+// [Guard.Serve]. Numbers that are not finite are null. Without an estimate, retry_after_ms is left out, and a
+// retryable refusal has a Retry-After of one second plus the random part.
 //
 // The body of a refused request is not read. If more than a few kilobytes are still to come on
 // HTTP/1, the connection is closed after the answer.

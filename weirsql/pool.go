@@ -54,8 +54,8 @@ func Open(c driver.Connector, maxConns int, gate limit.Config, opts ...Option) (
 // back. If calls overlap, as from a hook of the gate, one of them carries out the last size.
 //
 // A Controller of your own keeps its own bounds, whatever n is. The log says once if its limit is above n. A fixed
-// limit that was set at the limiter since Open takes the place of your Limit, until the limiter has a controller again. All else is then as at Open,
-// also what [limit.Limiter.Reconfigure] has changed.
+// limit that was set at the limiter since Open takes the place of your Limit, until the limiter has a controller
+// again. All else is then as at Open, also what [limit.Limiter.Reconfigure] has changed.
 func (db *DB) SetMaxOpenConns(n int) {
 	if db.limiter == nil {
 		db.pool.SetMaxOpenConns(n)

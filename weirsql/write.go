@@ -49,7 +49,7 @@ func onlyReads(query string) bool {
 		return false
 	}
 	s := scanner{rest: query}
-	first, character := true, false
+	first, character := true, false // character: the word before is that one
 	for {
 		switch s.next() {
 		case tokenEnd:
@@ -65,7 +65,7 @@ func onlyReads(query string) bool {
 			return false
 		case changes(word):
 			return false
-		case second[string(word)] && !s.qualified && !character && s.commands(): // CHARACTER SET is a type's
+		case second[string(word)] && !s.qualified && s.commands() && !(character && string(word) == "set"): // of a type
 			return false
 		case s.called() && (s.qualified || !harmless[string(word)]):
 			return false
@@ -100,9 +100,9 @@ func changes(word []byte) bool {
 var second = setOf("exec", "revoke", "deny", "set", "backup", "restore", "kill", "disable", "enable", "receive", "writetext",
 	"updatetext", "dbcc")
 
-// clause are words that may follow the name of a column, and never the first word of a statement of T-SQL.
-var clause = setOf("from", "as", "is", "in", "not", "and", "or", "like", "ilike", "between", "asc", "desc", "nulls", "where", "group",
-	"having", "order", "limit", "offset", "union", "join", "left", "right", "inner", "cross", "on", "when", "then", "else", "end")
+// clause are words that may follow the name of a column. T-SQL has reserved them, so they are no names of procedures.
+var clause = setOf("from", "as", "is", "in", "not", "and", "or", "like", "between", "asc", "desc", "where", "group",
+	"having", "order", "union", "join", "left", "right", "inner", "cross", "on", "when", "then", "else", "end")
 
 // harmless are words that may stand before a parenthesis: keywords, which call nothing, and functions that
 // change nothing.
@@ -147,7 +147,8 @@ type scanner struct {
 
 // next moves to the next token.
 func (s *scanner) next() token {
-	dot := false
+	dot, number := false, s.number
+	s.number = false
 	for len(s.rest) > 0 {
 		switch c := s.rest[0]; {
 		case c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f' || c == '\v':
@@ -169,7 +170,7 @@ func (s *scanner) next() token {
 			for n < len(s.rest) && inWord(s.rest[n]) {
 				n++
 			}
-			s.word, s.rest, s.qualified = s.rest[:n], s.rest[n:], dot && !s.number
+			s.word, s.rest, s.qualified = s.rest[:n], s.rest[n:], dot && !number
 			return tokenWord
 		default:
 			return s.other(c)
@@ -199,7 +200,7 @@ func (s *scanner) other(c byte) token {
 	if c >= '0' && c <= '9' {
 		return s.skipNumber()
 	}
-	s.rest, s.number = s.rest[1:], false
+	s.rest = s.rest[1:]
 	return tokenOther
 }
 

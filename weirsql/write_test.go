@@ -106,6 +106,10 @@ func TestOnlyReads(t *testing.T) {
 		"SELECT 1 EXEC dbo.purge", // a second statement of T-SQL
 		"select 1 exec purge",
 		"SELECT 1.EXEC purge",
+		"SELECT 1. FROM s.count(*)", // a function of somebody's
+		`SELECT 1. FROM "t" s.count(*)`,
+		"SELECT 1 EXEC limit",
+		"SELECT 1 character EXEC purge",
 		"SELECT a FROM t EXEC 'purge'",
 		"SELECT 1 EXEC @p",
 		"SELECT 1 EXEC /* now */ purge",
