@@ -120,7 +120,7 @@ func (b *budgetCore) left(now time.Duration) int {
 	const rounding = 1e-9 // so that a tenth of 10 is 1
 	again := float64(b.window.sums[retried])
 	inWindow := max(b.ratio*float64(b.window.sums[requested]), b.floor) - again
-	bin := b.window.bin(b.window.head)
+	bin := b.window.newest
 	inBin := max(1, b.ratio*float64(bin[requested])) - float64(bin[retried])
 	return max(0, int(min(inWindow, max(inBin, b.floor-again))+rounding))
 }
