@@ -4,7 +4,7 @@ import "time"
 
 // window counts what happened lately: several kinds of events, in bins of equal width. An event leaves the sums
 // with its bin: after between bins-1 and bins times the width. Nearly every event belongs in the newest bin, so
-// that bin is kept at hand: finding one divides three times, which takes longer than all the rest of a count.
+// that bin is kept at hand: to find one takes three divisions.
 type window struct {
 	width  time.Duration // of a bin
 	kinds  int
