@@ -88,8 +88,9 @@ func (s *clientStream) hold(p weir.Permit) (done func(weir.Outcome)) {
 // outcomeOf is the outcome of a stream that has ended with err before all of it was received.
 func outcomeOf(err error) weir.Outcome { return answerTo(err, nil, true).Outcome }
 
-// attempt opens a stream. done gives its permit back. With an error, unsent says that nothing was sent to a server. An interceptor
-// further in may have opened the stream before it failed, or dropped these options: that is no proof.
+// attempt opens a stream. done gives its permit back. With an error, unsent says that nothing was sent to a
+// server. An interceptor further in may have opened the stream before it failed, or dropped these options: that
+// is no proof.
 func (s *clientStream) attempt(done func(weir.Outcome), server *peer.Peer) (unsent bool, err error) {
 	s.call.Sent()
 	var at peer.Peer

@@ -164,8 +164,8 @@ func (f *Front) Unfit(ctx context.Context, w *weir.Work) *weir.Rejection {
 	return nil
 }
 
-// GivenUp is the refusal of work whose context is done. After a deadline it says how much too late the work comes. For work that
-// has waited, Await says how long.
+// GivenUp is the refusal of work whose context is done. After a deadline it says
+// how much too late the work comes. For work that has waited, Await says how long.
 func (f *Front) GivenUp(ctx context.Context) *weir.Rejection {
 	r := &weir.Rejection{Gate: f.name, Reason: weir.ReasonCanceled, Cause: ctx.Err()}
 	if r.Cause == context.DeadlineExceeded {
