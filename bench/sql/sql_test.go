@@ -189,3 +189,18 @@ func TestPrintVoid(t *testing.T) {
 		t.Errorf("%d of 3 are void:\n%s", n, &out)
 	}
 }
+
+func TestDeck(t *testing.T) {
+	var d deck
+	for thousand := range 3 {
+		drawn := 0
+		for range 1000 {
+			if d.drawn() {
+				drawn++
+			}
+		}
+		if drawn != 30 {
+			t.Errorf("the thousand %d: %d heavy reads, want 30", thousand, drawn)
+		}
+	}
+}

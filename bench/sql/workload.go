@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -47,7 +48,7 @@ var workloads = []*workload{
 		return bank(ctx, db, pgx.TxOptions{IsoLevel: pgx.Serializable})
 	}},
 	{"heavy", "Reads of three hundred rows by their keys; 3 of 100 do it a thousand times", readTables, "", func(ctx context.Context, db *weirpgx.Pool) error {
-		if rand.IntN(100) < 3 {
+		if heavy.drawn() {
 			return read(ctx, db, few, times)
 		}
 		return read(ctx, db, few, 1)
@@ -56,6 +57,29 @@ var workloads = []*workload{
 		var done bool
 		return db.QueryRow(ctx, `select pg_sleep(0.010) is not null from (select pg_advisory_xact_lock($1) offset 0) locked`, rand.IntN(8)).Scan(&done)
 	}},
+}
+
+// deck draws without putting back: of each thousand reads exactly thirty are heavy. Each read drawn for itself, half a minute would
+// hold some 160 heavy ones, give or take a tenth; they are nearly all of the work, so would each figure.
+type deck struct {
+	mu           sync.Mutex
+	reads, heavy int // left of this thousand
+}
+
+var heavy deck
+
+func (d *deck) drawn() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.reads == 0 {
+		d.reads, d.heavy = 1000, 30
+	}
+	drawn := rand.IntN(d.reads) < d.heavy
+	d.reads--
+	if drawn {
+		d.heavy--
+	}
+	return drawn
 }
 
 // fill makes the tables, on connections that nothing else has used. A cancel of the load before may come
