@@ -2,6 +2,7 @@ package weirpgx
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"log/slog"
 	"reflect"
@@ -16,6 +17,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/internal/poolgate"
 	"github.com/weir-go/weir/limit"
+	"github.com/weir-go/weir/signal"
 	"github.com/weir-go/weir/weirsql"
 )
 
@@ -30,8 +32,11 @@ type Pool struct {
 	classify func(context.Context, error) weir.Outcome
 	budget   poolgate.Budget // of each statement
 
-	calls  atomic.Uint64 // decides when to look at the pool
-	warned atomic.Bool   // the log says already that work waits in the pool
+	// These show whether work waits in the pool.
+	calls  atomic.Uint64
+	warned atomic.Bool
+	waits  poolgate.Waits
+	made   atomic.Int64 // connections, at the last look
 }
 
 // Option changes what [New] and [Open] do by default.
@@ -217,15 +222,37 @@ func (p *Pool) admitWork(ctx context.Context, sql string, w weir.Work) (*use, er
 // lookEvery is how many pieces of work pass between two looks at the pool, which takes a lock that all share.
 const lookEvery = 16
 
-// look logs once that the pool has no connection for work that was admitted.
+// look logs once if work that was admitted has waited for a connection that others had. The pool counts the wait for a
+// new connection as well, so a look says nothing if some were made since the last.
 func (p *Pool) look(op string) {
 	if p.calls.Add(1)%lookEvery != 0 || p.warned.Load() {
 		return
 	}
-	if s := p.pool.Stat(); s.AcquiredConns() >= s.MaxConns() && p.warned.CompareAndSwap(false, true) {
-		p.log.Warn("weirpgx: admitted work found no free connection and waits in the pool, where no order holds; "+
-			"lower the gate's limit or raise MaxConns", "op", op, "max_conns", s.MaxConns())
+	s := p.pool.Stat()
+	mean, known := p.waits.Since(s.EmptyAcquireCount(), s.EmptyAcquireWaitTime())
+	made := s.NewConnsCount()
+	if p.made.Swap(made) != made || !known || mean < poolgate.WorthALine || !p.warned.CompareAndSwap(false, true) {
+		return
 	}
+	p.log.Warn("weirpgx: work waits for a connection in the pool, where no order holds. "+
+		"Raise MaxConns above the gate's limit, or lower the limit",
+		"op", op, "max_conns", s.MaxConns(), "mean_wait", mean)
+}
+
+// PoolWait is [weirsql.PoolWait] for a pool of pgx: a signal of how long work waits that finds no idle
+// connection. It is for a pool that is also used past the gate. A wait for a new connection counts too, so
+// choose a most above the time to connect.
+func PoolWait(pool *pgxpool.Pool, most time.Duration) signal.Signal {
+	return weirsql.PoolWait(counters{pool}, most)
+}
+
+// counters shows the counters of a pgx pool as database/sql does.
+type counters struct{ pool *pgxpool.Pool }
+
+// Stats returns what [weirsql.PoolWait] reads.
+func (c counters) Stats() sql.DBStats {
+	s := c.pool.Stat()
+	return sql.DBStats{WaitCount: s.EmptyAcquireCount(), WaitDuration: s.EmptyAcquireWaitTime()}
 }
 
 // Exec is pgxpool.Pool.Exec behind the gate. A refusal is a *weir.Rejection.

@@ -712,12 +712,19 @@ func TestPoolTooSmall(t *testing.T) {
 		})
 	}
 	eventually(t, "all are admitted", func() bool { return gate.Snapshot().InFlight == lookEvery })
-	eventually(t, "somebody waits in the pool", func() bool { return p.warned.Load() })
+	if _, err := tx.Exec(t.Context(), "select pg_sleep(0.1)"); err != nil { // while they wait
+		t.Error(err)
+	}
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Error(err)
 	}
 	waiters.Wait()
-	if n := strings.Count(out.String(), "found no free connection"); n != 1 {
+	for range 2 * lookEvery { // enough for a look at those that have waited
+		if _, err := p.Exec(t.Context(), "select 1"); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := strings.Count(out.String(), "waits for a connection"); n != 1 {
 		t.Errorf("it was told %d times:\n%s", n, &out)
 	}
 	if v, err := wait.Read(t.Context()); err != nil || v <= 1 {

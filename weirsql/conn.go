@@ -21,7 +21,7 @@ import (
 //	Validator                      always: it tells when the connection is given back
 //	Pinger                         always: without, a ping is nil
 //	ConnPrepareContext, ConnBeginTx, StmtExecContext, StmtQueryContext
-//	                               always: without, the context is asked once
+//	                               always: without, database/sql looks at the context once
 //	NamedValueChecker              always: without, as with driver.ErrSkip
 //	io.Closer (connectors)         always: without, a pool that is closed leaves the connector alone
 //	all of driver.Rows             as the driver: rows are not wrapped
@@ -56,8 +56,9 @@ func (c *connector) Close() error {
 //	db := sql.OpenDB(weirsql.Connector(connector, gate))
 //
 // The gate admits or refuses, and never lets work wait: the caller has a connection already. Use [New] wherever
-// you can. A statement, a transaction and a [database/sql.Conn] ask the gate once each; a ping does not ask.
-// The refusal is a [*weir.Rejection].
+// you can. A statement, a transaction and a [database/sql.Conn] ask the gate once each; a ping does not ask. A Conn
+// asks for its first statement: if that is a read, all of the Conn counts as a read. The refusal is a
+// [*weir.Rejection].
 func Connector(c driver.Connector, g weir.Gate, opts ...Option) driver.Connector {
 	return &connector{c, newGuard(g, opts)}
 }
@@ -178,7 +179,7 @@ func (c *dbConn) base() *dbConn { return c }
 // enter returns the use to which a call belongs. A transaction or a [database/sql.Conn] that has the connection
 // has a use, and so does a method of [DB] that has asked the gate. Any other call comes from below the pool, so
 // enter asks the gate for it. Then mine is true, and the connection has the permit until it is given back.
-func (c *dbConn) enter(ctx context.Context, method, query string) (u *use, mine bool, err error) {
+func (c *dbConn) enter(ctx context.Context, what call) (u *use, mine bool, err error) {
 	if c.invalid { // a Conn may still use it
 		return nil, false, driver.ErrBadConn
 	}
@@ -190,12 +191,12 @@ func (c *dbConn) enter(ctx context.Context, method, query string) (u *use, mine 
 		u.ask()
 		return u, false, nil
 	}
-	u, err = c.guard.admit(ctx, call{method: method, query: query}, weir.NoWait)
+	u, err = c.guard.admit(ctx, what, weir.NoWait)
 	if err != nil {
 		return nil, false, err
 	}
 	u.ask()
-	u.answered = true // it may be the use of a Conn, whose later statements have contexts of their own: see left and reading
+	u.answered = true // for later statements of a Conn, which have contexts of their own: left and reading decide
 	c.use = u
 	return u, true, nil
 }
@@ -245,10 +246,18 @@ func (c *dbConn) free(broken bool) {
 	}
 }
 
-// unlessReturned is deferred by calls to the driver. After a panic database/sql may lose the connection, and
-// then never gives it back.
+// unlessReturned is deferred by calls to the driver that this connection may have asked the gate for. After a panic
+// database/sql may lose the connection, and then never gives it back.
 func (c *dbConn) unlessReturned(returned *bool, mine bool) {
 	if mine && !*returned {
+		c.free(false)
+	}
+}
+
+// freeUnless is deferred by those calls to the driver after whose panic database/sql always loses the connection, also
+// that of a transaction or a Conn.
+func (c *dbConn) freeUnless(returned *bool) {
+	if !*returned {
 		c.free(false)
 	}
 }
@@ -295,7 +304,7 @@ func (c *dbConn) Prepare(query string) (driver.Stmt, error) {
 
 // PrepareContext implements [driver.ConnPrepareContext].
 func (c *dbConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
-	u, mine, err := c.enter(ctx, methodPrepare, query)
+	u, mine, err := c.enter(ctx, call{method: methodPrepare, query: query})
 	if err != nil {
 		return nil, err
 	}
@@ -327,7 +336,7 @@ func prepare(ctx context.Context, inner driver.Conn, query string) (driver.Stmt,
 // ExecContext implements [driver.ExecerContext].
 func (e execer) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
 	c := e.c
-	u, mine, err := c.enter(ctx, methodExec, query)
+	u, mine, err := c.enter(ctx, call{method: methodExec, query: query})
 	if err != nil {
 		return nil, err
 	}
@@ -360,12 +369,12 @@ func exec(ctx context.Context, inner driver.Conn, query string, args []driver.Na
 // QueryContext implements [driver.QueryerContext].
 func (q queryer) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	c := q.c
-	u, mine, err := c.enter(ctx, methodQuery, query)
+	u, _, err := c.enter(ctx, call{method: methodQuery, query: query})
 	if err != nil {
 		return nil, err
 	}
 	returned := false
-	defer c.unlessReturned(&returned, mine)
+	defer c.freeUnless(&returned)
 	var r driver.Rows
 	if err = c.tell(ctx); err == nil {
 		r, err = c.query(ctx, query, args)

@@ -12,11 +12,12 @@
 //	Exec, Ping, Prepare    the call
 //	Query, QueryRow        until the rows are closed: they have a connection
 //	Begin                  until the transaction ends; its statements do not ask
-//	Conn                   until it is closed; what it does does not ask
+//	Conn                   until it is closed; its statements do not ask
 //
-// The permit goes back with the connection, also if a context ends or a connection breaks. The sample is taken
-// when the driver's call returns. So a caller that reads rows slowly holds a slot, and gives no slow sample. A
-// transaction is sampled at its end, and a Conn never. [Classify] says which outcome an error has.
+// The permit goes back with the connection, also if a context ends or a connection breaks. An exec and a query give
+// their sample when their call returns, a wait for a new connection included. So a caller that reads rows slowly
+// holds a slot, and gives no slow sample. A transaction is sampled at its end, and a prepare only if it fails. A
+// ping and a Conn give no sample. [Classify] says which outcome an error has.
 //
 // # Inside a transaction
 //
@@ -84,6 +85,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/poolgate"
 	"github.com/weir-go/weir/limit"
 )
 
@@ -91,7 +93,7 @@ import (
 // use.
 //
 // The Work of a call has the method as its Op, and says whether the call is a write. An exec, a conn and a
-// begin are writes, except a transaction with ReadOnly. For a query, [IsWrite] decides. A ping is exempt.
+// begin are writes, except a transaction with ReadOnly. For a query and a prepare, [IsWrite] decides. A ping is exempt.
 // [WithWork] can change all of this.
 //
 // Use one gate for reads and writes. Two gates that find their limits by themselves take slots from each other.
@@ -103,7 +105,7 @@ type DB struct {
 	// These show whether work waits in the pool.
 	calls  atomic.Uint64
 	logged atomic.Bool
-	waits  waits
+	waits  poolgate.Waits
 
 	// Set by Open.
 	limiter *limit.Limiter // nil if the user made the gate
@@ -248,11 +250,12 @@ func (db *DB) InTx(ctx context.Context, opts *sql.TxOptions, fn func(ctx context
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback() // after a commit it does nothing
-	if db.guard.gate != nil {
-		ctx = weir.WithPermit(ctx, db.guard.gate, permit)
-	}
-	if err := fn(ctx, tx); err != nil {
+	defer func() {
+		if !u.ended.Load() { // otherwise it is over, or the driver has panicked, and database/sql would wait for ever
+			_ = tx.Rollback()
+		}
+	}()
+	if err := fn(weir.WithPermit(ctx, db.guard.gate, permit), tx); err != nil {
 		return err
 	}
 	return tx.Commit()

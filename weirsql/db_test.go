@@ -574,6 +574,63 @@ func TestPanicInQuery(t *testing.T) {
 	}
 }
 
+// After a panic in a query or a statement of a transaction or a Conn, database/sql waits for itself when that is to end.
+// The permit is free all the same, and InTx lets the panic go on.
+func TestPanicInATransaction(t *testing.T) {
+	for name, tt := range map[string]struct {
+		op  string
+		use func(ctx context.Context, db *DB) error
+	}{
+		"query in a transaction": {"query", func(ctx context.Context, db *DB) error {
+			return db.InTx(ctx, nil, func(ctx context.Context, tx *sql.Tx) error {
+				_, err := tx.QueryContext(ctx, "SELECT 1")
+				return err
+			})
+		}},
+		"statement in a transaction": {"stmt execctx", func(ctx context.Context, db *DB) error {
+			return db.InTx(ctx, nil, func(ctx context.Context, tx *sql.Tx) error {
+				s, err := tx.PrepareContext(ctx, "x")
+				if err == nil {
+					_, err = s.ExecContext(ctx)
+				}
+				return err
+			})
+		}},
+		"query on a conn": {"query", func(ctx context.Context, db *DB) error {
+			c, err := db.Conn(ctx)
+			if err == nil {
+				_, err = c.QueryContext(ctx, "SELECT 1")
+			}
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) { // not in a bubble: database/sql keeps a goroutine for good
+			g, s := newFakeGate(1), &server{kind: modern}
+			db := New(s, g)
+			s.on(tt.op, panics)
+			caught := make(chan any, 1)
+			go func() {
+				caught <- recovered(func() {
+					if err := tt.use(context.Background(), db); err != nil {
+						t.Error(err)
+					}
+				})
+			}()
+			select {
+			case c := <-caught:
+				if c == nil {
+					t.Error("no panic")
+				}
+			case <-time.After(time.Minute):
+				t.Fatal("the panic never arrives")
+			}
+			if g.held() != 0 {
+				t.Error("the permit is held")
+			}
+		})
+	}
+}
+
 // A classifier that panics leaves no permit behind, above the pool and below it.
 func TestPanicInClassify(t *testing.T) {
 	for what, call := range map[string]func(*DB){
@@ -796,6 +853,9 @@ func TestWork(t *testing.T) {
 		check(t, err)
 		check(t, tx.Rollback())
 		_, _ = db.Pool().ExecContext(ctx, "c")
+		tx, err = db.Pool().BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+		check(t, err)
+		check(t, tx.Rollback())
 		c, err := db.Conn(ctx) // which bounds the wait only
 		check(t, err)
 		check(t, c.Close())
@@ -806,6 +866,7 @@ func TestWork(t *testing.T) {
 			{Op: "ping", Exempt: true, Deadline: by},
 			{Op: "begin", Deadline: by},
 			{Op: "exec", Tenant: "c", Write: true, MaxWait: weir.NoWait, Deadline: by},
+			{Op: "begin", MaxWait: weir.NoWait, Deadline: by},
 			{Op: "conn", Write: true},
 		}
 		for i, w := range want {

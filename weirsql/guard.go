@@ -2,6 +2,7 @@ package weirsql
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"log/slog"
@@ -68,7 +69,7 @@ func (g *guard) log() *slog.Logger {
 //
 // Outside of transactions a budget is a deadline of the context, and includes reading the rows. In a
 // transaction the DB tells the database before each statement, with the text that tell returns, such as that of
-// [LocalTimeout]. That is one more round trip. With an empty text the last time-out stays. tell is called with
+// [LocalTimeout]. That is one more round trip, or two with a driver that prepares each statement. With an empty text the last time-out stays. tell is called with
 // 0 for a statement without a deadline after one with a deadline. With a nil tell, statements in transactions
 // have no budget. Outside of transactions, only the methods of [DB] and [Stmt] give budgets. Statements of a
 // [database/sql.Conn], of the Pool and of a [Connector] have none there. Begin, Commit, Rollback and Ping have
@@ -78,9 +79,9 @@ func WithBudget(share float64, tell func(d time.Duration) string) Option {
 }
 
 // WithHold keeps the permit of a call whose context has ended before its answer. It is for drivers, such as
-// those of MySQL, that return when the context ends although the server works on. The permit is held for the
-// mean time of calls, or for the time that this call took if that is longer. A call is an exec or a query of the
-// driver, until its answer. The permit is never held for more than longest. For a transaction and a
+// those of MySQL, that return when the context ends although the server works on. The permit is held for as long as
+// this call took, or as calls take in the mean, if that is longer. Only execs and queries count, from when the driver
+// is called to its answer. The permit is never held for more than longest. For a transaction and a
 // [database/sql.Conn], the context of the last statement counts too. Rows that this context has cut off are held if
 // their connection is broken.
 func WithHold(longest time.Duration) Option {
@@ -94,10 +95,41 @@ func WithHold(longest time.Duration) Option {
 // WithFindLeaks gives back the permits of rows and connections that are dropped without being closed, once the
 // garbage collector has found them. A gate that looks for leaks reports the call site; a limiter does so with
 // limit.Config.FindLeaks. The connection itself stays lost to the pool. This is a debug option, because each
-// query costs a cleanup. It does not find what database/sql keeps: transactions, rows of a [Stmt], and rows
-// under a context that can still end.
+// query costs a cleanup. It finds only what was taken through [DB] and [Stmt]. It does not find what database/sql
+// keeps: transactions, rows of a [Stmt], and rows under a context that can still end. A row whose Scan reads a long
+// rest of the result may be reported by mistake.
 func WithFindLeaks() Option {
 	return func(g *guard) { g.leaks = true }
+}
+
+// The methods of a call, which are the Op of the work.
+const (
+	methodQuery   = "query"
+	methodExec    = "exec"
+	methodPrepare = "prepare"
+	methodBegin   = "begin"
+	methodConn    = "conn"
+	methodPing    = "ping"
+)
+
+// call is one call to a database, before it is made.
+type call struct {
+	method string
+	query  string         // of a query, exec or prepare
+	opts   *sql.TxOptions // of a begin; may be nil
+}
+
+// isWrite reports whether the call may change something.
+func (c *call) isWrite() bool {
+	switch c.method {
+	case methodPing:
+		return false
+	case methodBegin:
+		return c.opts == nil || !c.opts.ReadOnly
+	case methodQuery, methodPrepare:
+		return IsWrite(c.query)
+	}
+	return true
 }
 
 // admit asks the gate for one use of the database.

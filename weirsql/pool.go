@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
-	"sync"
 	"time"
 
 	"github.com/weir-go/weir/internal/poolgate"
@@ -39,23 +38,21 @@ func Open(c driver.Connector, maxConns int, gate limit.Config, opts ...Option) (
 	if err != nil {
 		return nil, err
 	}
-	if gate.FindLeaks {
-		opts = append(opts, WithFindLeaks())
-	}
 	db := New(c, l, opts...)
+	db.guard.leaks = db.guard.leaks || gate.FindLeaks
 	db.limiter, db.config, db.fitted = l, gate, fitting.Limit
 	db.setPool(maxConns)
 	return db, nil
 }
 
 // SetMaxOpenConns is that of [database/sql.DB]. After [Open] it also sets MaxIdleConns, and moves the ceiling
-// of the limit. The controller keeps what it has learned. n is then at least 1. If your Limit or Exempt does
+// of the limit. The controller keeps what it has learned. An n below 1 counts as 1. If your Limit or Exempt does
 // not fit, a lower value holds until n is large enough. A connection in use is closed only when it is given
 // back. If calls overlap, as from a hook of the gate, one of them carries out the last size.
 //
 // A Controller of your own keeps its own bounds, whatever n is. The log says once if its limit is above n. A fixed
 // limit that was set at the limiter since Open takes the place of your Limit, until the limiter has a controller
-// again. All else is then as at Open, also what [limit.Limiter.Reconfigure] has changed.
+// again. All other settings go back to those of Open, so what [limit.Limiter.Reconfigure] has changed is lost.
 func (db *DB) SetMaxOpenConns(n int) {
 	if db.limiter == nil {
 		db.pool.SetMaxOpenConns(n)
@@ -83,10 +80,13 @@ func (db *DB) resize(n int64) {
 	gate.Exempt = min(poolgate.Exempt(gate, n), n-1)
 	gate.Limit = min(gate.Limit, n-max(gate.Exempt, 0))
 	gate, err := poolgate.Fit("weirsql", gate, n)
-	if err == nil {
-		err = db.limiter.Reconfigure(gate)
+	if err != nil {
+		return
 	}
-	if err != nil { // the gate is closed
+	before := db.pool.Stats().MaxOpenConnections
+	db.setPool(max(before, int(n))) // first, because database/sql wakes nobody when a pool grows
+	if db.limiter.Reconfigure(gate) != nil { // the gate is closed
+		db.setPool(before)
 		return
 	}
 	db.fitted = gate.Limit
@@ -102,13 +102,8 @@ func (db *DB) setPool(n int) {
 	db.pool.SetMaxIdleConns(n)
 }
 
-const (
-	// lookEvery is the number of calls between two looks at the pool.
-	lookEvery = 64
-	// worthALine is the shortest mean wait in the pool that is logged. A permit is back a moment before its
-	// connection, so waits of microseconds are normal.
-	worthALine = time.Millisecond
-)
+// lookEvery is the number of calls between two looks at the pool.
+const lookEvery = 64
 
 // look logs once if work has waited in the pool.
 func (db *DB) look() {
@@ -116,36 +111,13 @@ func (db *DB) look() {
 		return
 	}
 	s := db.pool.Stats()
-	mean, known := db.waits.since(s)
-	if !known || mean < worthALine || !db.logged.CompareAndSwap(false, true) {
+	mean, known := db.waits.Since(s.WaitCount, s.WaitDuration)
+	if !known || mean < poolgate.WorthALine || !db.logged.CompareAndSwap(false, true) {
 		return
 	}
 	db.guard.log().Warn("weirsql: work waits for a connection in the pool, where no order or bound holds. "+
 		"Raise MaxOpenConns above the gate's limit, or lower the limit",
 		"max_open_conns", s.MaxOpenConnections, "in_use", s.InUse, "waits", s.WaitCount, "mean_wait", mean)
-}
-
-// waits counts the waits of a pool at the last look.
-type waits struct {
-	mu       sync.Mutex
-	count    int64
-	duration time.Duration
-}
-
-// since returns the mean of the waits that have ended since the last call. It is unknown without any.
-func (w *waits) since(s sql.DBStats) (mean time.Duration, known bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	count, duration := s.WaitCount-w.count, s.WaitDuration-w.duration
-	if count < 0 || duration < 0 { // another pool, or its counters started again from 0
-		w.count, w.duration = s.WaitCount, s.WaitDuration
-		return 0, false
-	}
-	if duration == 0 { // nobody waited, or all still wait
-		return 0, false
-	}
-	w.count, w.duration = s.WaitCount, s.WaitDuration
-	return duration / time.Duration(max(1, count)), true
 }
 
 // DefaultPoolWait is the default wait in a pool that counts as a pressure of 1.
@@ -159,10 +131,11 @@ func PoolWait(db interface{ Stats() sql.DBStats }, most time.Duration) signal.Si
 	if most <= 0 {
 		most = DefaultPoolWait
 	}
-	w := new(waits)
-	w.since(db.Stats()) // earlier waits do not count
+	w, s := new(poolgate.Waits), db.Stats()
+	w.Begin(s.WaitCount, s.WaitDuration)
 	return signal.Func("pool_wait", func(context.Context) (float64, error) {
-		mean, known := w.since(db.Stats())
+		s := db.Stats()
+		mean, known := w.Since(s.WaitCount, s.WaitDuration)
 		if !known {
 			return 0, signal.ErrNoValue
 		}

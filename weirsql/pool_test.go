@@ -197,6 +197,27 @@ func TestResizeKeepsTheOperatorsLimit(t *testing.T) {
 	}
 }
 
+// When a pool grows, the gate admits no more before the pool has the connections: database/sql would leave those
+// who come in between waiting.
+func TestResizeGrowsThePoolFirst(t *testing.T) {
+	var db *DB
+	raised := 0
+	db, err := Open(&server{kind: modern}, 64, limit.Config{Limit: 48, Hooks: weir.Hooks{LimitChanged: func(_ string, from, to int64, _ string) {
+		if n := db.Stats().MaxOpenConnections; to > from {
+			if raised++; int64(n) < to {
+				t.Errorf("a limit of %d before a pool of %d", to, n)
+			}
+		}
+	}}})
+	check(t, err)
+	defer db.Close()
+	db.SetMaxOpenConns(4)
+	db.SetMaxOpenConns(64)
+	if raised == 0 {
+		t.Error("the limit has not risen")
+	}
+}
+
 // A controller of the user keeps its own bounds, and one line says that they do not fit.
 func TestResizeBelowAController(t *testing.T) {
 	var out bytes.Buffer
@@ -369,7 +390,6 @@ func TestPoolWait(t *testing.T) {
 		{0, 0, -1},
 		{3, 0, -1},                     // they still wait
 		{0, 180 * time.Millisecond, 3}, // and have waited
-		{0, 20 * time.Millisecond, 1},  // one that came before
 		{-1000, -time.Hour, -1},        // other counters
 		{1, 10 * time.Millisecond, 0.5},
 	} {

@@ -140,12 +140,12 @@ func (s *stmt) CheckNamedValue(v *driver.NamedValue) error {
 
 // ExecContext implements [driver.StmtExecContext].
 func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
-	u, mine, err := s.c.enter(ctx, methodExec, s.query)
+	u, _, err := s.c.enter(ctx, call{method: methodExec, query: s.query})
 	if err != nil {
 		return nil, err
 	}
 	returned := false
-	defer s.c.unlessReturned(&returned, mine)
+	defer s.c.freeUnless(&returned)
 	var r driver.Result
 	if err = s.c.tell(ctx); err == nil {
 		r, err = s.exec(ctx, args)
@@ -169,12 +169,12 @@ func (s *stmt) exec(ctx context.Context, args []driver.NamedValue) (driver.Resul
 
 // QueryContext implements [driver.StmtQueryContext].
 func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
-	u, mine, err := s.c.enter(ctx, methodQuery, s.query)
+	u, _, err := s.c.enter(ctx, call{method: methodQuery, query: s.query})
 	if err != nil {
 		return nil, err
 	}
 	returned := false
-	defer s.c.unlessReturned(&returned, mine)
+	defer s.c.freeUnless(&returned)
 	var r driver.Rows
 	if err = s.c.tell(ctx); err == nil {
 		r, err = s.rows(ctx, args)

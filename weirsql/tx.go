@@ -2,6 +2,7 @@ package weirsql
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"math"
@@ -27,7 +28,7 @@ func (c *dbConn) Begin() (driver.Tx, error) {
 
 // BeginTx implements [driver.ConnBeginTx].
 func (c *dbConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
-	u, mine, err := c.enter(ctx, methodBegin, "")
+	u, mine, err := c.enter(ctx, call{method: methodBegin, opts: &sql.TxOptions{ReadOnly: opts.ReadOnly}})
 	if err != nil {
 		return nil, err
 	}

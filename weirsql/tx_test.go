@@ -494,9 +494,19 @@ func TestHoldsWhatTheServerHas(t *testing.T) {
 		rows, err := db.QueryContext(ctx, "SELECT 1")
 		check(t, err)
 		time.Sleep(6 * time.Second) // more than the budget
+		if rows.Next() || g.held() != 0 {
+			t.Error("rows that were cut off are held, although the driver has ended them on a sound connection")
+		}
+		s.on("valid", fails(errBroken))
+		ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		rows, err = db.QueryContext(ctx, "SELECT 1")
+		check(t, err)
+		time.Sleep(6 * time.Second)
 		if rows.Next() || g.held() != 1 {
 			t.Error("the permit of rows is free while the server may send more")
 		}
+		s.on("valid", fails(nil))
 		time.Sleep(time.Minute)
 		ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()

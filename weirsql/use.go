@@ -84,8 +84,8 @@ func (u *use) executed(err error) {
 
 // queried samples a call that keeps its connection for the rows if there is no error.
 func (u *use) queried(err error) {
-	u.sample(u.guard.classify(u.Context, err)) // it may panic, and then nobody gets the rows
-	u.kept = err == nil
+	u.sample(u.guard.classify(u.Context, err))  // it may panic, and then nobody gets the rows
+	u.kept, u.answered = err == nil, err == nil // rows that are cut off later break the connection: see dbConn.free
 }
 
 // endUnlessKept is deferred by methods that may leave the use with a connection. It also covers panics.

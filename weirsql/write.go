@@ -1,39 +1,6 @@
 package weirsql
 
-import (
-	"database/sql"
-	"strings"
-)
-
-// The methods of a call, which are the Op of the work.
-const (
-	methodQuery   = "query"
-	methodExec    = "exec"
-	methodPrepare = "prepare"
-	methodBegin   = "begin"
-	methodConn    = "conn"
-	methodPing    = "ping"
-)
-
-// call is one call to a database, before it is made.
-type call struct {
-	method string
-	query  string         // of a query, exec or prepare
-	opts   *sql.TxOptions // of a begin; may be nil
-}
-
-// isWrite reports whether the call may change something.
-func (c *call) isWrite() bool {
-	switch c.method {
-	case methodPing:
-		return false
-	case methodBegin:
-		return c.opts == nil || !c.opts.ReadOnly
-	case methodQuery, methodPrepare:
-		return IsWrite(c.query)
-	}
-	return true
-}
+import "strings"
 
 // IsWrite reports whether a query may change something in any database, judged by its text. A read begins with
 // SELECT or a similar word. It has no word such as INSERT or FOR, and calls only well-known functions. IsWrite
@@ -49,7 +16,7 @@ func onlyReads(query string) bool {
 		return false
 	}
 	s := scanner{rest: query}
-	first, character := true, false // character: the word before is that one
+	first, afterCharacter := true, false // afterCharacter: the word before is CHARACTER
 	for {
 		switch s.next() {
 		case tokenEnd:
@@ -65,12 +32,12 @@ func onlyReads(query string) bool {
 			return false
 		case changes(word):
 			return false
-		case second[string(word)] && !s.qualified && s.commands() && !(character && string(word) == "set"): // of a type
+		case second[string(word)] && !s.qualified && s.commands() && !(afterCharacter && string(word) == "set"): // of a type
 			return false
 		case s.called() && (s.qualified || !harmless[string(word)]):
 			return false
 		}
-		first, character = false, string(word) == "character"
+		first, afterCharacter = false, string(word) == "character"
 	}
 }
 
@@ -98,7 +65,7 @@ func changes(word []byte) bool {
 // second are words that begin a second statement of T-SQL, which follows without a semicolon. Elsewhere they are names of
 // columns.
 var second = setOf("exec", "revoke", "deny", "set", "backup", "restore", "kill", "disable", "enable", "receive", "writetext",
-	"updatetext", "dbcc")
+	"updatetext", "dbcc", "reconfigure")
 
 // clause are words that may follow the name of a column. T-SQL has reserved them, so they are no names of procedures.
 var clause = setOf("from", "as", "is", "in", "not", "and", "or", "like", "between", "asc", "desc", "where", "group",
@@ -314,7 +281,7 @@ func (s *scanner) commands() bool {
 	return strings.IndexByte("'\"`[@#$\\", rest[0]) >= 0
 }
 
-// lower returns the word in lower case, cut to the length of the longest known word.
+// lower returns the beginning of the word in lower case. No known word is as long.
 func (s *scanner) lower() []byte {
 	n := copy(s.buf[:], s.word)
 	for i, c := range s.buf[:n] {

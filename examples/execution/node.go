@@ -53,9 +53,13 @@ type node struct {
 }
 
 // startNode serves at an address, over a PostgreSQL.
-func startNode(ctx context.Context, database, addr, controller string, ingress int64) (*node, error) {
+func startNode(ctx context.Context, database, addr, controller string, ingress int64) (_ *node, err error) {
 	n := &node{controller: controller}
-	var err error
+	defer func() {
+		if err != nil {
+			n.stop()
+		}
+	}()
 	if n.ingress, err = limit.New(limit.Config{Name: "ingress", Limit: ingress, Exempt: exemptCap}); err != nil {
 		return nil, err
 	}
@@ -75,7 +79,6 @@ func startNode(ctx context.Context, database, addr, controller string, ingress i
 	n.db = weirpgx.New(pool, n.execution)
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
-		n.stop()
 		return nil, err
 	}
 	n.addr = l.Addr().String()
@@ -125,13 +128,20 @@ func (n *node) openExecution() error {
 	return nil
 }
 
+// stop closes what startNode has made so far.
 func (n *node) stop() {
 	if n.server != nil {
 		_ = n.server.Close() // the connections of commands in progress break
 	}
-	n.ingress.Close()
-	n.close()
-	n.db.Close()
+	if n.ingress != nil {
+		n.ingress.Close()
+	}
+	if n.close != nil {
+		n.close()
+	}
+	if n.db != nil {
+		n.db.Close()
+	}
 }
 
 // querier runs statements. It is the pool, or a transaction.

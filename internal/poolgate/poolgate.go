@@ -1,5 +1,5 @@
-// Package poolgate has what weirsql and weirpgx share: a gate that fits the pool of connections behind it, and the
-// time that a statement may take.
+// Package poolgate has what weirsql and weirpgx share: a gate that fits the pool of connections behind it, the time
+// that a statement may take, and how long work waits in the pool.
 package poolgate
 
 import (

@@ -1,0 +1,37 @@
+package poolgate
+
+import (
+	"testing"
+	"time"
+)
+
+func TestWaits(t *testing.T) {
+	const ms = time.Millisecond
+	w := new(Waits)
+	w.Begin(100, time.Hour)
+	count, duration := int64(100), time.Hour
+	for i, step := range []struct {
+		count    int64
+		duration time.Duration
+		want     time.Duration // -1: unknown
+	}{
+		{0, 0, -1},
+		{2, 20 * ms, 10 * ms},
+		{0, 0, -1},
+		{3, 0, -1},                               // they still wait
+		{0, 180 * ms, 60 * ms},                   // and have waited
+		{100, 1 * ms, 10 * time.Microsecond},     // one of a hundred has ended
+		{0, 1980 * ms, 19800 * time.Microsecond}, // the others
+		{0, 20 * ms, 20 * ms},                    // one that came before
+		{-50, -time.Minute, -1},                  // other counters
+		{1, 10 * ms, 10 * ms},
+		{-50, 0, -1},
+		{1, 10 * ms, 10 * ms},
+	} {
+		count, duration = count+step.count, duration+step.duration
+		mean, known := w.Since(count, duration)
+		if known != (step.want >= 0) || known && mean != step.want {
+			t.Errorf("%d: %v, %v; want %v", i, mean, known, step.want)
+		}
+	}
+}
