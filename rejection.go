@@ -82,7 +82,12 @@ func (r *Rejection) Error() string {
 		b.WriteString(", window ")
 		b.WriteString(strconv.Itoa(r.Window))
 	}
-	if r.Limit != 0 || r.Value != 0 {
+	switch {
+	case r.Reason == ReasonThrottled && r.Value > 0:
+		b.WriteString(" (now ")
+		b.WriteString(strconv.FormatFloat(r.Value, 'f', 2, 64))
+		b.WriteString(" of such work is)")
+	case r.Limit != 0 || r.Value != 0:
 		b.WriteString(" (")
 		b.WriteString(r.number(r.Value))
 		if r.Limit != 0 {

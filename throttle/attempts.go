@@ -30,7 +30,7 @@ const (
 	commonWindow  = 30 * time.Second
 )
 
-// lastAttempt is the number of a stranger's last attempt, whether or not retries are common.
+// lastAttempt is the number of a stranger's last attempt, also while retries are rare.
 const lastAttempt = 2
 
 // The kinds of events that Attempts counts.

@@ -16,8 +16,8 @@ import (
 // admits a few probes, and their results close it or open it again. Nothing waits in it. A [Throttle] is
 // usually the better choice: it refuses only what the server cannot take, and never stops sending.
 //
-// A failure is [weir.Overload] or [weir.Failed], a success [weir.OK]. Other outcomes say nothing. A probe that
-// ends with one of those, or is cancelled, gives its place back. If all places are taken, and no probe has
+// A failure is [weir.Overload] or [weir.Failed], a success [weir.OK]. Other outcomes say nothing, and neither does
+// a deadline that was too short, as for a [Throttle]. A probe that ends with one of those, or is cancelled, gives its place back. If all places are taken, and no probe has
 // begun or ended for BreakerConfig.Open, other probes get the places. The result of a probe that has lost its
 // place still counts. Exempt work is always admitted and does not count.
 //
@@ -27,6 +27,7 @@ type Breaker struct {
 	front gate.Front
 
 	mu      sync.Mutex // guards what follows
+	usual   usual
 	core    breaker
 	permits gate.Pool[use]
 	counters
@@ -220,7 +221,8 @@ func (b *Breaker) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 // TryAdmit implements [weir.TryAdmitter].
 func (b *Breaker) TryAdmit(w weir.Work) (weir.Permit, error) {
 	now := b.front.Now()
-	if r := unfit(&b.front, &w, now); r != nil {
+	until, r := fit(&b.front, &w, now)
+	if r != nil {
 		return weir.Permit{}, b.front.Refuse(&w, r)
 	}
 	var p weir.Permit
@@ -232,7 +234,7 @@ func (b *Breaker) TryAdmit(w weir.Work) (weir.Permit, error) {
 				return
 			}
 		}
-		u := use{start: now, era: b.core.era}
+		u := use{start: now, until: until, era: b.core.era}
 		b.issued(&w, &u)
 		p = weir.NewPermit(b.permits.Issue(&u))
 	})
@@ -321,6 +323,7 @@ func (b *Breaker) sample(u *use, now time.Duration, o weir.Outcome) {
 	if u.class < 0 {
 		return
 	}
+	o = b.usual.means(u, now, o)
 	failure := o == weir.Overload || o == weir.Failed
 	b.core.sample(now, u.era, failure, failure || o == weir.OK)
 }

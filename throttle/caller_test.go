@@ -541,3 +541,57 @@ func TestDoInAHandler(t *testing.T) {
 		}
 	})
 }
+
+// The gates are told the deadline: that of the context, of the work, or of the request that is handled, whichever comes
+// first. fn has to end by it.
+func TestDoHasOneDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in := func(d time.Duration) time.Time { return time.Now().Add(d) }
+		for name, tt := range map[string]struct {
+			ctx, work, request time.Duration // 0: none
+			want               time.Duration
+		}{
+			"none":           {0, 0, 0, 0},
+			"of the context": {time.Second, 0, 0, time.Second},
+			"of the work":    {time.Minute, time.Second, 0, time.Second},
+			"alone":          {0, time.Second, 0, time.Second},
+			"no later":       {time.Second, time.Minute, 0, time.Second},
+			"of the request": {time.Minute, time.Minute, time.Second, time.Second},
+		} {
+			own := &tellsDeadline{}
+			c := mustCaller(t, CallerConfig{Limit: own})
+			ctx, w := t.Context(), weir.Work{}
+			if tt.request > 0 {
+				ctx = weir.WithReceived(ctx, weir.Work{Deadline: in(tt.request)})
+			}
+			if tt.ctx > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, tt.ctx)
+				defer cancel()
+			}
+			if tt.work > 0 {
+				w.Deadline = in(tt.work)
+			}
+			var until time.Time
+			err := c.Do(ctx, "a", w, false, func(ctx context.Context) error {
+				until, _ = ctx.Deadline()
+				return nil
+			})
+			var want time.Time
+			if tt.want > 0 {
+				want = in(tt.want)
+			}
+			if err != nil || !own.deadline.Equal(want) || !until.Equal(want) {
+				t.Errorf("%s: %v, the gate was told %v and fn %v, want %v", name, err, own.deadline, until, want)
+			}
+		}
+	})
+}
+
+// tellsDeadline is a gate that remembers the deadline of the last work.
+type tellsDeadline struct{ deadline time.Time }
+
+func (g *tellsDeadline) Admit(_ context.Context, w weir.Work) (weir.Permit, error) {
+	g.deadline = w.Deadline
+	return weir.Permit{}, nil
+}

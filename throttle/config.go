@@ -19,7 +19,7 @@ type Config struct {
 	Window time.Duration `default:"30s" min:"1s" max:"1h"`
 	// K is how many requests are sent at most for each that is accepted. From 1 to 100, default 2. With 2, an
 	// overloaded server refuses one request for each that it accepts. With less, the server has less to refuse,
-	// and the throttle notices later that it has recovered.
+	// and the throttle notices later that the server has recovered.
 	K float64 `default:"2" min:"1" max:"100"`
 	// Padding is how many requests in the window are too few for a decision. From 1 to 1,000,
 	// default 8. It also keeps the probability of a refusal below 1, so some are always sent.
@@ -109,7 +109,8 @@ type BreakerConfig struct {
 	Probes int `default:"3" min:"1" max:"1000"`
 
 	// Hooks are called as things happen: Admitted, Rejected, Done, and LimitChanged when the state
-	// changes. The limit there is 0 for open, Probes for half-open, and -1 for closed: no limit.
+	// changes. The limit there is 0 for open, Probes for half-open, and -1 for closed: no limit. Two changes at
+	// once may be told in the wrong order: [Breaker.State] is right.
 	Hooks weir.Hooks
 
 	// Now replaces the clock, for virtual time, as in [Config].

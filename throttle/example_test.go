@@ -49,7 +49,7 @@ func ExampleThrottle() {
 	fmt.Println(err)
 	fmt.Println(gate.Snapshot().LimitReason)
 	// Output:
-	// weir: gate "search" refused: throttled by the caller's own side, rule "normal" (0.578947)
+	// weir: gate "search" refused: throttled by the caller's own side, rule "normal" (now 0.58 of such work is)
 	// refused here: 0.6 of normal work (0 of 12 requests were accepted)
 }
 

@@ -41,7 +41,7 @@ type Stop string
 // Why a call is not tried again.
 const (
 	Again       Stop = ""
-	StopDone    Stop = "done"     // it succeeded, or failed in a way that a retry cannot help
+	StopDone    Stop = "done"     // a retry cannot help
 	StopAsked   Stop = "asked"    // the server said so
 	StopUnsafe  Stop = "unsafe"   // the work may have begun, and must not be done twice
 	StopTries   Stop = "attempts" // Retry.Attempts is reached

@@ -22,10 +22,12 @@ import (
 // healthy server nothing is refused. Once the server has accepted half of Padding in a row, the newest tenth of
 // the window decides, if it refuses less. So an outage is soon forgotten.
 //
-// A result counts when work ends. [weir.Overload] counts as refused. [weir.OK] and [weir.Failed] count as
-// accepted, because a server that answers with an error has taken the work. [weir.Abandoned] and
-// [weir.NoSample] say nothing about the server and do not count, and neither does work that was cancelled. Work
-// that never ends never counts, so give each call a time-out.
+// A result counts when work is sampled, or else when it ends. [weir.Overload] counts as refused. [weir.OK] and
+// [weir.Failed] count as accepted, because a server that answers with an error has taken the work.
+// [weir.Abandoned] and [weir.NoSample] say nothing about the server and do not count, and neither does work that
+// was cancelled. Nor does work whose own deadline ends it, if it had less time than work takes that succeeds, in
+// the median: else one caller with a short deadline would throttle the others. Work that never ends never counts,
+// so give each call a time-out.
 //
 // Each class of priority has counts of its own, and the lower class is refused first. Exempt work is
 // never refused, and its results do not count.
@@ -34,6 +36,7 @@ type Throttle struct {
 	random func() float64
 
 	mu      sync.Mutex // guards what follows
+	usual   usual      // beside the lock: it changes as often
 	core    core
 	permits gate.Pool[use]
 	counters
@@ -42,8 +45,41 @@ type Throttle struct {
 // use is the gate's record of a permit.
 type use struct {
 	start time.Duration
-	era   uint32 // of a Breaker
-	class int8   // -1: exempt
+	until time.Duration // the deadline, far away if there is none
+	era   uint32        // of a Breaker
+	class int8          // -1: exempt
+}
+
+// usual is the median time of work that succeeded. Each piece of work moves it by a thirty-second towards its own time.
+type usual time.Duration
+
+func (m *usual) succeeded(took time.Duration) {
+	switch {
+	case *m == 0:
+		*m = usual(max(1, took))
+	case usual(took) > *m:
+		*m += *m/32 + 1
+	default:
+		*m -= *m / 32
+	}
+}
+
+// tooShort reports whether work that ended now was ended by a deadline of its own that most work would miss. A
+// server that is told the deadline may see it pass a moment earlier.
+func (m usual) tooShort(u *use, now time.Duration) bool {
+	allowed := u.until - u.start
+	return usual(allowed) < m && now-u.start >= allowed-allowed/8
+}
+
+// means returns what an outcome says about the server, and learns from it.
+func (m *usual) means(u *use, now time.Duration, o weir.Outcome) weir.Outcome {
+	switch {
+	case o == weir.OK:
+		m.succeeded(now - u.start)
+	case o == weir.Overload && m.tooShort(u, now):
+		return weir.NoSample
+	}
+	return o
 }
 
 // counters are the counts of permits in a snapshot.
@@ -83,13 +119,14 @@ func (t *Throttle) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) 
 // TryAdmit implements [weir.TryAdmitter].
 func (t *Throttle) TryAdmit(w weir.Work) (weir.Permit, error) {
 	now := t.front.Now()
-	if r := unfit(&t.front, &w, now); r != nil {
+	until, r := fit(&t.front, &w, now)
+	if r != nil {
 		return weir.Permit{}, t.front.Refuse(&w, r)
 	}
-	p, share := t.decide(&w, now)
+	p, share := t.decide(&w, now, until)
 	if share > 0 {
 		return weir.Permit{}, t.front.Refuse(&w, &weir.Rejection{
-			Gate: t.front.Name(), Rule: w.Priority.String(), Reason: weir.ReasonThrottled, Value: share,
+			Gate: t.front.Name(), Rule: weir.PriorityOf(w.Priority.Class()).String(), Reason: weir.ReasonThrottled, Value: share,
 		})
 	}
 	t.front.Admitted(&w, 0)
@@ -114,17 +151,17 @@ func admit(ctx context.Context, g guard, f *gate.Front, w weir.Work) (weir.Permi
 	return g.TryAdmit(w)
 }
 
-// unfit refuses work that must not be sent, whatever the state of the server.
-func unfit(f *gate.Front, w *weir.Work, now time.Duration) *weir.Rejection {
+// fit refuses work that must not be sent, whatever the state of the server. Otherwise it returns the deadline.
+func fit(f *gate.Front, w *weir.Work, now time.Duration) (until time.Duration, r *weir.Rejection) {
 	if w.Cost < 0 {
-		return f.Unfit(context.Background(), w)
+		return 0, f.Unfit(context.Background(), w)
 	}
-	_, r := f.Bounds(w, now, false, 0)
-	return r
+	b, r := f.Bounds(w, now, false, 0)
+	return b.Deadline, r
 }
 
 // decide returns a permit, or the share of work of this class that is refused now.
-func (t *Throttle) decide(w *weir.Work, now time.Duration) (weir.Permit, float64) {
+func (t *Throttle) decide(w *weir.Work, now, until time.Duration) (weir.Permit, float64) {
 	random := 2.0 // above every share
 	class := w.Priority.Class()
 	if !w.Exempt {
@@ -135,7 +172,7 @@ func (t *Throttle) decide(w *weir.Work, now time.Duration) (weir.Permit, float64
 	if share, sent := t.core.decide(now, class, random); !sent {
 		return weir.Permit{}, share
 	}
-	u := use{start: now, class: int8(class)}
+	u := use{start: now, until: until, class: int8(class)}
 	t.issued(w, &u)
 	return weir.NewPermit(t.permits.Issue(&u)), 0
 }
@@ -231,7 +268,7 @@ func (t *Throttle) record(u *use, now time.Duration, o weir.Outcome) {
 	if u.class < 0 {
 		return
 	}
-	switch o {
+	switch t.usual.means(u, now, o) {
 	case weir.OK, weir.Failed:
 		t.core.record(now, int(u.class), accepted)
 	case weir.Overload:

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/gate"
+	"github.com/weir-go/weir/internal/room"
 )
 
 func panics(context.Context) error { panic("a handler's own") }
@@ -272,4 +274,83 @@ func try(cfg any) (err error) {
 		_, err = NewCaller(cfg)
 	}
 	return err
+}
+
+// A deadline that is shorter than work takes says nothing about the server. One caller with such deadlines, whoever it is,
+// throttles nobody and opens no breaker. Once the server is so slow that all miss theirs, all of them count.
+func TestDeadlinesThatAreTooShort(t *testing.T) {
+	for name, kind := range map[string]Guard{"throttle": GuardThrottle, "breaker": GuardBreaker} {
+		synctest.Test(t, func(t *testing.T) {
+			c := mustCaller(t, CallerConfig{Guard: kind, Breaker: BreakerConfig{Least: 5}, Retry: Retry{Attempts: 1}, Random: func() float64 { return 0.5 }})
+			takes := 20 * time.Millisecond
+			call := func(within time.Duration) error {
+				ctx, cancel := context.WithTimeout(t.Context(), within)
+				defer cancel()
+				return c.Do(ctx, "a", weir.Work{}, false, func(ctx context.Context) error {
+					select {
+					case <-time.After(takes):
+						return nil
+					case <-ctx.Done():
+						return ctx.Err()
+					}
+				})
+			}
+			for range 500 {
+				if err := call(time.Second); err != nil {
+					t.Fatalf("%s: beside short deadlines: %v", name, err)
+				}
+				for range 3 {
+					if err := call(5 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+						t.Fatalf("%s: a short deadline: %v", name, err)
+					}
+				}
+			}
+			takes = 10 * time.Second
+			refused := 0
+			for range 100 {
+				if weir.AsRejection(call(time.Second)) != nil {
+					refused++
+				}
+			}
+			if refused < 20 {
+				t.Errorf("%s: of 100 calls to a server that answers none in time, %d are refused here", name, refused)
+			}
+		})
+	}
+}
+
+// The usual time is the median of work that succeeds, however long the rest takes.
+func TestUsual(t *testing.T) {
+	const ms = time.Millisecond
+	var m usual
+	for i := range 2000 {
+		took := []time.Duration{ms, 10 * ms, 10 * ms, 11 * ms, time.Hour}[i%5]
+		m.succeeded(took)
+	}
+	if got := time.Duration(m); got < 8*ms || got > 13*ms {
+		t.Errorf("%v, want about 10 ms", got)
+	}
+	for _, tt := range []struct {
+		allowed, ended time.Duration
+		want           bool
+	}{
+		{5 * ms, 5 * ms, true},
+		{5 * ms, 4900 * time.Microsecond, true}, // the server was quicker to say so
+		{5 * ms, ms, false},                     // and here it refused
+		{50 * ms, 50 * ms, false},
+		{room.Never, time.Hour, false},
+	} {
+		if got := m.tooShort(&use{start: time.Second, until: gate.After(time.Second, tt.allowed)}, time.Second+tt.ended); got != tt.want {
+			t.Errorf("%v allowed, ended after %v: too short %v", tt.allowed, tt.ended, got)
+		}
+	}
+	var none usual
+	if none.tooShort(&use{until: 1}, 1) {
+		t.Error("a deadline is too short although nothing has succeeded yet")
+	}
+	none.succeeded(0)
+	none.succeeded(time.Duration(math.MaxInt64))
+	if none <= 0 {
+		t.Errorf("%v after no time and the longest", time.Duration(none))
+	}
 }

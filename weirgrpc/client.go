@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/attempt"
 	"github.com/weir-go/weir/throttle"
 	"github.com/weir-go/weir/weirhttp"
 )
@@ -46,10 +47,12 @@ var (
 //
 // A unary call may be tried again. So may a call that streams answers, until the application has seen the first
 // answer. A call that streams requests keeps no request, so it is tried again only if it could not be opened.
-// A [grpc.OnFinish] of the application runs once for each attempt.
+// A [grpc.OnFinish] of the application runs once for each attempt. An interceptor further in must make one call at
+// a time: of two, the failure of one would be taken for that of both.
 //
 // The Caller learns nothing from a call that never ends. Give each call a deadline: the time for all attempts
-// together.
+// together. A unary call that ends at its deadline counts as refused, unless that deadline is too short for most. A
+// stream of answers that ends so counts as nothing, because many wait for events that do not come.
 type Client struct {
 	// Caller decides about the calls. nil means a Caller with the default settings.
 	Caller *throttle.Caller
@@ -59,7 +62,7 @@ type Client struct {
 	// Work describes a call as work, for instance by its priority. nil changes nothing. Op is the method.
 	// Priority, exemption and deadline come from the context's scope (see [weir.WithPriority]). In a handler,
 	// the scope is that of the request that the handler serves. Work can lower the priority, but not raise it
-	// above the priority of that request.
+	// above that of the scope or of that request.
 	Work func(ctx context.Context, method string, w *weir.Work)
 	// Safe reports whether a call may be done twice. With nil, the method's idempotency_level in its .proto
 	// file decides.
@@ -125,16 +128,10 @@ func (c *Client) begin(ctx context.Context, method string, conn *grpc.ClientConn
 	w := &o.work
 	w.Deadline, _ = ctx.Deadline()
 	w.Inherit(ctx)
-	most, _, came := weir.Received(ctx)
-	o.came = came
+	_, _, o.came = weir.Received(ctx)
 	if latest, scope := w.Deadline, w.Priority; c.Work != nil {
 		c.Work(ctx, method, w)
-		if !latest.IsZero() && (w.Deadline.IsZero() || w.Deadline.After(latest)) {
-			w.Deadline = latest // nobody waits for longer, whatever Work says
-		}
-		if came {
-			w.Priority = min(w.Priority, most)
-		}
+		attempt.Bound(ctx, w, latest)
 		o.lower = w.Priority == weir.Normal && scope > weir.Normal
 	}
 	cancel = func() {}

@@ -2,13 +2,16 @@ package weirgrpc
 
 import (
 	"context"
+	"errors"
 	"io"
 	"sync"
 	"sync/atomic"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 
 	"github.com/weir-go/weir"
 )
@@ -74,7 +77,7 @@ func (s *clientStream) begin() error {
 // back, too: the application need not receive after that.
 func (s *clientStream) hold(p weir.Permit) (done func(weir.Outcome)) {
 	ctx := s.ctx
-	unwatch := context.AfterFunc(ctx, func() { p.Done(weir.Classify(ctx.Err())) })
+	unwatch := context.AfterFunc(ctx, func() { p.Done(s.outcomeOf(ctx.Err())) })
 	done = func(o weir.Outcome) {
 		unwatch()
 		p.Done(o)
@@ -85,8 +88,18 @@ func (s *clientStream) hold(p weir.Permit) (done func(weir.Outcome)) {
 	return done
 }
 
-// outcomeOf is the outcome of a stream that has ended with err before all of it was received.
-func outcomeOf(err error) weir.Outcome { return answerTo(err, nil, true).Outcome }
+// outcomeOf is the outcome of a stream that has ended with err before all of it was received. A stream of answers that
+// has reached its deadline may have waited for events.
+func (s *clientStream) outcomeOf(err error) weir.Outcome {
+	if s.waitedOut(err) {
+		return weir.NoSample
+	}
+	return answerTo(err, nil, true).Outcome
+}
+
+func (s *clientStream) waitedOut(err error) bool {
+	return s.desc.ServerStreams && (status.Code(err) == codes.DeadlineExceeded || errors.Is(err, context.DeadlineExceeded))
+}
 
 // attempt opens a stream. done gives its permit back. With an error, unsent says that nothing was sent to a
 // server. An interceptor further in may have opened the stream before it failed, or dropped these options: that
@@ -101,7 +114,7 @@ func (s *clientStream) attempt(done func(weir.Outcome), server *peer.Peer) (unse
 			reached.Store(&peer.Peer{Addr: at.Addr})
 		}
 		finished.Store(true)
-		done(outcomeOf(err))
+		done(s.outcomeOf(err))
 	}))
 	if err != nil {
 		if p := reached.Load(); p != nil {
@@ -177,7 +190,7 @@ func (s *clientStream) SendMsg(m any) error {
 	s.mu.Unlock()
 	err := stream.SendMsg(m)
 	if err != nil && err != io.EOF { // then grpc-go has aborted the stream
-		done(outcomeOf(err))
+		done(s.outcomeOf(err))
 	}
 	return err
 }
@@ -196,6 +209,9 @@ func (s *clientStream) RecvMsg(m any) error {
 			server = &peer.Peer{}
 		}
 		answer, again := s.answer(err, stream.Trailer(), server, true), false
+		if s.waitedOut(err) {
+			answer.Outcome = weir.NoSample
+		}
 		done(answer.Outcome) // the permit is done already, if the stream is one of grpc-go
 		if s.repeatable() {
 			again, err = s.again(answer, err)

@@ -58,7 +58,7 @@ func noCost(rej *weir.Rejection) bool { return rej.Reason == weir.ReasonTooLarge
 // WriteRejection answers r with the refusal rej. The answer has the status of [Status], and
 // Retry-After if coming back can help. Its body is a problem document (RFC 9457) of at most 2 KB.
 // It repeats nothing of the request and nothing of rej.Cause. A HEAD request gets the headers
-// alone.
+// alone, and X-Weir-Retryable: false if coming back cannot help.
 //
 // Retry-After is in whole seconds, rounded up. For overload (503) a random time is added, so that
 // refused clients do not come back all at once. It is at most half as much again, or a second if
@@ -122,11 +122,16 @@ func writeRejection(w http.ResponseWriter, r *http.Request, rej *weir.Rejection,
 		h.Del("Retry-After")
 	}
 	skipBody(w, r)
-	w.WriteHeader(status)
-	if r.Method != http.MethodHead {
-		// An error means that the client has gone.
-		_, _ = w.Write(*buf)
+	if r.Method == http.MethodHead {
+		if !rej.Retryable {
+			h[retryableHeader] = notRetryable
+		}
+		w.WriteHeader(status)
+		return
 	}
+	w.WriteHeader(status)
+	// An error means that the client has gone.
+	_, _ = w.Write(*buf)
 }
 
 // skipBody keeps net/http from reading up to 256 KB of the refused request's
@@ -165,7 +170,12 @@ var (
 	problemType = []string{"application/problem+json"}
 	noStore     = []string{"no-store"}
 	noSniff     = []string{"nosniff"}
+
+	notRetryable = []string{"false"}
 )
+
+// retryableHeader says to a HEAD request what "retryable" says in the document.
+const retryableHeader = "X-Weir-Retryable"
 
 var problemBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 512); return &b }}
 

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/attempt"
 	"github.com/weir-go/weir/throttle"
 )
 
@@ -46,12 +47,14 @@ const (
 // [http.NewRequest] sets GetBody for a buffer.
 //
 // A slot of the client's own limit is held until the response's body has been read to its end or is
-// closed. It is not held during a back-off.
+// closed. It is not held during a back-off, but for the moment in which the rest of the answer is read.
 //
 // The Caller learns nothing from a request that never ends. Set Client.Timeout, or a deadline for each request:
-// the time for all attempts together.
+// the time for all attempts together. A request that ends at its deadline counts as refused, unless that deadline is
+// too short for most. So give long polls, which end that way, a Target of their own.
 type Transport struct {
-	// Base sends the requests. nil means [http.DefaultTransport].
+	// Base sends the requests. nil means [http.DefaultTransport]. It must send each of them once: a failure to
+	// connect is taken for proof that the server has not begun.
 	Base http.RoundTripper
 	// Caller decides about the requests. nil means a Caller with the default settings.
 	Caller *throttle.Caller
@@ -62,15 +65,15 @@ type Transport struct {
 	// Work describes a request as work, for instance by its priority. nil changes nothing. Op is the method.
 	// Priority, exemption and deadline come from the context's scope (see [weir.WithPriority]). In a handler,
 	// the scope is that of the request that the handler serves. Work can lower the priority, but not raise it
-	// above the priority of that request. An earlier deadline ends the request and its body, as the deadline of
+	// above that of the scope or of that request. An earlier deadline ends the request and its body, as the deadline of
 	// the context does. A connection that was switched to another protocol goes on.
 	Work func(r *http.Request, w *weir.Work)
 	// Safe reports whether a request may be done twice. With nil, that is so if the method is GET, HEAD,
 	// OPTIONS, TRACE, PUT or DELETE, or if there is an Idempotency-Key.
 	Safe func(*http.Request) bool
 
-	// Quiet leaves out the headers with the deadline, the priority and the attempt. Use it for servers of
-	// others.
+	// Quiet adds no headers with the deadline, the priority and the attempt. Those that the request has stay. Use
+	// it for servers of others.
 	Quiet bool
 	// Refused, if not nil, is called when a request is refused before it started. It gets the address that
 	// refused, for instance to choose another one next time. The address is empty if no connection was made.
@@ -181,20 +184,15 @@ func (t *Transport) workOf(r *http.Request) (weir.Work, time.Time) {
 	if t.Work == nil {
 		return w, w.Deadline
 	}
-	latest := w.Deadline
 	w = t.described(r, w)
-	if !latest.IsZero() && (w.Deadline.IsZero() || w.Deadline.After(latest)) {
-		w.Deadline = latest // nobody waits for longer, whatever Work says
-	}
-	if most, _, ok := weir.Received(ctx); ok {
-		w.Priority = min(w.Priority, most)
-	}
 	return w, w.Deadline
 }
 
 // described is a function of its own because its work escapes to the heap.
 func (t *Transport) described(r *http.Request, w weir.Work) weir.Work {
+	latest := w.Deadline
 	t.Work(r, &w)
+	attempt.Bound(r.Context(), &w, latest)
 	return w
 }
 
@@ -245,7 +243,11 @@ func (t *Transport) attempt(ctx context.Context, r *http.Request, call *throttle
 	switch {
 	case t.Refused != nil:
 		out = out.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-			GotConn: func(c httptrace.GotConnInfo) { address = c.Conn.RemoteAddr().String() },
+			GotConn: func(c httptrace.GotConnInfo) {
+				if a := c.Conn.RemoteAddr(); a != nil { // that of a dialer of the user may be
+					address = a.String()
+				}
+			},
 		}))
 	case ctx.Done() != r.Context().Done(): // the type of a context may not be comparable
 		out = out.WithContext(ctx)
@@ -390,7 +392,7 @@ func answerTo(ctx context.Context, r *http.Request, resp *http.Response, err err
 			case untrusted(err): // the server or a proxy
 				a.Outcome, a.Transient, a.Unstarted = weir.Failed, false, false
 			case errors.As(err, &stream) && stream.Code == refusedStream:
-				a.Outcome, a.Unstarted = weir.Overload, true
+				a.Outcome, a.Unstarted, a.Final = weir.Overload, true, true
 			}
 		}
 		return a
@@ -409,6 +411,7 @@ func answerTo(ctx context.Context, r *http.Request, resp *http.Response, err err
 	if resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable {
 		a = asRefused(resp, a)
 	}
+	a.Final = a.Final || resp.Header.Get(retryableHeader) == notRetryable[0]
 	return a
 }
 
@@ -423,7 +426,7 @@ type streamError struct {
 func (e streamError) Error() string { return "stream error " + strconv.FormatUint(uint64(e.Code), 10) }
 
 // refusedStream is the code of a stream that the server has not processed at all: REFUSED_STREAM. net/http
-// repeats such requests by itself, and gives up after a minute.
+// repeats such requests by itself, and gives up after a minute. More attempts would multiply.
 const refusedStream = 7
 
 // untrusted reports whether TLS has failed for a reason that the next connection would meet, too. The server's
@@ -476,8 +479,9 @@ func malformed(r *http.Request) bool {
 }
 
 const (
-	// longestProblem bounds the problem documents that are read: twice the most that [WriteRejection] writes.
-	longestProblem = 4 << 10
+	// longestProblem bounds the problem documents that are read: above the most that [WriteRejectionTo] writes, whose
+	// tenant and key may take six times longestText each.
+	longestProblem = 32 << 10
 	// patience bounds the wait for the body of an answer before the caller gets the answer. The body mostly
 	// arrives with the header. A server that holds the body back must not hold the call and its slot.
 	patience = 250 * time.Millisecond

@@ -14,6 +14,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -23,6 +24,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/throttle"
 )
 
@@ -67,6 +69,17 @@ func refuse(rej weir.Rejection) func(int, *http.Request) (*http.Response, error)
 	return func(_ int, r *http.Request) (*http.Response, error) {
 		w := httptest.NewRecorder()
 		WriteRejection(w, r, &rej)
+		resp := w.Result()
+		resp.Request = r
+		return resp, nil
+	}
+}
+
+// refuseTo is a refusal that tells a trusted client all it can.
+func refuseTo(rej weir.Rejection) func(int, *http.Request) (*http.Response, error) {
+	return func(_ int, r *http.Request) (*http.Response, error) {
+		w := httptest.NewRecorder()
+		WriteRejectionTo(w, r, &rej, &weir.Work{Tenant: strings.Repeat("<", longestText)})
 		resp := w.Result()
 		resp.Request = r
 		return resp, nil
@@ -128,6 +141,9 @@ func TestTransportRetries(t *testing.T) {
 		{"weir refused a POST", "POST", refuse(queueFull), 3, 4*time.Second + jitter, 3, 0},
 		{"weir is draining", "POST", refuse(weir.Rejection{Reason: weir.ReasonDraining, Retryable: true, RetryAfter: time.Second}), 3, 2*time.Second + jitter, 3, 3},
 		{"weir says no", "GET", refuse(weir.Rejection{Reason: weir.ReasonQueueFull}), 1, 0, 1, 0},
+		{"weir says no to a HEAD", "HEAD", refuse(weir.Rejection{Reason: weir.ReasonQueueFull}), 1, 0, 1, 0},
+		{"weir says no to a trusted POST, at length", "POST", refuseTo(weir.Rejection{Reason: weir.ReasonQueueFull, Bucket: strings.Repeat("&", longestText)}), 1, 0, 1, 0},
+		{"weir refused a trusted POST, at length", "POST", refuseTo(weir.Rejection{Gate: "shop", Reason: weir.ReasonLimit, Retryable: true, RetryAfter: time.Second, Bucket: strings.Repeat("&", longestText)}), 3, 2*time.Second + jitter, 3, 0},
 		{"a quota", "POST", refuse(weir.Rejection{Reason: weir.ReasonQuota, Retryable: true, RetryAfter: time.Second}), 3, 2*time.Second + jitter, 3, 3},
 		{"too many requests", "GET", say(429, "", "Retry-After", "1"), 3, 2*time.Second + jitter, 3, 3},
 		{"too many requests to a POST", "POST", say(429, "", "Retry-After", "1"), 1, 0, 1, 1},
@@ -982,7 +998,7 @@ func TestTransportOfRefusedStreams(t *testing.T) {
 		}
 	}
 	for code, want := range map[byte]throttle.Answer{
-		7: {Outcome: weir.Overload, Transient: true, Unstarted: true},
+		7: {Outcome: weir.Overload, Transient: true, Unstarted: true, Final: true}, // net/http has tried again, and often
 		8: {Outcome: weir.Failed, Transient: true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -1324,5 +1340,54 @@ func TestTransportStorm(t *testing.T) {
 			t.Errorf("%s: %d slots held", protocol, own.held())
 		}
 		client.CloseIdleConnections()
+	}
+}
+
+// A scope within the handler of a request lowers what is told to the server, too.
+func TestTransportInANarrowerScope(t *testing.T) {
+	for _, tt := range []struct {
+		ctx  context.Context
+		want string
+	}{
+		{weir.WithPriority(t.Context(), weir.Background), "background"},
+		{weir.WithPriority(weir.WithReceived(t.Context(), weir.Work{Priority: weir.High}), weir.Background), "background"},
+		{weir.WithPriority(t.Context(), weir.Critical), "high"},
+	} {
+		s, own := &sender{answer: say(200, "")}, newFakeGate(1)
+		tr := transportOf(t, s, throttle.CallerConfig{Limit: own})
+		tr.Work = func(_ *http.Request, w *weir.Work) { w.Priority = weir.High }
+		if _, err := tr.RoundTrip(request(t, "GET", "").WithContext(tt.ctx)); err != nil {
+			t.Fatal(err)
+		}
+		if got, told := s.sent[0].Header.Get(PriorityHeader), own.works[0].Priority.String(); got != tt.want || told != tt.want {
+			t.Errorf("sent %q, and the client's own gate was told %q, want %q", got, told, tt.want)
+		}
+	}
+}
+
+// A body that is dropped is found, and named by the line that made the request.
+func TestTransportFindsLeaks(t *testing.T) {
+	found := make(chan string, 1)
+	own := weir.Must(limit.New(limit.Config{Limit: 1, FindLeaks: true, Hooks: weir.Hooks{Leaked: func(_, site string) { found <- site }}}))
+	defer own.Close()
+	client := &http.Client{Transport: transportOf(t, &sender{answer: say(200, "a body")}, throttle.CallerConfig{Limit: own})}
+	drop(t, client)
+	var site string
+	for site == "" {
+		runtime.GC()
+		select {
+		case site = <-found:
+		default:
+		}
+	}
+	if !strings.Contains(site, "weirhttp.drop") {
+		t.Errorf("leaked at %s", site)
+	}
+}
+
+//go:noinline
+func drop(t *testing.T, c *http.Client) {
+	if _, err := c.Get("http://shop.test/"); err != nil {
+		t.Error(err)
 	}
 }

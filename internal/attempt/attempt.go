@@ -1,9 +1,11 @@
-// Package attempt reads which attempt a request is, for policies and for the adapters of HTTP and gRPC. It also has the words
-// for people whose attempt should be the last.
+// Package attempt reads which attempt a request is, for policies and for the adapters of HTTP and gRPC. It has the words
+// for people whose attempt should be the last. And it bounds what the attempts of a client may claim.
 package attempt
 
 import (
+	"context"
 	"strings"
+	"time"
 
 	"github.com/weir-go/weir"
 )
@@ -69,4 +71,21 @@ func number(text string) int {
 		n = min(n*10+int(c-'0'), Max+1)
 	}
 	return n
+}
+
+// Bound takes back what the user's description of a call has claimed for w beyond its context. The deadline is at the
+// latest the one that the call had before; 0 is none. The priority is at most that of the context's scope, and of the
+// request that the call is made for. Normal stays: it is the lower one, or nobody has said anything.
+func Bound(ctx context.Context, w *weir.Work, latest time.Time) {
+	if !latest.IsZero() && (w.Deadline.IsZero() || w.Deadline.After(latest)) {
+		w.Deadline = latest
+	}
+	if w.Priority != weir.Normal {
+		scope := weir.Work{Priority: w.Priority}
+		scope.Inherit(ctx)
+		w.Priority = scope.Priority
+	}
+	if most, _, ok := weir.Received(ctx); ok {
+		w.Priority = min(w.Priority, most)
+	}
 }

@@ -1,11 +1,14 @@
 package attempt_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/internal/attempt"
 )
 
@@ -48,5 +51,45 @@ func TestAllocatesNothing(t *testing.T) {
 	lines := []string{strings.Repeat(",x", 1000), strings.Repeat("9", 1000), strings.Repeat("x", 1000)}
 	if n := testing.AllocsPerRun(10, func() { attempt.Headers[0].In(lines) }); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// What a user says of a call holds as far as its context allows it.
+func TestBound(t *testing.T) {
+	now := time.Now()
+	came := func(p weir.Priority) context.Context { return weir.WithReceived(t.Context(), weir.Work{Priority: p}) }
+	for _, tt := range []struct {
+		name         string
+		ctx          context.Context
+		wanted, want weir.Priority
+	}{
+		{"nothing said", t.Context(), weir.High, weir.High},
+		{"a scope above", weir.WithPriority(t.Context(), weir.Critical), weir.High, weir.High},
+		{"a scope below", weir.WithPriority(t.Context(), weir.Background), weir.High, weir.Background},
+		{"a scope of its own", weir.WithPriority(t.Context(), weir.Normal), weir.High, weir.Normal},
+		{"lowered to normal", weir.WithPriority(t.Context(), weir.High), weir.Normal, weir.Normal},
+		{"came without", came(weir.Normal), weir.Critical, weir.Normal},
+		{"came with more", came(weir.High), weir.Background, weir.Background},
+		{"came with less", came(weir.Background), weir.Normal, weir.Background},
+		{"came with more, into a scope", weir.WithPriority(came(weir.High), weir.Background), weir.High, weir.Background},
+	} {
+		w := weir.Work{Priority: tt.wanted}
+		attempt.Bound(tt.ctx, &w, time.Time{})
+		if w.Priority != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, w.Priority, tt.want)
+		}
+	}
+	for _, tt := range []struct{ said, latest, want time.Time }{
+		{time.Time{}, time.Time{}, time.Time{}},
+		{now, time.Time{}, now},
+		{time.Time{}, now, now},
+		{now.Add(time.Second), now, now},
+		{now, now.Add(time.Second), now},
+	} {
+		w := weir.Work{Deadline: tt.said}
+		attempt.Bound(t.Context(), &w, tt.latest)
+		if !w.Deadline.Equal(tt.want) {
+			t.Errorf("%v said, %v at the latest: %v, want %v", tt.said, tt.latest, w.Deadline, tt.want)
+		}
 	}
 }

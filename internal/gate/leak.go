@@ -42,7 +42,7 @@ func (f *Front) trackLater(wake func(weir.Permit, error)) func(weir.Permit, erro
 
 // callSite returns where a gate was called from outside of gates.
 func callSite() string {
-	var pcs [16]uintptr
+	var pcs [32]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
 	for {
 		f, more := frames.Next()
@@ -52,13 +52,15 @@ func callSite() string {
 	}
 }
 
+// inGate reports whether a function belongs to a gate, or to what stands between a gate of the caller's side and its user.
 func inGate(function string) bool {
 	const module = "github.com/weir-go/weir"
 	name, ok := strings.CutPrefix(function, module)
 	if !ok {
-		return false
+		return strings.HasPrefix(function, "net/http.") || strings.HasPrefix(function, "google.golang.org/grpc.")
 	}
-	for _, gate := range [...]string{".", "/internal/gate.", "/limit.(*Limiter)", "/keyed.(*Pools)", "/keyed.(*Adaptive)", "/policy.(*Gate)", "/weirpgx.(*Pool)", "/weirsql.(*DB)", "/weirsql.(*Stmt)", "/weirsql.(*guard)"} {
+	for _, gate := range [...]string{".", "/internal/gate.", "/limit.(*Limiter)", "/keyed.(*Pools)", "/keyed.(*Adaptive)", "/policy.(*Gate)", "/weirpgx.(*Pool)", "/weirsql.(*DB)", "/weirsql.(*Stmt)", "/weirsql.(*guard)", "/throttle.(*Call)", "/throttle.(*Caller)",
+		"/weirhttp.(*Transport)", "/weirgrpc.(*Client)", "/weirgrpc.(*outgoing)", "/weirgrpc.(*clientStream)"} {
 		if strings.HasPrefix(name, gate) {
 			return true
 		}
