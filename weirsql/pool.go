@@ -84,7 +84,7 @@ func (db *DB) resize(n int64) {
 		return
 	}
 	before := db.pool.Stats().MaxOpenConnections
-	db.setPool(max(before, int(n))) // first, because database/sql wakes nobody when a pool grows
+	db.setPool(max(before, int(n)))          // first, because database/sql wakes nobody when a pool grows
 	if db.limiter.Reconfigure(gate) != nil { // the gate is closed
 		db.setPool(before)
 		return
