@@ -25,7 +25,7 @@ type Answer struct {
 	// Unstarted says that the work has not begun: the server refused it, or was never reached. A
 	// retry is safe then, whatever the work does.
 	Unstarted bool
-	// Final says that the server asked for no further attempt.
+	// Final says that no further attempt should follow, mostly because the server asked for none.
 	Final bool
 	// Quota says that the caller has used up its quota. That is no sign of overload, and the call may be tried
 	// again at the time that the server names.
@@ -42,7 +42,7 @@ type Stop string
 const (
 	Again       Stop = ""
 	StopDone    Stop = "done"     // a retry cannot help
-	StopAsked   Stop = "asked"    // the server said so
+	StopAsked   Stop = "asked"    // the answer is Final
 	StopUnsafe  Stop = "unsafe"   // the work may have begun, and must not be done twice
 	StopTries   Stop = "attempts" // Retry.Attempts is reached
 	StopLong    Stop = "long"     // the server named a time beyond MaxTold

@@ -26,8 +26,8 @@ import (
 // [weir.Failed] count as accepted, because a server that answers with an error has taken the work.
 // [weir.Abandoned] and [weir.NoSample] say nothing about the server and do not count, and neither does work that
 // was cancelled. Nor does work whose own deadline ends it, if it had less time than work takes that succeeds, in
-// the median: else one caller with a short deadline would throttle the others. Work that never ends never counts,
-// so give each call a time-out.
+// the median: else one caller with a short deadline would throttle the others. Where a few calls take much longer
+// than most, give them a target of their own. Work that never ends never counts, so give each call a time-out.
 //
 // Each class of priority has counts of its own, and the lower class is refused first. Exempt work is
 // never refused, and its results do not count.
@@ -50,34 +50,64 @@ type use struct {
 	class int8          // -1: exempt
 }
 
-// usual is the median time of work that succeeded. Each piece of work moves it by a thirty-second towards its own time.
-type usual time.Duration
+// usual is how long work takes that succeeds: the median, found step by step.
+type usual struct {
+	median time.Duration // 0: unknown
+	last   time.Duration // when work succeeded last
+	failed float64       // the share of the latest results that count as refusals
+}
 
-func (m *usual) succeeded(took time.Duration) {
+const (
+	// usualStep bounds a step of the median, as a part of it. With steps of all sizes alike it has as many results
+	// above it as below.
+	usualStep = 1.0 / 32
+	// usualPace bounds all steps together: in this time the median grows by the factor e at most. However many
+	// results come, a server that gets slow is noticed first.
+	usualPace = 5 * time.Second
+	// usualHolds is how long the median holds after the last success.
+	usualHolds = 30 * time.Second
+	// usualFailed is the share of refusals above which the median does not grow: what still succeeds with a server
+	// that refuses much is not usual. It is below that at which a throttle or a breaker begins to refuse.
+	usualFailed = 0.3
+)
+
+// succeeded learns from the time that a piece of work took.
+func (m *usual) succeeded(now, took time.Duration) {
+	m.failed -= m.failed / 16
+	since := max(0, now-m.last)
+	if m.last = now; m.median == 0 {
+		m.median = max(1, took)
+		return
+	}
+	step := time.Duration(float64(m.median)*min(usualStep, float64(since)/float64(usualPace))) + 1
 	switch {
-	case *m == 0:
-		*m = usual(max(1, took))
-	case usual(took) > *m:
-		*m += *m/32 + 1
-	default:
-		*m -= *m / 32
+	case took <= m.median:
+		m.median = max(1, m.median-step)
+	case m.failed < usualFailed:
+		m.median += step
 	}
 }
 
 // tooShort reports whether work that ended now was ended by a deadline of its own that most work would miss. A
 // server that is told the deadline may see it pass a moment earlier.
-func (m usual) tooShort(u *use, now time.Duration) bool {
+func (m *usual) tooShort(u *use, now time.Duration) bool {
+	if now-m.last > usualHolds {
+		m.median = 0
+	}
 	allowed := u.until - u.start
-	return usual(allowed) < m && now-u.start >= allowed-allowed/8
+	return allowed > 0 && allowed < m.median && now-u.start >= allowed-allowed/8
 }
 
 // means returns what an outcome says about the server, and learns from it.
 func (m *usual) means(u *use, now time.Duration, o weir.Outcome) weir.Outcome {
 	switch {
 	case o == weir.OK:
-		m.succeeded(now - u.start)
-	case o == weir.Overload && m.tooShort(u, now):
+		m.succeeded(now, now-u.start)
+	case o != weir.Overload:
+	case m.tooShort(u, now):
 		return weir.NoSample
+	default:
+		m.failed += (1 - m.failed) / 16
 	}
 	return o
 }

@@ -319,16 +319,91 @@ func TestDeadlinesThatAreTooShort(t *testing.T) {
 	}
 }
 
-// The usual time is the median of work that succeeds, however long the rest takes.
+// While a server is slow, callers with time succeed, late. That does not make the deadlines of the others too short.
+func TestSlowServerMutesNobody(t *testing.T) {
+	for name, kind := range map[string]Guard{"throttle": GuardThrottle, "breaker": GuardBreaker} {
+		now := time.Duration(0)
+		c := mustCaller(t, CallerConfig{Guard: kind, Retry: Retry{Attempts: 1}, Random: func() float64 { return 0.5 }, Now: func() time.Duration { return now }})
+		refused := 0
+		call := func(takes, within time.Duration) {
+			call := c.Start("a", weir.VirtualEpoch.Add(now+within), false)
+			defer call.End()
+			p, err := call.Gate().Admit(t.Context(), weir.Work{Deadline: weir.VirtualEpoch.Add(now + within)})
+			if err != nil {
+				refused++
+				now += 10 * time.Millisecond
+				return
+			}
+			call.Sent()
+			if now += min(takes, within); takes > within {
+				p.Done(weir.Overload)
+			} else {
+				p.Done(weir.OK)
+			}
+		}
+		for range 300 {
+			call(20*time.Millisecond, time.Hour)
+			call(20*time.Millisecond, 100*time.Millisecond)
+		}
+		if refused > 0 {
+			t.Errorf("%s: %d calls to a healthy server are refused", name, refused)
+		}
+		for i := range 500 {
+			if i == 400 {
+				refused = 0
+			}
+			for range 5 {
+				call(200*time.Millisecond, 100*time.Millisecond)
+			}
+			call(200*time.Millisecond, time.Hour)
+		}
+		if refused < 150 {
+			t.Errorf("%s: of the last 500 calls that a slow server cannot answer in time, %d are refused", name, refused)
+		}
+	}
+}
+
+// The usual time is the median of work that succeeds, however long the rest takes and however much of it there is.
 func TestUsual(t *testing.T) {
 	const ms = time.Millisecond
-	var m usual
-	for i := range 2000 {
-		took := []time.Duration{ms, 10 * ms, 10 * ms, 11 * ms, time.Hour}[i%5]
-		m.succeeded(took)
+	for _, every := range []time.Duration{100 * time.Microsecond, 10 * ms, time.Second} {
+		var m usual
+		var now time.Duration
+		for now < 20*usualPace || now < 1000*every {
+			now += every
+			m.succeeded(now, []time.Duration{ms, 10 * ms, 10 * ms, 11 * ms, time.Hour}[int(now/every)%5])
+		}
+		if m.median < 8*ms || m.median > 13*ms {
+			t.Errorf("one every %v: %v, want about 10 ms", every, m.median)
+		}
+		before := m.median
+		for range 100 {
+			m.succeeded(now, time.Hour)
+		}
+		if m.median > before+100 {
+			t.Errorf("one every %v: in no time it goes from %v to %v", every, before, m.median)
+		}
 	}
-	if got := time.Duration(m); got < 8*ms || got > 13*ms {
-		t.Errorf("%v, want about 10 ms", got)
+	m := usual{median: 10 * ms, failed: 1}
+	m.succeeded(time.Second, time.Hour)
+	if m.median != 10*ms {
+		t.Errorf("after refusals it goes from 10 ms to %v", m.median)
+	}
+	for i := range 100 {
+		m.succeeded(time.Second*time.Duration(i+2), time.Hour)
+	}
+	if m.median < 20*ms {
+		t.Errorf("long after refusals it is %v", m.median)
+	}
+	m.median = 10 * ms
+	slow := usual{median: 10 * ms}
+	for i := range 200 { // one call in two has too little time, and the other ends late
+		now := time.Duration(i+1) * time.Second
+		slow.means(&use{start: now - 50*ms, until: now}, now, weir.Overload)
+		slow.means(&use{start: now - time.Minute, until: room.Never}, now, weir.OK)
+	}
+	if slow.median > 20*ms {
+		t.Errorf("while the server is slow it goes from 10 ms to %v", slow.median)
 	}
 	for _, tt := range []struct {
 		allowed, ended time.Duration
@@ -338,8 +413,9 @@ func TestUsual(t *testing.T) {
 		{5 * ms, 4900 * time.Microsecond, true}, // the server was quicker to say so
 		{5 * ms, ms, false},                     // and here it refused
 		{50 * ms, 50 * ms, false},
-		{room.Never, time.Hour, false},
+		{room.Never, time.Second, false},
 	} {
+		m.last = time.Second
 		if got := m.tooShort(&use{start: time.Second, until: gate.After(time.Second, tt.allowed)}, time.Second+tt.ended); got != tt.want {
 			t.Errorf("%v allowed, ended after %v: too short %v", tt.allowed, tt.ended, got)
 		}
@@ -348,9 +424,16 @@ func TestUsual(t *testing.T) {
 	if none.tooShort(&use{until: 1}, 1) {
 		t.Error("a deadline is too short although nothing has succeeded yet")
 	}
-	none.succeeded(0)
-	none.succeeded(time.Duration(math.MaxInt64))
-	if none <= 0 {
-		t.Errorf("%v after no time and the longest", time.Duration(none))
+	none.succeeded(0, 0)
+	for range 10_000 {
+		if none.succeeded(math.MaxInt64/2, math.MaxInt64); none.median <= 0 {
+			t.Fatalf("%v after no time and the longest", none.median)
+		}
+	}
+	for now, want := range map[time.Duration]bool{time.Second + usualHolds: true, 2*time.Second + usualHolds: false} {
+		m := usual{median: time.Minute, last: time.Second}
+		if got := m.tooShort(&use{start: now - ms, until: now}, now); got != want {
+			t.Errorf("%v after the last success: too short %v", now-time.Second, got)
+		}
 	}
 }

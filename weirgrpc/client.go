@@ -52,7 +52,8 @@ var (
 //
 // The Caller learns nothing from a call that never ends. Give each call a deadline: the time for all attempts
 // together. A unary call that ends at its deadline counts as refused, unless that deadline is too short for most. A
-// stream of answers that ends so counts as nothing, because many wait for events that do not come.
+// stream of answers that ends so counts as nothing, because many wait for events that do not come. Give streams whose
+// first event may come late a Target of their own: it counts as a slow answer.
 type Client struct {
 	// Caller decides about the calls. nil means a Caller with the default settings.
 	Caller *throttle.Caller

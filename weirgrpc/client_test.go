@@ -953,10 +953,26 @@ func TestClientStreamWaitsForEvents(t *testing.T) {
 			continue
 		}
 		await(t, "the permit is back", func() bool { return c.Caller.Targets()[0].Guard.InFlight == 0 })
-		if got := c.Caller.Targets()[0].Guard.Outcomes; got[weir.Overload] != 0 {
+		if got := c.Caller.Targets()[0].Guard.Outcomes; len(got) != 1 || got[weir.NoSample] != 1 {
 			t.Errorf("outcomes %v", got)
 		}
 		return
 	}
 	t.Error("no call reached the server in time")
+}
+
+// A server that has run out of a time of its own is overloaded, also if it streams answers.
+func TestClientStreamOfALateServer(t *testing.T) {
+	address := start(t, &service{output: func(*testgrpc.StreamingOutputCallRequest, testgrpc.TestService_StreamingOutputCallServer) error {
+		return status.Error(codes.DeadlineExceeded, "the database did not answer")
+	}})
+	c := clientOf(t, throttle.CallerConfig{Retry: throttle.Retry{Attempts: 1}})
+	out, err := through(t, c, address).StreamingOutputCall(within(t), new(testgrpc.StreamingOutputCallRequest))
+	if err == nil {
+		_, err = out.Recv()
+	}
+	wantCode(t, err, codes.DeadlineExceeded)
+	if got := c.Caller.Targets()[0].Guard.Outcomes; got[weir.Overload] != 1 {
+		t.Errorf("outcomes %v", got)
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -42,6 +43,7 @@ type clientStream struct {
 	done    func(weir.Outcome) // gives permit back
 	request any                // of a call that streams only answers; kept until the first answer
 	sent    bool               // request is set
+	opened  bool               // the present attempt has reached a server
 	shown   bool               // the application has seen a part of the answer
 }
 
@@ -84,7 +86,7 @@ func (s *clientStream) hold(p weir.Permit) (done func(weir.Outcome)) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.permit, s.done = p, done
+	s.permit, s.done, s.opened = p, done, false
 	return done
 }
 
@@ -97,8 +99,18 @@ func (s *clientStream) outcomeOf(err error) weir.Outcome {
 	return answerTo(err, nil, true).Outcome
 }
 
+// deadlineSlack is how much earlier than here a server may see the deadline pass that it was told.
+const deadlineSlack = 20 * time.Millisecond
+
+// waitedOut reports whether a stream of answers was open until the deadline of its call.
 func (s *clientStream) waitedOut(err error) bool {
-	return s.desc.ServerStreams && (status.Code(err) == codes.DeadlineExceeded || errors.Is(err, context.DeadlineExceeded))
+	by, ok := s.ctx.Deadline()
+	if s.ctx.Err() != context.DeadlineExceeded && !(ok && time.Until(by) < deadlineSlack) {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.desc.ServerStreams && s.opened && (status.Code(err) == codes.DeadlineExceeded || errors.Is(err, context.DeadlineExceeded))
 }
 
 // attempt opens a stream. done gives its permit back. With an error, unsent says that nothing was sent to a
@@ -124,7 +136,7 @@ func (s *clientStream) attempt(done func(weir.Outcome), server *peer.Peer) (unse
 		return finished.Load(), err
 	}
 	s.mu.Lock()
-	s.current = stream
+	s.current, s.opened = stream, true
 	request, sent := s.request, s.sent
 	s.mu.Unlock()
 	if sent {

@@ -1,8 +1,8 @@
 package weirpgx
 
 import (
+	"cmp"
 	"context"
-	"database/sql"
 	"errors"
 	"log/slog"
 	"reflect"
@@ -36,7 +36,7 @@ type Pool struct {
 	calls  atomic.Uint64
 	warned atomic.Bool
 	waits  poolgate.Waits
-	made   atomic.Int64 // connections, at the last look
+	made   atomic.Int64 // connections, at the last look; -1 if one was being made
 }
 
 // Option changes what [New] and [Open] do by default.
@@ -88,7 +88,7 @@ func WithLogger(log *slog.Logger) Option {
 // not admit more work than the pool has connections. A nil gate admits everything. Call [CancelRequests] with
 // the pool's configuration before you make the pool.
 func New(pool *pgxpool.Pool, gate weir.Gate, opts ...Option) *Pool {
-	p := &Pool{pool: pool, gate: gate, log: slog.Default(), classify: weirsql.Classify}
+	p := &Pool{pool: pool, gate: gate, log: slog.Default(), classify: weirsql.Classify, waits: poolgate.Waits{Ended: true}}
 	for _, o := range opts {
 		o(p)
 	}
@@ -223,7 +223,7 @@ func (p *Pool) admitWork(ctx context.Context, sql string, w weir.Work) (*use, er
 const lookEvery = 16
 
 // look logs once if work that was admitted has waited for a connection that others had. The pool counts the wait for a
-// new connection as well, so a look says nothing if some were made since the last.
+// new connection as well, when that is made. So a look says nothing if any was begun or made since the last.
 func (p *Pool) look(op string) {
 	if p.calls.Add(1)%lookEvery != 0 || p.warned.Load() {
 		return
@@ -231,7 +231,10 @@ func (p *Pool) look(op string) {
 	s := p.pool.Stat()
 	mean, known := p.waits.Since(s.EmptyAcquireCount(), s.EmptyAcquireWaitTime())
 	made := s.NewConnsCount()
-	if p.made.Swap(made) != made || !known || mean < poolgate.WorthALine || !p.warned.CompareAndSwap(false, true) {
+	if s.ConstructingConns() > 0 {
+		made = -1
+	}
+	if p.made.Swap(made) != made || made < 0 || !known || mean < poolgate.WorthALine || !p.warned.CompareAndSwap(false, true) {
 		return
 	}
 	p.log.Warn("weirpgx: work waits for a connection in the pool, where no order holds. "+
@@ -243,16 +246,15 @@ func (p *Pool) look(op string) {
 // connection. It is for a pool that is also used past the gate. A wait for a new connection counts too, so
 // choose a most above the time to connect.
 func PoolWait(pool *pgxpool.Pool, most time.Duration) signal.Signal {
-	return weirsql.PoolWait(counters{pool}, most)
+	return poolgate.WaitSignal(waits(pool), true, cmp.Or(max(most, 0), weirsql.DefaultPoolWait))
 }
 
-// counters shows the counters of a pgx pool as database/sql does.
-type counters struct{ pool *pgxpool.Pool }
-
-// Stats returns what [weirsql.PoolWait] reads.
-func (c counters) Stats() sql.DBStats {
-	s := c.pool.Stat()
-	return sql.DBStats{WaitCount: s.EmptyAcquireCount(), WaitDuration: s.EmptyAcquireWaitTime()}
+// waits reads how many pieces of work have waited in a pool, and for how long together.
+func waits(pool *pgxpool.Pool) func() (int64, time.Duration) {
+	return func() (int64, time.Duration) {
+		s := pool.Stat()
+		return s.EmptyAcquireCount(), s.EmptyAcquireWaitTime()
+	}
 }
 
 // Exec is pgxpool.Pool.Exec behind the gate. A refusal is a *weir.Rejection.

@@ -228,6 +228,13 @@ func (c *dbConn) answer(ctx context.Context, u *use, err error) {
 	}
 }
 
+// reads leaves the connection with u for the rows of a query. Rows that are cut off break the connection: see free.
+func (c *dbConn) reads(u *use, ctx context.Context) {
+	u.reading = ctx
+	u.answered = u.answered || u.method == methodQuery
+	c.attach(u)
+}
+
 // attach leaves the connection with u, until it is given back.
 func (c *dbConn) attach(u *use) {
 	if c.use == nil {
@@ -254,8 +261,8 @@ func (c *dbConn) unlessReturned(returned *bool, mine bool) {
 	}
 }
 
-// freeUnless is deferred by those calls to the driver after whose panic database/sql always loses the connection, also
-// that of a transaction or a Conn.
+// freeUnless is deferred by those calls to the driver after whose panic database/sql may lose the connection of a
+// transaction or a Conn, too.
 func (c *dbConn) freeUnless(returned *bool) {
 	if !*returned {
 		c.free(false)
@@ -381,8 +388,7 @@ func (q queryer) QueryContext(ctx context.Context, query string, args []driver.N
 	}
 	c.answer(ctx, u, err) // it may panic, too
 	if err == nil {
-		u.reading = ctx
-		c.attach(u)
+		c.reads(u, ctx)
 	}
 	returned = true
 	return r, err

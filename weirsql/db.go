@@ -250,15 +250,19 @@ func (db *DB) InTx(ctx context.Context, opts *sql.TxOptions, fn func(ctx context
 	if err != nil {
 		return err
 	}
+	panics := true
 	defer func() {
-		if !u.ended.Load() { // otherwise it is over, or the driver has panicked, and database/sql would wait for ever
-			_ = tx.Rollback()
+		if panics {
+			u.abort(tx)
+			return
 		}
+		_ = tx.Rollback() // after a commit it does nothing
 	}()
-	if err := fn(weir.WithPermit(ctx, db.guard.gate, permit), tx); err != nil {
-		return err
+	if err = fn(weir.WithPermit(ctx, db.guard.gate, permit), tx); err == nil {
+		err = tx.Commit()
 	}
-	return tx.Commit()
+	panics = false
+	return err
 }
 
 // Conn is that of [database/sql.DB], through the gate. It holds its permit until it is closed. ctx bounds the

@@ -631,6 +631,32 @@ func TestPanicInATransaction(t *testing.T) {
 	}
 }
 
+// A panic that database/sql survives rolls back, before InTx lets it go on.
+func TestPanicRollsBack(t *testing.T) {
+	for name, tt := range map[string]struct {
+		kind func(*core) driver.Conn
+		op   string
+		fn   func(tx *sql.Tx) error
+	}{
+		"of fn":                       {modern, "none", func(*sql.Tx) error { panic("fn's own") }},
+		"of the driver in an exec":    {modern, "exec", func(tx *sql.Tx) error { _, err := tx.Exec("x"); return err }},
+		"of a driver without an exec": {skipping, "stmt execctx", func(tx *sql.Tx) error { _, err := tx.Exec("x", 1); return err }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, s := newFakeGate(1), &server{kind: tt.kind}
+			db := New(s, g)
+			defer db.Close()
+			s.on(tt.op, panics)
+			if recovered(func() { _ = db.InTx(t.Context(), nil, func(_ context.Context, tx *sql.Tx) error { return tt.fn(tx) }) }) == nil {
+				t.Error("no panic")
+			}
+			if log := strings.Join(s.calls(), "\n"); !strings.Contains(log, "rollback") || g.held() != 0 {
+				t.Errorf("%d held after\n%s", g.held(), log)
+			}
+		})
+	}
+}
+
 // A classifier that panics leaves no permit behind, above the pool and below it.
 func TestPanicInClassify(t *testing.T) {
 	for what, call := range map[string]func(*DB){

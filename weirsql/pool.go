@@ -1,7 +1,6 @@
 package weirsql
 
 import (
-	"context"
 	"database/sql"
 	"database/sql/driver"
 	"time"
@@ -131,14 +130,8 @@ func PoolWait(db interface{ Stats() sql.DBStats }, most time.Duration) signal.Si
 	if most <= 0 {
 		most = DefaultPoolWait
 	}
-	w, s := new(poolgate.Waits), db.Stats()
-	w.Begin(s.WaitCount, s.WaitDuration)
-	return signal.Func("pool_wait", func(context.Context) (float64, error) {
+	return poolgate.WaitSignal(func() (int64, time.Duration) {
 		s := db.Stats()
-		mean, known := w.Since(s.WaitCount, s.WaitDuration)
-		if !known {
-			return 0, signal.ErrNoValue
-		}
-		return float64(mean) / float64(most), nil
-	})
+		return s.WaitCount, s.WaitDuration
+	}, false, most)
 }

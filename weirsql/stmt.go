@@ -181,8 +181,7 @@ func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driv
 	}
 	s.c.answer(ctx, u, err) // it may panic, too
 	if err == nil {
-		u.reading = ctx
-		s.c.attach(u)
+		s.c.reads(u, ctx)
 	}
 	returned = true
 	return r, err

@@ -2,6 +2,7 @@ package weirsql
 
 import (
 	"context"
+	"database/sql"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -84,8 +85,8 @@ func (u *use) executed(err error) {
 
 // queried samples a call that keeps its connection for the rows if there is no error.
 func (u *use) queried(err error) {
-	u.sample(u.guard.classify(u.Context, err))  // it may panic, and then nobody gets the rows
-	u.kept, u.answered = err == nil, err == nil // rows that are cut off later break the connection: see dbConn.free
+	u.sample(u.guard.classify(u.Context, err)) // it may panic, and then nobody gets the rows
+	u.kept = err == nil
 }
 
 // endUnlessKept is deferred by methods that may leave the use with a connection. It also covers panics.
@@ -107,6 +108,26 @@ func (u *use) end() {
 		return
 	}
 	u.permit.Done(weir.NoSample)
+}
+
+// abortWait bounds the wait for a rollback after a panic.
+const abortWait = time.Second
+
+// abort rolls a transaction back after a panic. If the panic came from the driver or from an argument of a query,
+// database/sql still has a lock, and a rollback would wait for ever. The panic goes on then, and the permit is free.
+func (u *use) abort(tx *sql.Tx) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = tx.Rollback()
+	}()
+	late := time.NewTimer(abortWait)
+	defer late.Stop()
+	select {
+	case <-ended:
+	case <-late.C:
+		u.end()
+	}
 }
 
 // findLeak drops the permit once the owner of the use is collected, so that a gate that looks for leaks finds

@@ -75,16 +75,14 @@ func number(text string) int {
 
 // Bound takes back what the user's description of a call has claimed for w beyond its context. The deadline is at the
 // latest the one that the call had before; 0 is none. The priority is at most that of the context's scope, and of the
-// request that the call is made for. Normal stays: it is the lower one, or nobody has said anything.
+// request that the call is made for.
 func Bound(ctx context.Context, w *weir.Work, latest time.Time) {
 	if !latest.IsZero() && (w.Deadline.IsZero() || w.Deadline.After(latest)) {
 		w.Deadline = latest
 	}
-	if w.Priority != weir.Normal {
-		scope := weir.Work{Priority: w.Priority}
-		scope.Inherit(ctx)
-		w.Priority = scope.Priority
-	}
+	scope := weir.Work{Priority: w.Priority}
+	scope.Inherit(ctx)
+	w.Priority = min(w.Priority, scope.Priority)
 	if most, _, ok := weir.Received(ctx); ok {
 		w.Priority = min(w.Priority, most)
 	}

@@ -67,6 +67,7 @@ func TestBound(t *testing.T) {
 		{"a scope above", weir.WithPriority(t.Context(), weir.Critical), weir.High, weir.High},
 		{"a scope below", weir.WithPriority(t.Context(), weir.Background), weir.High, weir.Background},
 		{"a scope of its own", weir.WithPriority(t.Context(), weir.Normal), weir.High, weir.Normal},
+		{"normal in a scope below", weir.WithPriority(t.Context(), weir.Background), weir.Normal, weir.Background},
 		{"lowered to normal", weir.WithPriority(t.Context(), weir.High), weir.Normal, weir.Normal},
 		{"came without", came(weir.Normal), weir.Critical, weir.Normal},
 		{"came with more", came(weir.High), weir.Background, weir.Background},

@@ -39,7 +39,7 @@ var arrows = map[string][]string{
 	"internal/testbed/kafka":    {"internal/testbed/freeport", "internal/testbed/process"},
 	"internal/testbed/mariadb":  {"internal/testbed/freeport", "internal/testbed/process"},
 	"internal/testbed/postgres": {"internal/testbed/freeport", "internal/testbed/process"},
-	"internal/poolgate":         {"control", "limit", "internal/fault"},
+	"internal/poolgate":         {"control", "limit", "signal", "internal/fault"},
 	"internal/testbed/process":  {},
 	"internal/station":          {},
 	"internal/fault":            {},

@@ -7,8 +7,7 @@ import (
 
 func TestWaits(t *testing.T) {
 	const ms = time.Millisecond
-	w := new(Waits)
-	w.Begin(100, time.Hour)
+	w := &Waits{count: 100, waited: time.Hour}
 	count, duration := int64(100), time.Hour
 	for i, step := range []struct {
 		count    int64
@@ -33,5 +32,14 @@ func TestWaits(t *testing.T) {
 		if known != (step.want >= 0) || known && mean != step.want {
 			t.Errorf("%d: %v, %v; want %v", i, mean, known, step.want)
 		}
+	}
+}
+
+// Where waits are counted when they end, the mean is exact.
+func TestWaitsThatHaveEnded(t *testing.T) {
+	w := &Waits{Ended: true}
+	w.Since(10_000, 10*time.Second)
+	if mean, known := w.Since(10_100, 20*time.Second); !known || mean != 100*time.Millisecond {
+		t.Errorf("%v, %v; want 100 waits of 100 ms", mean, known)
 	}
 }
