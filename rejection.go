@@ -84,9 +84,9 @@ func (r *Rejection) Error() string {
 	}
 	switch {
 	case r.Reason == ReasonThrottled && r.Value > 0:
-		b.WriteString(" (now ")
-		b.WriteString(strconv.FormatFloat(r.Value, 'f', 2, 64))
-		b.WriteString(" of such work is)")
+		b.WriteString(" (")
+		b.WriteString(strconv.FormatFloat(100*r.Value, 'f', 0, 64))
+		b.WriteString(" % of such work is refused now)")
 	case r.Limit != 0 || r.Value != 0:
 		b.WriteString(" (")
 		b.WriteString(r.number(r.Value))

@@ -17,7 +17,7 @@ import (
 // usually the better choice: it refuses only what the server cannot take, and never stops sending.
 //
 // A failure is [weir.Overload] or [weir.Failed], a success [weir.OK]. Other outcomes say nothing, and neither does
-// a deadline that was too short, as for a [Throttle]. A probe that ends with one of those, or is cancelled, gives its place back. If all places are taken, and no probe has
+// a time-out below MinTimeout. A probe that ends with one of those, or is cancelled, gives its place back. If all places are taken, and no probe has
 // begun or ended for BreakerConfig.Open, other probes get the places. The result of a probe that has lost its
 // place still counts. Exempt work is always admitted and does not count.
 //
@@ -27,7 +27,6 @@ type Breaker struct {
 	front gate.Front
 
 	mu      sync.Mutex // guards what follows
-	usual   usual
 	core    breaker
 	permits gate.Pool[use]
 	counters
@@ -323,8 +322,7 @@ func (b *Breaker) sample(u *use, now time.Duration, o weir.Outcome) {
 	if u.class < 0 {
 		return
 	}
-	o = b.usual.means(u, now, o)
-	failure := o == weir.Overload || o == weir.Failed
+	failure := o == weir.Overload && !u.ranOut(now, b.core.cfg.MinTimeout) || o == weir.Failed
 	b.core.sample(now, u.era, failure, failure || o == weir.OK)
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // Caller is the state that all calls of a process to other services share. For each target it has a budget for
-// retries and a guard: a throttle or a breaker. It is safe for concurrent use.
+// retries and a guard: a throttle or a breaker. Make one with [NewCaller]. It is safe for concurrent use.
 //
 // The parts stand in one order, outermost first:
 //
@@ -188,11 +188,11 @@ func (c *Caller) newTarget(name string) *target {
 // TargetStatus is the state of one target of a [Caller].
 type TargetStatus struct {
 	// Target is its name.
-	Target string
+	Target string `json:"target"`
 	// Guard is its throttle or breaker. It is the zero Snapshot if there is none.
-	Guard weir.Snapshot
+	Guard weir.Snapshot `json:"guard"`
 	// RetriesLeft is how many more retries its budget allows now.
-	RetriesLeft int
+	RetriesLeft int `json:"retries_left"`
 }
 
 // Targets returns the status of each target, the most recently called first.

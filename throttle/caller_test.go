@@ -379,8 +379,8 @@ func TestTargetsAreBounded(t *testing.T) {
 // A target may be evicted while calls to it are in flight. Those calls end as usual, and later calls start with
 // an empty history.
 func TestTargetsForgottenInUse(t *testing.T) {
-	for _, kind := range []Guard{GuardThrottle, GuardBreaker} {
-		c := mustCaller(t, CallerConfig{Targets: 1, Guard: kind, Breaker: BreakerConfig{Run: 1}})
+	for _, cfg := range []CallerConfig{{Targets: 1}, {Targets: 1, Guard: GuardBreaker, Breaker: BreakerConfig{Run: 1}}} {
+		c := mustCaller(t, cfg)
 		call := c.Start("old", time.Time{}, true)
 		p, err := call.Gate().Admit(t.Context(), weir.Work{})
 		if err != nil {
@@ -390,15 +390,15 @@ func TestTargetsForgottenInUse(t *testing.T) {
 		c.Start("new", time.Time{}, true)
 		p.Done(weir.Overload)
 		if _, stop := call.Decide(Answer{Outcome: weir.Overload}); stop != Again {
-			t.Errorf("guard %d: %q", kind, stop)
+			t.Errorf("guard %d: %q", cfg.Guard, stop)
 		}
 		call.End()
 		again := c.Start("old", time.Time{}, true)
 		if _, err := again.Gate().Admit(t.Context(), weir.Work{}); err != nil {
-			t.Errorf("guard %d: what was forgotten counts: %v", kind, err)
+			t.Errorf("guard %d: what was forgotten counts: %v", cfg.Guard, err)
 		}
 		if s := c.Targets(); len(s) != 1 || s[0].RetriesLeft != 5 {
-			t.Errorf("guard %d: %+v", kind, s)
+			t.Errorf("guard %d: %+v", cfg.Guard, s)
 		}
 	}
 }

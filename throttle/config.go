@@ -25,6 +25,11 @@ type Config struct {
 	// default 8. It also keeps the probability of a refusal below 1, so some are always sent.
 	Padding float64 `default:"8" min:"1" max:"1000"`
 
+	// MinTimeout is how much time a deadline must leave to work for its time-out to count as a refusal. A local
+	// refusal of work with less time does not count either. Up to 1 h, default 0: each counts. Set it to what the
+	// server usually needs if callers bring deadlines that it cannot meet.
+	MinTimeout time.Duration `min:"0s" max:"1h"`
+
 	// Hooks are called as things happen: Admitted, Rejected and Done.
 	Hooks weir.Hooks
 
@@ -108,6 +113,10 @@ type BreakerConfig struct {
 	// From 1 to 1,000, default 3.
 	Probes int `default:"3" min:"1" max:"1000"`
 
+	// MinTimeout is how much time a deadline must leave to work for its time-out to count as a failure. Up to 1 h,
+	// default 0: each counts.
+	MinTimeout time.Duration `min:"0s" max:"1h"`
+
 	// Hooks are called as things happen: Admitted, Rejected, Done, and LimitChanged when the state
 	// changes. The limit there is 0 for open, Probes for half-open, and -1 for closed: no limit. Two changes at
 	// once may be told in the wrong order: [Breaker.State] is right.
@@ -188,7 +197,10 @@ func (c AttemptsConfig) complete() (AttemptsConfig, error) {
 // complete returns all settings of a Caller with their defaults, or one error with every setting out of range.
 func (c CallerConfig) complete() (CallerConfig, error) {
 	var f fault.List
+	b := &c.Breaker
+	unused := c.Guard != GuardBreaker && (b.Window != 0 || b.Rate != 0 || b.Least != 0 || b.Run != 0 || b.Open != 0 || b.Probes != 0)
 	setting.Complete(&c, &f)
+	f.Check(!unused, fault.Path{"Guard"}, c.Guard, "must be GuardBreaker, or the settings of Breaker have no effect")
 	f.Check(c.Guard <= NoGuard, fault.Path{"Guard"}, c.Guard, "must be GuardThrottle, GuardBreaker or NoGuard")
 	at := fault.Path{"Retry", "MaxBackoff"}
 	f.Check(f.Wrong(at) || c.Retry.MaxBackoff >= c.Retry.Backoff, at, c.Retry.MaxBackoff,

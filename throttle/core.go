@@ -36,15 +36,17 @@ func newCore(cfg *Config, bins int) core {
 }
 
 // decide reports whether work of a class is sent, given a random number from 0 up to 1. Work that is not sent
-// counts as a refused request. Otherwise the window of a client that sends little would soon have accepted
-// requests only.
-func (c *core) decide(now time.Duration, class int, random float64) (share float64, sent bool) {
+// counts as a refused request, if it counts. Otherwise the window of a client that sends little would soon have
+// accepted requests only.
+func (c *core) decide(now time.Duration, class int, random float64, counts bool) (share float64, sent bool) {
 	c.advance(now)
 	share = c.share(class)
 	if share <= random {
 		return share, true
 	}
-	c.add(now, kinds*class+refused)
+	if counts {
+		c.add(now, kinds*class+refused)
+	}
 	return share, false
 }
 

@@ -67,7 +67,7 @@ func TestDecideAfterEachResult(t *testing.T) {
 	}{{refused, 9}, {accepted, 6}, {refused, 4}} {
 		for range run.times {
 			c.record(0, normal, run.result)
-			if _, sent := c.decide(0, normal, 0.5); sent {
+			if _, sent := c.decide(0, normal, 0.5, true); sent {
 				got = append(got, 'n')
 			} else {
 				got = append(got, 'y')
@@ -187,7 +187,7 @@ func TestNewestTenth(t *testing.T) {
 	c.fill(0, 100, 0)
 	const now = 20 * time.Second
 	for range 40 {
-		if _, sent := c.decide(now, normal, 0); sent {
+		if _, sent := c.decide(now, normal, 0, true); sent {
 			t.Fatal("sent in an outage, with a random number of 0")
 		}
 	}
@@ -212,7 +212,7 @@ func TestRecoversFromAnOutage(t *testing.T) {
 			c := coreOf(t, Config{}, bins)
 			for now := time.Duration(0); now < outage+time.Minute; {
 				now += time.Duration(random.ExpFloat64() / rate * float64(time.Second))
-				_, ok := c.decide(now, normal, random.Float64())
+				_, ok := c.decide(now, normal, random.Float64(), true)
 				if ok {
 					c.record(now, normal, map[bool]int{true: refused, false: accepted}[now < outage])
 				}
@@ -243,7 +243,7 @@ func TestSendsKTimesWhatIsTaken(t *testing.T) {
 			room := capacity
 			for i := range offered {
 				now := time.Duration(second)*time.Second + time.Duration(i)*time.Millisecond
-				if _, ok := c.decide(now, normal, random.Float64()); !ok {
+				if _, ok := c.decide(now, normal, random.Float64(), true); !ok {
 					continue
 				}
 				result := refused
@@ -290,7 +290,7 @@ func TestCoreModel(t *testing.T) {
 			head = max(head, int64(at)/width)
 			class, result := random.IntN(weir.Classes), random.IntN(kinds)
 			if random.IntN(2) == 0 {
-				if _, sent := c.decide(at, class, random.Float64()); sent {
+				if _, sent := c.decide(at, class, random.Float64(), true); sent {
 					continue
 				}
 				result = refused
@@ -326,7 +326,7 @@ func TestClockJumps(t *testing.T) {
 	c := coreOf(t, Config{}, bins)
 	for _, now := range []time.Duration{-time.Hour, 0, math.MaxInt64, 0, -1, math.MinInt64, math.MaxInt64} {
 		c.record(now, normal, refused)
-		if _, sent := c.decide(now, normal, 0.999999); !sent {
+		if _, sent := c.decide(now, normal, 0.999999, true); !sent {
 			t.Errorf("at %v nothing is sent", now)
 		}
 	}
@@ -347,7 +347,7 @@ func FuzzCore(f *testing.F) {
 				c.record(now, class, int(op>>4)&1)
 				b.request(now)
 			case 1:
-				c.decide(now, class, float64(op)/256)
+				c.decide(now, class, float64(op)/256, true)
 				if charge, ok := b.charge(now); ok {
 					charges = append(charges, charge)
 				}

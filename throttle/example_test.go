@@ -49,8 +49,8 @@ func ExampleThrottle() {
 	fmt.Println(err)
 	fmt.Println(gate.Snapshot().LimitReason)
 	// Output:
-	// weir: gate "search" refused: throttled by the caller's own side, rule "normal" (now 0.58 of such work is)
-	// refused here: 0.6 of normal work (0 of 12 requests were accepted)
+	// weir: gate "search" refused: throttled by the caller's own side, rule "normal" (58 % of such work is refused now)
+	// refused here: 60 % of normal work (0 of 12 requests were accepted)
 }
 
 // A breaker opens after failures in a row, and closes after good probes.

@@ -25,18 +25,19 @@ import (
 // A result counts when work is sampled, or else when it ends. [weir.Overload] counts as refused. [weir.OK] and
 // [weir.Failed] count as accepted, because a server that answers with an error has taken the work.
 // [weir.Abandoned] and [weir.NoSample] say nothing about the server and do not count, and neither does work that
-// was cancelled. Nor does work whose own deadline ends it, if it had less time than work takes that succeeds, in
-// the median: else one caller with a short deadline would throttle the others. Where a few calls take much longer
-// than most, give them a target of their own. Work that never ends never counts, so give each call a time-out.
+// was cancelled. Work that never ends never counts, so give each call a time-out.
+//
+// A time-out counts as refused, however short it is. So callers with deadlines that the server cannot meet throttle
+// the others. Where strangers bring deadlines along, set MinTimeout.
 //
 // Each class of priority has counts of its own, and the lower class is refused first. Exempt work is
 // never refused, and its results do not count.
 type Throttle struct {
 	front  gate.Front
 	random func() float64
+	least  time.Duration // MinTimeout
 
 	mu      sync.Mutex // guards what follows
-	usual   usual      // beside the lock: it changes as often
 	core    core
 	permits gate.Pool[use]
 	counters
@@ -50,66 +51,16 @@ type use struct {
 	class int8          // -1: exempt
 }
 
-// usual is how long work takes that succeeds: the median, found step by step.
-type usual struct {
-	median time.Duration // 0: unknown
-	last   time.Duration // when work succeeded last
-	failed float64       // the share of the latest results that count as refusals
+// hurried reports whether work has less time than a deadline must leave to count.
+func hurried(start, until, least time.Duration) bool {
+	return least > 0 && until-start < least
 }
 
-const (
-	// usualStep bounds a step of the median, as a part of it. With steps of all sizes alike it has as many results
-	// above it as below.
-	usualStep = 1.0 / 32
-	// usualPace bounds all steps together: in this time the median grows by the factor e at most. However many
-	// results come, a server that gets slow is noticed first.
-	usualPace = 5 * time.Second
-	// usualHolds is how long the median holds after the last success.
-	usualHolds = 30 * time.Second
-	// usualFailed is the share of refusals above which the median does not grow: what still succeeds with a server
-	// that refuses much is not usual. It is below that at which a throttle or a breaker begins to refuse.
-	usualFailed = 0.3
-)
-
-// succeeded learns from the time that a piece of work took.
-func (m *usual) succeeded(now, took time.Duration) {
-	m.failed -= m.failed / 16
-	since := max(0, now-m.last)
-	if m.last = now; m.median == 0 {
-		m.median = max(1, took)
-		return
-	}
-	step := time.Duration(float64(m.median)*min(usualStep, float64(since)/float64(usualPace))) + 1
-	switch {
-	case took <= m.median:
-		m.median = max(1, m.median-step)
-	case m.failed < usualFailed:
-		m.median += step
-	}
-}
-
-// tooShort reports whether work that ended now was ended by a deadline of its own that most work would miss. A
-// server that is told the deadline may see it pass a moment earlier.
-func (m *usual) tooShort(u *use, now time.Duration) bool {
-	if now-m.last > usualHolds {
-		m.median = 0
-	}
+// ranOut reports whether hurried work that ends now was ended by its own deadline. A server that is told the
+// deadline may see it pass a moment earlier.
+func (u *use) ranOut(now, least time.Duration) bool {
 	allowed := u.until - u.start
-	return allowed > 0 && allowed < m.median && now-u.start >= allowed-allowed/8
-}
-
-// means returns what an outcome says about the server, and learns from it.
-func (m *usual) means(u *use, now time.Duration, o weir.Outcome) weir.Outcome {
-	switch {
-	case o == weir.OK:
-		m.succeeded(now, now-u.start)
-	case o != weir.Overload:
-	case m.tooShort(u, now):
-		return weir.NoSample
-	default:
-		m.failed += (1 - m.failed) / 16
-	}
-	return o
+	return hurried(u.start, u.until, least) && now-u.start >= allowed-allowed/8
 }
 
 // counters are the counts of permits in a snapshot.
@@ -130,7 +81,7 @@ func New(cfg Config) (*Throttle, error) {
 
 // newThrottle makes a throttle from complete settings.
 func newThrottle(cfg *Config) *Throttle {
-	t := &Throttle{random: cfg.Random, core: newCore(cfg, bins)}
+	t := &Throttle{random: cfg.Random, least: cfg.MinTimeout, core: newCore(cfg, bins)}
 	if t.random == nil {
 		t.random = rand.Float64
 	}
@@ -199,7 +150,7 @@ func (t *Throttle) decide(w *weir.Work, now, until time.Duration) (weir.Permit, 
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if share, sent := t.core.decide(now, class, random); !sent {
+	if share, sent := t.core.decide(now, class, random, !hurried(now, until, t.least)); !sent {
 		return weir.Permit{}, share
 	}
 	u := use{start: now, until: until, class: int8(class)}
@@ -298,7 +249,10 @@ func (t *Throttle) record(u *use, now time.Duration, o weir.Outcome) {
 	if u.class < 0 {
 		return
 	}
-	switch t.usual.means(u, now, o) {
+	if o == weir.Overload && u.ranOut(now, t.least) {
+		return
+	}
+	switch o {
 	case weir.OK, weir.Failed:
 		t.core.record(now, int(u.class), accepted)
 	case weir.Overload:
@@ -336,7 +290,7 @@ func (t *Throttle) Status() Status {
 }
 
 // Snapshot implements [weir.Snapshotter]. It has no Limit. LimitReason says which share of each class is
-// refused.
+// refused. Outcomes has all results, also of deadlines below MinTimeout.
 func (t *Throttle) Snapshot() weir.Snapshot {
 	status := t.Status()
 	s := weir.Snapshot{Name: t.front.Name(), Kind: "throttle", Mode: "enforce", LimitReason: status.why(), Rejected: t.front.Rejected()}
@@ -357,8 +311,8 @@ func (s *Status) why() string {
 	var parts []string
 	for i, c := range s.Classes {
 		if c.Share > 0 && c.Requests > 0 {
-			parts = append(parts, fmt.Sprintf("%.3g of %v work (%d of %d requests were accepted)",
-				c.Share, weir.PriorityOf(i), c.Accepted, c.Requests))
+			parts = append(parts, fmt.Sprintf("%.0f %% of %v work (%d of %d requests were accepted)",
+				100*c.Share, weir.PriorityOf(i), c.Accepted, c.Requests))
 		}
 	}
 	if parts == nil {

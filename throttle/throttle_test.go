@@ -14,8 +14,6 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
-	"github.com/weir-go/weir/internal/gate"
-	"github.com/weir-go/weir/internal/room"
 )
 
 func panics(context.Context) error { panic("a handler's own") }
@@ -249,6 +247,9 @@ func TestConfigs(t *testing.T) {
 		{CallerConfig{Targets: -1, Guard: 9, Retry: Retry{Attempts: 50, Backoff: time.Minute, MaxBackoff: time.Second}, Throttle: Config{K: 0.1}},
 			[]string{"Targets", "Guard", "Retry.Attempts", "Retry.MaxBackoff", "Throttle.K"}},
 		{CallerConfig{Retry: Retry{QuotaBackoff: time.Minute}}, []string{"Retry.MaxQuotaBackoff: 10s will not do; must not be below QuotaBackoff, which is 1m0s"}},
+		{CallerConfig{Breaker: BreakerConfig{Run: 5}}, []string{"must be GuardBreaker, or the settings of Breaker have no effect"}},
+		{Config{MinTimeout: 2 * time.Hour}, []string{"MinTimeout"}},
+		{BreakerConfig{MinTimeout: -1}, []string{"MinTimeout"}},
 		{BreakerConfig{Rate: math.NaN(), Open: math.MaxInt64}, []string{"Rate: NaN", "Open"}},
 		{CallerConfig{Retry: Retry{Attempts: -1, Backoff: -1, MaxTold: -1}}, []string{"Retry.Attempts", "Retry.Backoff", "Retry.MaxTold"}},
 		{CallerConfig{Retry: Retry{QuotaBackoff: -1, MaxQuotaBackoff: 2 * time.Hour}}, []string{"Retry.QuotaBackoff", "Retry.MaxQuotaBackoff"}},
@@ -276,164 +277,79 @@ func try(cfg any) (err error) {
 	return err
 }
 
-// A deadline that is shorter than work takes says nothing about the server. One caller with such deadlines, whoever it is,
-// throttles nobody and opens no breaker. Once the server is so slow that all miss theirs, all of them count.
-func TestDeadlinesThatAreTooShort(t *testing.T) {
-	for name, kind := range map[string]Guard{"throttle": GuardThrottle, "breaker": GuardBreaker} {
-		synctest.Test(t, func(t *testing.T) {
-			c := mustCaller(t, CallerConfig{Guard: kind, Breaker: BreakerConfig{Least: 5}, Retry: Retry{Attempts: 1}, Random: func() float64 { return 0.5 }})
-			takes := 20 * time.Millisecond
-			call := func(within time.Duration) error {
-				ctx, cancel := context.WithTimeout(t.Context(), within)
-				defer cancel()
-				return c.Do(ctx, "a", weir.Work{}, false, func(ctx context.Context) error {
-					select {
-					case <-time.After(takes):
-						return nil
-					case <-ctx.Done():
-						return ctx.Err()
-					}
-				})
-			}
-			for range 500 {
-				if err := call(time.Second); err != nil {
-					t.Fatalf("%s: beside short deadlines: %v", name, err)
-				}
-				for range 3 {
-					if err := call(5 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
-						t.Fatalf("%s: a short deadline: %v", name, err)
-					}
-				}
-			}
-			takes = 10 * time.Second
-			refused := 0
-			for range 100 {
-				if weir.AsRejection(call(time.Second)) != nil {
-					refused++
-				}
-			}
-			if refused < 20 {
-				t.Errorf("%s: of 100 calls to a server that answers none in time, %d are refused here", name, refused)
-			}
-		})
-	}
-}
-
-// While a server is slow, callers with time succeed, late. That does not make the deadlines of the others too short.
-func TestSlowServerMutesNobody(t *testing.T) {
+// Deadlines below MinTimeout throttle nobody and open no breaker, neither by their time-outs nor by refusals here. Others
+// count, and so do refusals of the server.
+func TestMinTimeout(t *testing.T) {
 	for name, kind := range map[string]Guard{"throttle": GuardThrottle, "breaker": GuardBreaker} {
 		now := time.Duration(0)
-		c := mustCaller(t, CallerConfig{Guard: kind, Retry: Retry{Attempts: 1}, Random: func() float64 { return 0.5 }, Now: func() time.Duration { return now }})
-		refused := 0
-		call := func(takes, within time.Duration) {
+		c := mustCaller(t, CallerConfig{
+			Guard: kind, Throttle: Config{MinTimeout: 20 * time.Millisecond}, Retry: Retry{Attempts: 1},
+			Random: func() float64 { return 0.5 }, Now: func() time.Duration { return now },
+		})
+		if kind == GuardBreaker {
+			c = mustCaller(t, CallerConfig{
+				Guard: kind, Breaker: BreakerConfig{MinTimeout: 20 * time.Millisecond, Least: 5}, Retry: Retry{Attempts: 1},
+				Now: func() time.Duration { return now },
+			})
+		}
+		call := func(takes, within time.Duration, o weir.Outcome) error {
 			call := c.Start("a", weir.VirtualEpoch.Add(now+within), false)
 			defer call.End()
 			p, err := call.Gate().Admit(t.Context(), weir.Work{Deadline: weir.VirtualEpoch.Add(now + within)})
 			if err != nil {
-				refused++
-				now += 10 * time.Millisecond
-				return
+				return err
 			}
 			call.Sent()
-			if now += min(takes, within); takes > within {
-				p.Done(weir.Overload)
-			} else {
-				p.Done(weir.OK)
+			now += takes
+			p.Done(o)
+			return nil
+		}
+		const ms = time.Millisecond
+		for range 300 { // from the start, before anything has succeeded
+			for range 9 {
+				if err := call(5*ms, 5*ms, weir.Overload); err != nil {
+					t.Fatalf("%s: beside short deadlines: %v", name, err)
+				}
+			}
+			if err := call(20*ms, time.Second, weir.OK); err != nil {
+				t.Fatalf("%s: beside short deadlines: %v", name, err)
 			}
 		}
-		for range 300 {
-			call(20*time.Millisecond, time.Hour)
-			call(20*time.Millisecond, 100*time.Millisecond)
-		}
-		if refused > 0 {
-			t.Errorf("%s: %d calls to a healthy server are refused", name, refused)
-		}
-		for i := range 500 {
-			if i == 400 {
-				refused = 0
+		for what, tt := range map[string]struct{ takes, within time.Duration }{
+			"time-outs of long deadlines":     {time.Second, time.Second},
+			"refusals of short ones":          {ms, 5 * ms},
+			"time-outs of just enough":        {20 * ms, 20 * ms},
+			"refusals without much of a wait": {ms, time.Second},
+		} {
+			refused := 0
+			for range 2000 {
+				if call(tt.takes, tt.within, weir.Overload) != nil {
+					refused++
+					now += 20 * ms
+				}
 			}
-			for range 5 {
-				call(200*time.Millisecond, 100*time.Millisecond)
+			if refused < 500 {
+				t.Errorf("%s: %s: %d of 2,000 are refused here", name, what, refused)
 			}
-			call(200*time.Millisecond, time.Hour)
-		}
-		if refused < 150 {
-			t.Errorf("%s: of the last 500 calls that a slow server cannot answer in time, %d are refused", name, refused)
-		}
-	}
-}
-
-// The usual time is the median of work that succeeds, however long the rest takes and however much of it there is.
-func TestUsual(t *testing.T) {
-	const ms = time.Millisecond
-	for _, every := range []time.Duration{100 * time.Microsecond, 10 * ms, time.Second} {
-		var m usual
-		var now time.Duration
-		for now < 20*usualPace || now < 1000*every {
-			now += every
-			m.succeeded(now, []time.Duration{ms, 10 * ms, 10 * ms, 11 * ms, time.Hour}[int(now/every)%5])
-		}
-		if m.median < 8*ms || m.median > 13*ms {
-			t.Errorf("one every %v: %v, want about 10 ms", every, m.median)
-		}
-		before := m.median
-		for range 100 {
-			m.succeeded(now, time.Hour)
-		}
-		if m.median > before+100 {
-			t.Errorf("one every %v: in no time it goes from %v to %v", every, before, m.median)
+			for range 1000 { // until it has recovered
+				now += 100 * ms
+				_ = call(ms, time.Second, weir.OK)
+			}
 		}
 	}
-	m := usual{median: 10 * ms, failed: 1}
-	m.succeeded(time.Second, time.Hour)
-	if m.median != 10*ms {
-		t.Errorf("after refusals it goes from 10 ms to %v", m.median)
+	m := newManual(t, Config{MinTimeout: 20 * time.Millisecond})
+	for range 92 {
+		mustAdmit(t, m, weir.Work{}).Done(weir.Overload)
+		m.random = 0.99
 	}
-	for i := range 100 {
-		m.succeeded(time.Second*time.Duration(i+2), time.Hour)
-	}
-	if m.median < 20*ms {
-		t.Errorf("long after refusals it is %v", m.median)
-	}
-	m.median = 10 * ms
-	slow := usual{median: 10 * ms}
-	for i := range 200 { // one call in two has too little time, and the other ends late
-		now := time.Duration(i+1) * time.Second
-		slow.means(&use{start: now - 50*ms, until: now}, now, weir.Overload)
-		slow.means(&use{start: now - time.Minute, until: room.Never}, now, weir.OK)
-	}
-	if slow.median > 20*ms {
-		t.Errorf("while the server is slow it goes from 10 ms to %v", slow.median)
-	}
-	for _, tt := range []struct {
-		allowed, ended time.Duration
-		want           bool
-	}{
-		{5 * ms, 5 * ms, true},
-		{5 * ms, 4900 * time.Microsecond, true}, // the server was quicker to say so
-		{5 * ms, ms, false},                     // and here it refused
-		{50 * ms, 50 * ms, false},
-		{room.Never, time.Second, false},
-	} {
-		m.last = time.Second
-		if got := m.tooShort(&use{start: time.Second, until: gate.After(time.Second, tt.allowed)}, time.Second+tt.ended); got != tt.want {
-			t.Errorf("%v allowed, ended after %v: too short %v", tt.allowed, tt.ended, got)
+	m.random = 0.5
+	for within, counted := range map[time.Duration]uint64{19 * time.Millisecond: 0, 20 * time.Millisecond: 1} {
+		before := m.Status().Classes[normal].Requests
+		if _, err := m.TryAdmit(weir.Work{Deadline: weir.VirtualEpoch.Add(within)}); weir.AsRejection(err) == nil {
+			t.Fatal("not refused here")
 		}
-	}
-	var none usual
-	if none.tooShort(&use{until: 1}, 1) {
-		t.Error("a deadline is too short although nothing has succeeded yet")
-	}
-	none.succeeded(0, 0)
-	for range 10_000 {
-		if none.succeeded(math.MaxInt64/2, math.MaxInt64); none.median <= 0 {
-			t.Fatalf("%v after no time and the longest", none.median)
-		}
-	}
-	for now, want := range map[time.Duration]bool{time.Second + usualHolds: true, 2*time.Second + usualHolds: false} {
-		m := usual{median: time.Minute, last: time.Second}
-		if got := m.tooShort(&use{start: now - ms, until: now}, now); got != want {
-			t.Errorf("%v after the last success: too short %v", now-time.Second, got)
+		if n := m.Status().Classes[normal].Requests - before; n != counted {
+			t.Errorf("a refusal here with %v left counts as %d requests", within, n)
 		}
 	}
 }

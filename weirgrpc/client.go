@@ -51,9 +51,8 @@ var (
 // a time: of two, the failure of one would be taken for that of both.
 //
 // The Caller learns nothing from a call that never ends. Give each call a deadline: the time for all attempts
-// together. A unary call that ends at its deadline counts as refused, unless that deadline is too short for most. A
-// stream of answers that ends so counts as nothing, because many wait for events that do not come. Give streams whose
-// first event may come late a Target of their own: it counts as a slow answer.
+// together. A unary call that ends at its deadline counts as refused, see MinTimeout of [throttle.Config]. A stream of
+// answers that ends so counts as nothing, because many wait for events that do not come.
 type Client struct {
 	// Caller decides about the calls. nil means a Caller with the default settings.
 	Caller *throttle.Caller

@@ -151,7 +151,7 @@ func ExampleWriteRejection() {
 	fmt.Print(w.Body)
 	// Output:
 	// 429 2
-	// {"type":"https://pkg.go.dev/github.com/weir-go/weir#ReasonQuota","title":"The quota is used up","status":429,"gate":"writes","rule":"per user","reason":"quota","value":101,"limit":100,"remaining":0,"retryable":true,"retry_after_ms":1250}
+	// {"type":"https://pkg.go.dev/github.com/weir-go/weir#ReasonQuota","title":"The quota is used up","status":429,"gate":"writes","rule":"per user","reason":"quota","value":101,"limit":100,"remaining":0,"retryable":true,"retry_after_ms":1250,"relayed":true}
 }
 
 // Refusals can be counted, or answered in another form.
@@ -164,7 +164,7 @@ func ExampleWithRejection() {
 	guard := weirhttp.Middleware(full, weirhttp.WithRejection(
 		func(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
 			fmt.Println("refused:", rej.Gate, rej.Reason)
-			weirhttp.WriteRejection(w, r, rej)
+			weirhttp.WriteRejectionTo(w, r, rej, nil)
 		}))
 	guard(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
 	// Output: refused: api limit
@@ -242,7 +242,7 @@ func ExampleSetRateLimit() {
 func ExampleTransport() {
 	shop := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get(weirhttp.AttemptHeader) == "" { // the first attempt
-			weirhttp.WriteRejection(w, r, &weir.Rejection{Gate: "shop", Reason: weir.ReasonQueueFull, Retryable: true, RetryAfter: time.Millisecond})
+			weirhttp.WriteRejectionTo(w, r, &weir.Rejection{Gate: "shop", Reason: weir.ReasonQueueFull, Retryable: true, RetryAfter: time.Millisecond}, nil)
 			return
 		}
 		fmt.Fprint(w, "paid")

@@ -248,7 +248,7 @@ func NewGuard(opts ...Option) *Guard { return &Guard{newMiddleware(nil, opts)} }
 // stays as it is, so [FromContext] finds nothing, and nested calls through the same gate take slots of their
 // own. With a nil gate r is served as it is, and q is nil.
 //
-// For [WriteRejection] a request is not begun in next, which suits a proxy that finds no free target. A handler
+// For [WriteRejectionTo] a request is not begun in next, which suits a proxy that finds no free target. A handler
 // whose own work has begun when a gate further in refuses needs a [Middleware], which can choose the gate and
 // the work of each request by [WithSelect].
 func (g *Guard) Serve(w http.ResponseWriter, r *http.Request, gate weir.Gate, work weir.Work,
@@ -397,8 +397,8 @@ func WithWriteTimeout(d time.Duration) Option {
 	return func(m *middleware) { m.writeTimeout = writeTimeout(d) }
 }
 
-// WithRejection sets the function that answers refused requests, in place of [WriteRejection]. For instance, fn
-// can log or count the request, and then call [WriteRejection]. fn must not read the request's body.
+// WithRejection sets the function that answers refused requests. For instance, fn can log or count the request, and
+// then call [WriteRejectionTo] with nil work, as the middleware does. fn must not read the request's body.
 func WithRejection(fn func(http.ResponseWriter, *http.Request, *weir.Rejection)) Option {
 	return func(m *middleware) { m.reject = fn }
 }

@@ -73,20 +73,23 @@ func noCost(rej *weir.Rejection) bool { return rej.Reason == weir.ReasonTooLarge
 // There may be five more members. "detail" says "overloaded, do not retry" where a [throttle.Attempts] has made the
 // refusal final, because retries are common. "rule" is the rule of the gate. If a rule has several windows, "window" is
 // the number, from 1, of the window that refused. "signal" is what binds the limit, such as "cpu_throttling".
-// "relayed" is true if a handler behind [Middleware] passes on a refusal of a gate that it has called. The
-// handler's own work had begun, so [Transport] does not assume that the work never started. It is not set in
-// [Guard.Serve]. Numbers that are not finite are null. Without an estimate, retry_after_ms is left out, and a
+// "relayed" is true: a handler that writes a refusal may have begun its own work, so [Transport] repeats no POST.
+// [Middleware] itself leaves it out, and so does [WriteRejectionTo] for what has not begun. Numbers that are not
+// finite are null. Without an estimate, retry_after_ms is left out, and a
 // retryable refusal has a Retry-After of one second plus the random part.
 //
 // The body of a refused request is not read. If more than a few kilobytes are still to come on
 // HTTP/1, the connection is closed after the answer.
 func WriteRejection(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
-	writeRejection(w, r, rej, told{relayed: begun(r)}, rand.Float64)
+	writeRejection(w, r, rej, told{relayed: true}, rand.Float64)
 }
 
-// WriteRejectionTo is [WriteRejection] for a trusted client. The document has three more members: the class and
-// the tenant of the work, and the key of the bucket that refused. Do not use it for strangers. The tenant may
-// be somebody else's name, and the class tells a stranger which class to claim.
+// WriteRejectionTo is [WriteRejection] for a front: a proxy, or a function of [WithRejection]. It says that nothing
+// has begun, and then [Transport] repeats even a POST, unless a [Middleware] has admitted the request.
+//
+// work is for trusted clients; it is nil for all others. With it the document has three more members: the class
+// and the tenant of the work, and the key of the bucket that refused. The tenant may be somebody else's name,
+// and the class tells a stranger which class to claim.
 func WriteRejectionTo(w http.ResponseWriter, r *http.Request, rej *weir.Rejection, work *weir.Work) {
 	writeRejection(w, r, rej, told{work, begun(r)}, rand.Float64)
 }

@@ -146,7 +146,7 @@ func TestProblemBodies(t *testing.T) {
 		w := httptest.NewRecorder()
 		w.Header().Set("Content-Encoding", "gzip")
 		w.Header().Set("Content-Length", "99")
-		WriteRejection(w, httptest.NewRequest("GET", "/", nil), tt.rej)
+		WriteRejectionTo(w, httptest.NewRequest("GET", "/", nil), tt.rej, nil)
 		if got := w.Body.String(); got != tt.want+"\n" {
 			t.Errorf("%s:\n got %s\nwant %s", tt.name, got, tt.want)
 		}

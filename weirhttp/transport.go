@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"net"
@@ -43,15 +44,15 @@ const (
 //
 // Each request is a call of a [throttle.Caller], whose target is the host. If this process refuses a request,
 // the error wraps a [*weir.Rejection]. A request is tried again if that is safe, can help and is within the
-// budget. The last answer is returned as it came. A request with a body is tried again only if it has GetBody;
+// budget. The last answer is returned as it came, unless this process refuses the next attempt. A request with a body is tried again only if it has GetBody;
 // [http.NewRequest] sets GetBody for a buffer.
 //
 // A slot of the client's own limit is held until the response's body has been read to its end or is
 // closed. It is not held during a back-off, but for the moment in which the rest of the answer is read.
 //
 // The Caller learns nothing from a request that never ends. Set Client.Timeout, or a deadline for each request:
-// the time for all attempts together. A request that ends at its deadline counts as refused, unless that deadline is
-// too short for most. So give long polls, which end that way, a Target of their own.
+// the time for all attempts together. A request that ends at its deadline counts as refused, see
+// MinTimeout of [throttle.Config]. So give long polls, which end that way, a Target of their own.
 type Transport struct {
 	// Base sends the requests. nil means [http.DefaultTransport]. It must send each of them once: a failure to
 	// connect is taken for proof that the server has not begun.
@@ -108,12 +109,16 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 func (t *Transport) call(ctx context.Context, r *http.Request, work weir.Work, deadline time.Time) (*http.Response, error) {
 	call := t.caller().Start(t.target(r), deadline, t.safe(r))
 	defer call.End()
+	answered := "" // the attempt before
 	for {
 		work.Attempt = call.Attempt()
 		p, err := call.Gate().Admit(t.gateContext(ctx, &work), work)
 		if err != nil {
 			if work.Attempt == 0 && r.Body != nil {
 				_ = r.Body.Close() // nobody else closes it
+			}
+			if work.Attempt > 0 {
+				err = fmt.Errorf("%w; attempt %d was answered: %s", err, work.Attempt, answered)
 			}
 			return nil, err
 		}
@@ -124,6 +129,9 @@ func (t *Transport) call(ctx context.Context, r *http.Request, work weir.Work, d
 		wait, stop := call.Decide(answer)
 		if stop != throttle.Again {
 			return resp, err
+		}
+		if answered = "no answer"; resp != nil {
+			answered = resp.Status
 		}
 		began, most := time.Now(), patience
 		if !deadline.IsZero() {
@@ -380,10 +388,11 @@ func answerTo(ctx context.Context, r *http.Request, resp *http.Response, err err
 			return throttle.Answer{}
 		}
 		a := throttle.AnswerOf(err)
-		switch ctx.Err() {
-		case context.Canceled:
+		at, timed := ctx.Deadline()
+		switch over := ctx.Err(); {
+		case over == context.Canceled:
 			a.Outcome = weir.Abandoned
-		case context.DeadlineExceeded:
+		case over != nil, timed && !time.Now().Before(at): // the timer of http.Client may be a moment ahead of the context
 			a.Outcome = weir.Overload
 		default:
 			a.Transient = true // a broken connection

@@ -68,7 +68,7 @@ func say(status int, body string, headers ...string) func(int, *http.Request) (*
 func refuse(rej weir.Rejection) func(int, *http.Request) (*http.Response, error) {
 	return func(_ int, r *http.Request) (*http.Response, error) {
 		w := httptest.NewRecorder()
-		WriteRejection(w, r, &rej)
+		WriteRejectionTo(w, r, &rej, nil)
 		resp := w.Result()
 		resp.Request = r
 		return resp, nil
@@ -853,7 +853,7 @@ func TestTransportInAScope(t *testing.T) {
 func TestTransportNamesTheRefuser(t *testing.T) {
 	var heard []string
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		WriteRejection(w, r, &weir.Rejection{Reason: weir.ReasonShed})
+		WriteRejectionTo(w, r, &weir.Rejection{Reason: weir.ReasonShed}, nil)
 	})
 	srv := serve(t, "HTTP/1.1", h)
 	tr := transportOf(t, nil, throttle.CallerConfig{})
@@ -922,8 +922,11 @@ func TestTransportKnowsWhatHasBegun(t *testing.T) {
 	guard, selects := NewGuard(), WithSelect(func(*http.Request) (weir.Gate, weir.Work) { return open, weir.Work{} })
 	noTarget := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		guard.Serve(w, r, open, weir.Work{}, func(w http.ResponseWriter, r *http.Request, _ *Request) {
-			WriteRejection(w, r, weir.AsRejection(full.refuse))
+			WriteRejectionTo(w, r, weir.AsRejection(full.refuse), nil)
 		})
+	})
+	front := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		WriteRejectionTo(w, r, weir.AsRejection(full.refuse), nil)
 	})
 	for _, tt := range []struct {
 		name, method string
@@ -938,7 +941,8 @@ func TestTransportKnowsWhatHasBegun(t *testing.T) {
 		{"a proxy without a free target", "POST", noTarget, 3, 0},
 		{"a gate before the handler", "POST", Middleware(full)(byHandler), 3, 0},
 		{"a gate before the handler, behind another", "POST", Middleware(open)(Middleware(full)(byHandler)), 3, 0},
-		{"a handler that is the gate", "POST", byHandler, 3, 3},
+		{"a handler without a middleware", "POST", byHandler, 1, 1},
+		{"a front of one's own", "POST", front, 3, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -1290,7 +1294,7 @@ func TestTransportStorm(t *testing.T) {
 		srv := serve(t, protocol, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			switch n.Add(1) % 6 {
 			case 0:
-				WriteRejection(w, r, &weir.Rejection{Gate: "shop", Reason: weir.ReasonQueueFull, Retryable: true, RetryAfter: time.Millisecond})
+				WriteRejectionTo(w, r, &weir.Rejection{Gate: "shop", Reason: weir.ReasonQueueFull, Retryable: true, RetryAfter: time.Millisecond}, nil)
 			case 1:
 				w.Header()["Content-Type"] = problemType
 				w.WriteHeader(http.StatusServiceUnavailable)
@@ -1389,5 +1393,29 @@ func TestTransportFindsLeaks(t *testing.T) {
 func drop(t *testing.T, c *http.Client) {
 	if _, err := c.Get("http://shop.test/"); err != nil {
 		t.Error(err)
+	}
+}
+
+// A time-out of http.Client is overload, also where its timer is ahead of the context's. None counts as accepted.
+func TestTransportUnderAClientsTimeout(t *testing.T) {
+	hangs := make(chan struct{})
+	srv := serve(t, "HTTP/1.1", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-r.Context().Done():
+		case <-hangs:
+		}
+	}))
+	defer close(hangs)
+	outcomes := map[weir.Outcome]int{}
+	tr := transportOf(t, srv.Client().Transport, throttle.CallerConfig{Retry: throttle.Retry{Attempts: 1}, Random: func() float64 { return 1 },
+		Hooks: weir.Hooks{Done: func(_ string, o weir.Outcome, _ time.Duration) { outcomes[o]++ }}})
+	client := &http.Client{Transport: tr, Timeout: 5 * time.Millisecond}
+	for range 50 {
+		if resp, err := client.Get(srv.URL); err == nil {
+			t.Fatal(resp.Status)
+		}
+	}
+	if outcomes[weir.Failed] != 0 || outcomes[weir.OK] != 0 {
+		t.Errorf("outcomes %v", outcomes)
 	}
 }

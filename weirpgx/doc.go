@@ -92,7 +92,8 @@
 // that had hardly any processor time. For a pool that is made elsewhere, [CancelRequests] does all this except
 // the rollback, and [New] adds the rollback.
 //
-// A statement may also have less time than its context: see [WithBudget].
+// The error of a statement that was cancelled so is the server's, with SQLSTATE 57014. [errors.Is] does not find the
+// context's error in it, so ask the context. A statement may also have less time than its context: see [WithBudget].
 //
 // # The size of the pool
 //

@@ -116,7 +116,7 @@ func Open(ctx context.Context, cfg *pgxpool.Config, gate limit.Config, opts ...O
 	if err != nil {
 		return nil, err
 	}
-	limiter, err := limit.New(gate)
+	limiter, err := poolgate.NewLimiter("weirpgx", gate, int64(cfg.MaxConns))
 	if err != nil {
 		return nil, err
 	}

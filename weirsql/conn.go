@@ -311,12 +311,12 @@ func (c *dbConn) Prepare(query string) (driver.Stmt, error) {
 
 // PrepareContext implements [driver.ConnPrepareContext].
 func (c *dbConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
-	u, mine, err := c.enter(ctx, call{method: methodPrepare, query: query})
+	u, _, err := c.enter(ctx, call{method: methodPrepare, query: query})
 	if err != nil {
 		return nil, err
 	}
 	returned := false
-	defer c.unlessReturned(&returned, mine)
+	defer c.freeUnless(&returned)
 	s, err := prepare(ctx, c.inner, query)
 	if err != nil {
 		c.answer(ctx, u, err)

@@ -3,6 +3,7 @@ package weirsql
 import (
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 	"time"
 
 	"github.com/weir-go/weir/internal/poolgate"
@@ -29,11 +30,14 @@ const DefaultExempt = poolgate.DefaultExempt
 // MaxIdleConns is MaxOpenConns: a connection that is closed after each use costs more than most statements.
 // SetConnMaxIdleTime closes idle connections.
 func Open(c driver.Connector, maxConns int, gate limit.Config, opts ...Option) (*DB, error) {
+	if c == nil {
+		return nil, errors.New("weirsql: no connector; take your driver's, such as pgx's stdlib.GetConnector(*cfg)")
+	}
 	fitting, err := poolgate.Fit("weirsql", gate, int64(maxConns))
 	if err != nil {
 		return nil, err
 	}
-	l, err := limit.New(fitting)
+	l, err := poolgate.NewLimiter("weirsql", fitting, int64(maxConns))
 	if err != nil {
 		return nil, err
 	}

@@ -85,7 +85,7 @@ func TestOpenFaults(t *testing.T) {
 		{0, limit.Config{}, "weirsql: a pool of 0 connections; open at least 1"},
 		{-5, limit.Config{}, "a pool of -5 connections"},
 		{20, limit.Config{Exempt: 20}, "Exempt: 20 will not do; must be below the connections, which are 20"},
-		{20, limit.Config{Limit: 16}, "Limit: 16 will not do; must be at most 15: there are 20 connections, and 5 of them are for exempt work"},
+		{20, limit.Config{Limit: 16}, "Limit: 16 will not do; must be at most 15: there are 20 connections; for exempt work: 5"},
 		{20, limit.Config{Queue: limit.Queue{Shares: map[weir.Priority]float64{0: 2}}}, "Queue.Shares"},
 	} {
 		if _, err := Open(&server{kind: modern}, tt.conns, tt.gate); err == nil || !strings.Contains(err.Error(), tt.want) {

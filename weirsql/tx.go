@@ -28,12 +28,12 @@ func (c *dbConn) Begin() (driver.Tx, error) {
 
 // BeginTx implements [driver.ConnBeginTx].
 func (c *dbConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
-	u, mine, err := c.enter(ctx, call{method: methodBegin, opts: &sql.TxOptions{ReadOnly: opts.ReadOnly}})
+	u, _, err := c.enter(ctx, call{method: methodBegin, opts: &sql.TxOptions{ReadOnly: opts.ReadOnly}})
 	if err != nil {
 		return nil, err
 	}
 	returned := false
-	defer c.unlessReturned(&returned, mine)
+	defer c.freeUnless(&returned)
 	t, err := begin(ctx, c.inner, opts)
 	if err != nil {
 		c.answer(ctx, u, err)

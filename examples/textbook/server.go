@@ -35,7 +35,7 @@ func toldBy(err error) string {
 		return status(err)
 	}
 	w := httptest.NewRecorder()
-	weirhttp.WriteRejection(w, httptest.NewRequest("GET", "/", nil), rej)
+	weirhttp.WriteRejectionTo(w, httptest.NewRequest("GET", "/", nil), rej, nil)
 	return fmt.Sprintf("%d, Retry-After: %s, to be exact %v", w.Code, w.Header().Get("Retry-After"), rej.RetryAfter)
 }
 

@@ -26,7 +26,7 @@ func Fit(pkg string, gate limit.Config, conns int64) (limit.Config, error) {
 	var f fault.List
 	f.Check(places > 0, fault.Path{"Exempt"}, gate.Exempt, "must be below the connections, which are %d", conns)
 	f.Check(places <= 0 || gate.Limit <= places, fault.Path{"Limit"}, gate.Limit,
-		"must be at most %d: there are %d connections, and %d of them are for exempt work", places, conns, conns-places)
+		"must be at most %d: there are %d connections; for exempt work: %d", places, conns, conns-places)
 	if err := f.Err(pkg); err != nil {
 		return gate, err
 	}
@@ -39,6 +39,19 @@ func Fit(pkg string, gate limit.Config, conns int64) (limit.Config, error) {
 		gate.Controller = belief
 	}
 	return gate, nil
+}
+
+// NewLimiter makes the limiter of a configuration that fits. A Controller of the user has bounds of its own.
+func NewLimiter(pkg string, gate limit.Config, conns int64) (*limit.Limiter, error) {
+	l, err := limit.New(gate)
+	if err != nil {
+		return nil, err
+	}
+	if n := l.Snapshot().Limit; n > conns {
+		l.Close()
+		return nil, fmt.Errorf("%s: Controller: begins with a limit of %d before %d connections; give it a Max that fits", pkg, n, conns)
+	}
+	return l, nil
 }
 
 // Exempt returns how many connections are for exempt work, or -1 for none.

@@ -26,7 +26,7 @@ func TestFit(t *testing.T) {
 		{"fixed", limit.Config{Limit: 8}, 10, 2, 8, ""},
 		{"no connections", limit.Config{}, 0, 0, 0, "pkg: a pool of 0 connections; open at least 1"},
 		{"none left", limit.Config{Name: "db", Exempt: 8}, 8, 0, 0, "pkg: Exempt: 8 will not do; must be below the connections, which are 8"},
-		{"fixed above", limit.Config{Name: "db", Limit: 9}, 10, 0, 0, "pkg: Limit: 9 will not do; must be at most 8: there are 10 connections, and 2 of them are for exempt work"},
+		{"fixed above", limit.Config{Name: "db", Limit: 9}, 10, 0, 0, "pkg: Limit: 9 will not do; must be at most 8: there are 10 connections; for exempt work: 2"},
 	} {
 		gate, err := Fit("pkg", tt.gate, tt.conns)
 		if tt.err != "" {

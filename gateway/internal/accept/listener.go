@@ -374,7 +374,7 @@ func reset(raw stream) {
 // plainAnswer is the answer to a connection whose request has not been read.
 func plainAnswer(rej *weir.Rejection) []byte {
 	a := rawAnswer{header: make(http.Header)}
-	weirhttp.WriteRejection(&a, &http.Request{Method: http.MethodGet}, rej)
+	weirhttp.WriteRejectionTo(&a, &http.Request{Method: http.MethodGet}, rej, nil)
 	a.header.Set("Connection", "close")
 	a.header.Set("Content-Length", strconv.Itoa(a.body.Len()))
 	var b bytes.Buffer

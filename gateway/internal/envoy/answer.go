@@ -55,11 +55,11 @@ func (x *exchange) refusal(rej *weir.Rejection) *immediate {
 		p := page{header: make(http.Header)}
 		r := &http.Request{Method: x.view.Method}
 		x.Quotas.SetHeaders(p.header, x.Work, rej)
+		var work *weir.Work
 		if x.Policy != nil && x.Policy.TrustedView(&x.view) {
-			weirhttp.WriteRejectionTo(&p, r, rej, &x.Work)
-		} else {
-			weirhttp.WriteRejection(&p, r, rej)
+			work = &x.Work
 		}
+		weirhttp.WriteRejectionTo(&p, r, rej, work)
 		return p.immediate(details)
 	}
 	i := answerCall(weirgrpc.Status(rej), weirhttp.Status(rej), details)

@@ -90,11 +90,11 @@ func (c *Call) WriteRejection(w http.ResponseWriter, r *http.Request, rej *weir.
 		return
 	}
 	boundAnswer(w)
+	var work *weir.Work
 	if trusted {
-		weirhttp.WriteRejectionTo(w, r, rej, &c.Work)
-		return
+		work = &c.Work
 	}
-	weirhttp.WriteRejection(w, r, rej)
+	weirhttp.WriteRejectionTo(w, r, rej, work)
 }
 
 // shortAnswer bounds the time a client may take to read an answer of the gateway itself.
