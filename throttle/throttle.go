@@ -53,7 +53,7 @@ type use struct {
 
 // hurried reports whether work has less time than a deadline must leave to count.
 func hurried(start, until, least time.Duration) bool {
-	return least > 0 && until-start < least
+	return least > 0 && until-least < start // and not until-start, which may overflow
 }
 
 // ranOut reports whether hurried work that ends now was ended by its own deadline. A server that is told the

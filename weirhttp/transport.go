@@ -44,8 +44,8 @@ const (
 //
 // Each request is a call of a [throttle.Caller], whose target is the host. If this process refuses a request,
 // the error wraps a [*weir.Rejection]. A request is tried again if that is safe, can help and is within the
-// budget. The last answer is returned as it came, unless this process refuses the next attempt. A request with a body is tried again only if it has GetBody;
-// [http.NewRequest] sets GetBody for a buffer.
+// budget. The last answer is returned as it came, unless this process refuses the next attempt. A request with a
+// body is tried again only if it has GetBody; [http.NewRequest] sets GetBody for a buffer.
 //
 // A slot of the client's own limit is held until the response's body has been read to its end or is
 // closed. It is not held during a back-off, but for the moment in which the rest of the answer is read.
@@ -66,7 +66,7 @@ type Transport struct {
 	// Work describes a request as work, for instance by its priority. nil changes nothing. Op is the method.
 	// Priority, exemption and deadline come from the context's scope (see [weir.WithPriority]). In a handler,
 	// the scope is that of the request that the handler serves. Work can lower the priority, but not raise it
-	// above that of the scope or of that request. An earlier deadline ends the request and its body, as the deadline of
+	// above that of the scope or of that request. An earlier deadline ends the request and its body, as that of
 	// the context does. A connection that was switched to another protocol goes on.
 	Work func(r *http.Request, w *weir.Work)
 	// Safe reports whether a request may be done twice. With nil, that is so if the method is GET, HEAD,

@@ -2,6 +2,8 @@ package weirpgx
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -42,6 +44,16 @@ const cancellerKey = "weirpgx.canceller"
 // another text. If the server's messages are not English, no cancel is recognised, and each costs lateCancel.
 func isCancel(err *pgconn.PgError) bool {
 	return err.Code == "57014" && err.Message == "canceling statement due to user request"
+}
+
+// stoppedBy adds to a server's answer that a statement was cancelled the error of the context whose end has asked for that.
+// pgx by itself returns the context's error alone.
+func stoppedBy(ctx context.Context, err error) error {
+	var answer *pgconn.PgError
+	if ctx.Err() == nil || !errors.As(err, &answer) || !isCancel(answer) || errors.Is(err, ctx.Err()) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ctx.Err(), err)
 }
 
 // lateCancel is how long a connection rests if its statement ended by itself after a cancel was sent. The

@@ -92,8 +92,9 @@
 // that had hardly any processor time. For a pool that is made elsewhere, [CancelRequests] does all this except
 // the rollback, and [New] adds the rollback.
 //
-// The error of a statement that was cancelled so is the server's, with SQLSTATE 57014. [errors.Is] does not find the
-// context's error in it, so ask the context. A statement may also have less time than its context: see [WithBudget].
+// The error of a statement that was cancelled so has both: that of the context, and the server's with SQLSTATE 57014.
+// Below a [Conn] and under database/sql it is the server's alone. A statement may also have less time than its
+// context: see [WithBudget].
 //
 // # The size of the pool
 //

@@ -153,14 +153,21 @@ type use struct {
 	pool   *Pool
 	permit weir.Permit
 	ctx    context.Context // the caller's
+	within context.Context // of the statement, with its budget; nil if that is ctx
 	free   func()          // frees the timer of the budget; nil if there is none
 }
 
 // bounded returns the context for a statement outside of a transaction. Its timer ends with the use.
 func (u *use) bounded() context.Context {
-	ctx, free := u.pool.budget.Bound(u.ctx)
-	u.free = free
-	return ctx
+	u.within, u.free = u.pool.budget.Bound(u.ctx)
+	return u.within
+}
+
+func (u *use) context() context.Context {
+	if u.within != nil {
+		return u.within
+	}
+	return u.ctx
 }
 
 // sample tells the gate that the first row has arrived. If it arrives after the caller's deadline, the end of
@@ -266,7 +273,7 @@ func (p *Pool) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.Co
 	defer u.endUnsampled()
 	tag, err = p.pool.Exec(u.bounded(), sql, args...)
 	u.end(err)
-	return tag, err
+	return tag, stoppedBy(u.context(), err)
 }
 
 // Query is pgxpool.Pool.Query behind the gate. Close the rows, or read them to their end. A refusal is
@@ -282,7 +289,7 @@ func (p *Pool) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, er
 	handedOver = true
 	if err != nil {
 		u.end(err)
-		return inner, err
+		return inner, stoppedBy(u.context(), err)
 	}
 	return &rows{Rows: inner, account: u}, nil
 }
@@ -339,7 +346,7 @@ func (p *Pool) CopyFrom(ctx context.Context, table pgx.Identifier, columns []str
 	if src.Err() == nil { // otherwise the source failed, and the server reports a cancelled copy
 		u.end(err)
 	}
-	return n, err
+	return n, stoppedBy(u.context(), err)
 }
 
 // Ping is pgxpool.Pool.Ping as exempt work, for health checks. It waits for no other work.

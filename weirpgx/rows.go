@@ -1,6 +1,8 @@
 package weirpgx
 
 import (
+	"context"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -8,9 +10,10 @@ import (
 
 // account learns how a statement ends. It is a use, or the transaction that the statement is in.
 type account interface {
-	sample()       // the first row has arrived
-	end(err error) // the statement has ended, and its connection is free; later calls do nothing
-	endUnsampled() // the statement panicked; after end, a call does nothing
+	sample()                  // the first row has arrived
+	end(err error)            // the statement has ended, and its connection is free; later calls do nothing
+	context() context.Context // of the statement
+	endUnsampled()            // the statement panicked; after end, a call does nothing
 }
 
 // rows tells an account when the first row arrives, and when the connection is back.
@@ -32,6 +35,9 @@ func (r *rows) Next() bool {
 	}
 	return true
 }
+
+// Err implements [pgx.Rows].
+func (r *rows) Err() error { return stoppedBy(r.account.context(), r.Rows.Err()) }
 
 // Scan implements [pgx.Rows]. The rows are closed if it fails.
 func (r *rows) Scan(dest ...any) error {
@@ -76,7 +82,7 @@ func (r *row) Scan(dest ...any) error {
 	defer r.account.endUnsampled()
 	err := r.Row.Scan(dest...)
 	r.account.end(err)
-	return err
+	return stoppedBy(r.account.context(), err)
 }
 
 // failedRows are the rows of a query that was refused.
@@ -111,7 +117,7 @@ func (b *batchResults) Close() error {
 	defer b.account.endUnsampled()
 	err := b.BatchResults.Close()
 	b.account.end(err)
-	return err
+	return stoppedBy(b.account.context(), err)
 }
 
 // Tx implements [pgx.BatchResults].

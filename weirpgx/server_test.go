@@ -1106,3 +1106,58 @@ func TestCancelStorm(t *testing.T) {
 	}
 	t.Logf("at most %d at work; %d connections were made", most.Load(), p.Unguarded().Stat().NewConnsCount())
 }
+
+// The error of a statement that the server has stopped says both: why it was asked to, and that it did.
+func TestStoppedStatementsSayWhy(t *testing.T) {
+	p := open(t, config(t, 2), limit.Config{Limit: 1})
+	const long = "select pg_sleep(60)"
+	for name, run := range map[string]func(ctx context.Context) error{
+		"exec": func(ctx context.Context) error { _, err := p.Exec(ctx, long); return err },
+		"row":  func(ctx context.Context) error { return p.QueryRow(ctx, long).Scan(new(string)) },
+		"rows": func(ctx context.Context) error {
+			rows, err := p.Query(ctx, long)
+			if err == nil {
+				for rows.Next() {
+				}
+				err = rows.Err()
+			}
+			return err
+		},
+		"in a transaction": func(ctx context.Context) error {
+			return p.InTx(t.Context(), pgx.TxOptions{}, func(_ context.Context, tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, long)
+				return err
+			})
+		},
+		"a row in a transaction": func(ctx context.Context) error {
+			return p.InTx(t.Context(), pgx.TxOptions{}, func(_ context.Context, tx pgx.Tx) error {
+				return tx.QueryRow(ctx, long).Scan(new(string))
+			})
+		},
+	} {
+		for want, end := range map[error]func(context.Context) (context.Context, context.CancelFunc){
+			context.DeadlineExceeded: func(ctx context.Context) (context.Context, context.CancelFunc) {
+				return context.WithTimeout(ctx, 200*time.Millisecond)
+			},
+			context.Canceled: func(ctx context.Context) (context.Context, context.CancelFunc) {
+				ctx, cancel := context.WithCancel(ctx)
+				time.AfterFunc(200*time.Millisecond, cancel)
+				return ctx, cancel
+			},
+		} {
+			for { // on a busy machine a context may end before its statement is sent
+				ctx, cancel := end(t.Context())
+				err := run(ctx)
+				cancel()
+				var answer *pgconn.PgError
+				if !errors.As(err, &answer) && errors.Is(err, want) {
+					continue
+				}
+				if !errors.Is(err, want) || answer == nil || answer.Code != "57014" {
+					t.Errorf("%s, %v: %v", name, want, err)
+				}
+				break
+			}
+		}
+	}
+}

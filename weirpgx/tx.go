@@ -61,8 +61,9 @@ type statement struct {
 	ctx  context.Context
 }
 
-func (statement) sample()       {}
-func (statement) endUnsampled() {}
+func (statement) sample()                    {}
+func (statement) endUnsampled()              {}
+func (s statement) context() context.Context { return s.ctx }
 
 func (s statement) end(err error) {
 	if err == nil || poolgate.AfterFailure(err) || errors.Is(err, pgx.ErrTxClosed) { // then nothing was sent
@@ -181,7 +182,7 @@ func (t *tx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandT
 	}
 	tag, err := t.Tx.Exec(ctx, sql, args...)
 	statement{t.fate, ctx}.end(err)
-	return tag, err
+	return tag, stoppedBy(ctx, err)
 }
 
 // Query implements [pgx.Tx].
@@ -192,7 +193,7 @@ func (t *tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, erro
 	inner, err := t.Tx.Query(ctx, sql, args...)
 	if err != nil {
 		statement{t.fate, ctx}.end(err)
-		return inner, err
+		return inner, stoppedBy(ctx, err)
 	}
 	return &rows{Rows: inner, account: statement{t.fate, ctx}}, nil
 }
@@ -222,7 +223,7 @@ func (t *tx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []strin
 	if src.Err() == nil { // else the caller broke off, which the server calls cancelled
 		statement{t.fate, ctx}.end(err)
 	}
-	return n, err
+	return n, stoppedBy(ctx, err)
 }
 
 // Conn is a connection of the pool. It holds a slot until it is released.

@@ -470,8 +470,10 @@ var errBroken = errors.New("cannot be read")
 // ends is an account that keeps the last error.
 type ends struct{ last error }
 
-func (*ends) sample()         {}
-func (*ends) endUnsampled()   {}
+func (*ends) sample()                  {}
+func (*ends) endUnsampled()            {}
+func (*ends) context() context.Context { return context.Background() }
+
 func (e *ends) end(err error) { e.last = err }
 
 // A row that cannot be read closes its rows: pgx does so, and the slot is free then.
