@@ -17,7 +17,8 @@ import (
 // usually the better choice: it refuses only what the server cannot take, and never stops sending.
 //
 // A failure is [weir.Overload] or [weir.Failed], a success [weir.OK]. Other outcomes say nothing, and neither does
-// a time-out below MinTimeout. A probe that ends with one of those, or is cancelled, gives its place back. If all places are taken, and no probe has
+// a time-out below MinTimeout. A probe that ends with one of those, or is cancelled, gives its place back. If all
+// places are taken, and no probe has
 // begun or ended for BreakerConfig.Open, other probes get the places. The result of a probe that has lost its
 // place still counts. Exempt work is always admitted and does not count.
 //

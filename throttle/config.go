@@ -198,7 +198,7 @@ func (c AttemptsConfig) complete() (AttemptsConfig, error) {
 func (c CallerConfig) complete() (CallerConfig, error) {
 	var f fault.List
 	b := &c.Breaker
-	unused := c.Guard != GuardBreaker && (b.Window != 0 || b.Rate != 0 || b.Least != 0 || b.Run != 0 || b.Open != 0 || b.Probes != 0)
+	unused := c.Guard != GuardBreaker && (b.Window != 0 || b.Rate != 0 || b.Least != 0 || b.Run != 0 || b.Open != 0 || b.Probes != 0 || b.MinTimeout != 0)
 	setting.Complete(&c, &f)
 	f.Check(!unused, fault.Path{"Guard"}, c.Guard, "must be GuardBreaker, or the settings of Breaker have no effect")
 	f.Check(c.Guard <= NoGuard, fault.Path{"Guard"}, c.Guard, "must be GuardThrottle, GuardBreaker or NoGuard")

@@ -247,7 +247,7 @@ func TestConfigs(t *testing.T) {
 		{CallerConfig{Targets: -1, Guard: 9, Retry: Retry{Attempts: 50, Backoff: time.Minute, MaxBackoff: time.Second}, Throttle: Config{K: 0.1}},
 			[]string{"Targets", "Guard", "Retry.Attempts", "Retry.MaxBackoff", "Throttle.K"}},
 		{CallerConfig{Retry: Retry{QuotaBackoff: time.Minute}}, []string{"Retry.MaxQuotaBackoff: 10s will not do; must not be below QuotaBackoff, which is 1m0s"}},
-		{CallerConfig{Breaker: BreakerConfig{Run: 5}}, []string{"must be GuardBreaker, or the settings of Breaker have no effect"}},
+		{CallerConfig{Breaker: BreakerConfig{MinTimeout: time.Second}}, []string{"must be GuardBreaker, or the settings of Breaker have no effect"}},
 		{Config{MinTimeout: 2 * time.Hour}, []string{"MinTimeout"}},
 		{BreakerConfig{MinTimeout: -1}, []string{"MinTimeout"}},
 		{BreakerConfig{Rate: math.NaN(), Open: math.MaxInt64}, []string{"Rate: NaN", "Open"}},

@@ -245,7 +245,7 @@ type Guard struct{ m middleware }
 func NewGuard(opts ...Option) *Guard { return &Guard{newMiddleware(nil, opts)} }
 
 // Serve admits r through gate and then calls next, as [Middleware] does, with one difference. The context of r
-// stays as it is, so [FromContext] finds nothing, and nested calls through the same gate take slots of their
+// stays as it is. So [FromContext] finds nothing, and nested calls through the same gate take slots of their
 // own. With a nil gate r is served as it is, and q is nil.
 //
 // For [WriteRejectionTo] a request is not begun in next, which suits a proxy that finds no free target. A handler

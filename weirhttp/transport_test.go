@@ -1419,3 +1419,14 @@ func TestTransportUnderAClientsTimeout(t *testing.T) {
 		t.Errorf("outcomes %v", outcomes)
 	}
 }
+
+// If this process refuses a retry, the error says what the attempt before was answered.
+func TestTransportSaysWhatWasAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := transportOf(t, &sender{answer: say(503, "")}, throttle.CallerConfig{Guard: throttle.GuardBreaker, Breaker: throttle.BreakerConfig{Run: 1}})
+		_, err := tr.RoundTrip(request(t, "GET", ""))
+		if r := weir.AsRejection(err); r == nil || r.Reason != weir.ReasonThrottled || !strings.Contains(err.Error(), "attempt 1 was answered: 503") {
+			t.Error(err)
+		}
+	})
+}

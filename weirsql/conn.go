@@ -253,16 +253,8 @@ func (c *dbConn) free(broken bool) {
 	}
 }
 
-// unlessReturned is deferred by calls to the driver that this connection may have asked the gate for. After a panic
-// database/sql may lose the connection, and then never gives it back.
-func (c *dbConn) unlessReturned(returned *bool, mine bool) {
-	if mine && !*returned {
-		c.free(false)
-	}
-}
-
-// freeUnless is deferred by those calls to the driver after whose panic database/sql may lose the connection of a
-// transaction or a Conn, too.
+// freeUnless is deferred by calls to the driver. After a panic database/sql may lose the connection, and then never
+// gives it back.
 func (c *dbConn) freeUnless(returned *bool) {
 	if !*returned {
 		c.free(false)
@@ -348,7 +340,9 @@ func (e execer) ExecContext(ctx context.Context, query string, args []driver.Nam
 		return nil, err
 	}
 	returned := false
-	defer c.unlessReturned(&returned, mine)
+	if mine { // else it belongs to a transaction or a Conn, which database/sql gives back
+		defer c.freeUnless(&returned)
+	}
 	var r driver.Result
 	if err = c.tell(ctx); err == nil {
 		r, err = exec(ctx, c.inner, query, args)

@@ -87,6 +87,7 @@ func TestOpenFaults(t *testing.T) {
 		{20, limit.Config{Exempt: 20}, "Exempt: 20 will not do; must be below the connections, which are 20"},
 		{20, limit.Config{Limit: 16}, "Limit: 16 will not do; must be at most 15: there are 20 connections; for exempt work: 5"},
 		{20, limit.Config{Queue: limit.Queue{Shares: map[weir.Priority]float64{0: 2}}}, "Queue.Shares"},
+		{4, limit.Config{Controller: control.Fixed(50)}, "begins with a limit of 50 before 4 connections"},
 	} {
 		if _, err := Open(&server{kind: modern}, tt.conns, tt.gate); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%v, want %s", err, tt.want)
@@ -485,5 +486,11 @@ func TestLeaks(t *testing.T) {
 			_, err = db.Exec("x") // on the other connection
 			check(t, err)
 		})
+	}
+}
+
+func TestOpenWithoutAConnector(t *testing.T) {
+	if _, err := Open(nil, 4, limit.Config{}); err == nil || !strings.Contains(err.Error(), "no connector") {
+		t.Error(err)
 	}
 }

@@ -113,8 +113,8 @@ func (u *use) end() {
 // abortWait bounds the wait for a rollback after a panic.
 const abortWait = time.Second
 
-// abort rolls a transaction back after a panic. If the panic came from the driver or from an argument of a query,
-// database/sql still has a lock, and a rollback would wait for ever. The panic goes on then, and the permit is free.
+// abort rolls a transaction back after a panic. After one of the driver, or of an argument of a query, database/sql may
+// still have a lock. A rollback would then wait for ever. The panic goes on all the same, and the permit is free.
 func (u *use) abort(tx *sql.Tx) {
 	ended := make(chan struct{})
 	go func() {

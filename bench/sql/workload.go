@@ -59,8 +59,8 @@ var workloads = []*workload{
 	}},
 }
 
-// deck draws without putting back: of each thousand reads exactly thirty are heavy. Each read drawn for itself, half a minute would
-// hold some 160 heavy ones, give or take a tenth; they are nearly all of the work, so would each figure.
+// deck draws without putting back: of each thousand reads exactly thirty are heavy. If each read were drawn for itself, half a minute
+// would hold some 160 heavy ones, give or take a tenth. They are nearly all of the work, so each figure would scatter as much.
 type deck struct {
 	mu           sync.Mutex
 	reads, heavy int // left of this thousand
