@@ -49,6 +49,38 @@ type collector struct {
 	src     Source
 	metrics *Metrics
 	descs   sync.Map // of *prometheus.Desc, by the metric's name
+	peaks   peaks
+}
+
+// peaks are the highest values so far of counters that fall when work is cancelled. Prometheus takes a counter that has
+// fallen for one that began again at 0, and would count all of it once more.
+type peaks struct {
+	mu      sync.Mutex
+	highest map[peak]uint64
+}
+
+type peak struct {
+	gate *policy.Gate
+	what string
+}
+
+// raise returns the highest value of a counter so far, which may be n.
+func (p *peaks) raise(g *policy.Gate, what string, n uint64) uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.highest == nil {
+		p.highest = make(map[peak]uint64)
+	}
+	k := peak{g, what}
+	p.highest[k] = max(p.highest[k], n)
+	return p.highest[k]
+}
+
+// keep forgets the gates that a new policy has not.
+func (p *peaks) keep(now *policy.Policy) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	maps.DeleteFunc(p.highest, func(k peak, _ uint64) bool { return now.Gate(k.gate.Name()) != k.gate })
 }
 
 // Describe implements prometheus.Collector. It describes nothing, because what there is to
@@ -89,6 +121,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			kafkaCharges(f, series[name].charges)
 		}
 	}
+	c.peaks.keep(p)
 	for _, s := range p.Signals() {
 		signalStatus(all.with("signal", s.Name), &s)
 	}
@@ -234,7 +267,7 @@ func gate(f figures, g *policy.Gate) {
 		gauge(f.with("class", priority.String()), "weir_gate_waiting_by_class", "Work in the wait room now, by priority.", s.WaitingByClass[priority])
 	}
 	gauge(f, "weir_gate_exempt_in_flight", "Exempt work in progress now. It is not part of weir_gate_in_flight.", s.Exempt)
-	counter(f, "weir_gate_exempt_admitted_total", "Exempt work admitted. It is not part of weir_gate_admitted_total.", s.ExemptAdmitted)
+	counter(f, "weir_gate_exempt_admitted_total", "Exempt work admitted. It is not part of weir_gate_admitted_total.", f.collector.peaks.raise(g, "exempt", s.ExemptAdmitted))
 	if shedder := g.Shedder(); shedder != nil {
 		if st := shedder.Status(); st.Known {
 			gauge(f, "weir_gate_pressure", "Pressure that a load shedding gate measures: 1 is the most that is wanted. Absent while it is unknown.", st.Pressure)
@@ -242,7 +275,7 @@ func gate(f figures, g *policy.Gate) {
 	}
 	gauge(f, "weir_gate_expected_seconds", "Service time that a gate expects, 0 if it measures none.", s.Latency.Seconds())
 	current(f, "weir_gate_mode", "1 for the mode of a gate: enforce, observe or off.", "mode", policy.Modes(), g.Mode())
-	counter(f, "weir_gate_admitted_total", "Work admitted.", s.Admitted)
+	counter(f, "weir_gate_admitted_total", "Work admitted.", f.collector.peaks.raise(g, "all", s.Admitted))
 	counter(f, "weir_gate_leaked_total", "Permits that were never given back. Above 0 only by a bug.", s.Leaked)
 	counter(f, "weir_gate_controller_faults_total", "Invalid decisions of a gate's controller, which the gate ignored. Above 0 only by a bug.", s.Faults)
 	if s.Estimate != nil {
@@ -271,7 +304,7 @@ func gate(f figures, g *policy.Gate) {
 		gauge(f, "weir_part_limit", "Slots now for reads, or for writes, of a gate with a pool for each.", s.Limit)
 		gauge(f, "weir_part_in_flight", "Slots that reads, or writes, use now.", s.InFlight)
 		gauge(f, "weir_part_waiting", "Reads, or writes, in the wait room now.", s.Waiting)
-		counter(f, "weir_part_admitted_total", "Reads, or writes, admitted.", s.Admitted)
+		counter(f, "weir_part_admitted_total", "Reads, or writes, admitted.", f.collector.peaks.raise(g, part, s.Admitted))
 	}
 	if read := g.Parts()["read"]; read.Probes != nil { // both parts are one probe
 		probes(f, read.Probes)

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"flag"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -56,6 +57,50 @@ func TestPartMetrics(t *testing.T) {
 			t.Errorf("there is %s", not)
 		}
 	}
+}
+
+// Work that a gate admits and the next one refuses is cancelled. A counter that fell by it would be taken for one that began
+// again at 0.
+func TestAdmittedOnlyGrows(t *testing.T) {
+	pools := policy.GateSpec{Limit: &policy.LimitSpec{Controller: "probe", Limit: 20, Probe: policy.ProbeSpec{ReadWrite: true}}}
+	first, err := policy.Compile(policy.Spec{Gates: map[string]policy.GateSpec{"tickets": pools}}, policy.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	src := &still{first}
+	m := NewMetrics(src, "v0")
+	m.KeepOnly(first, 10)
+	admit := func() weir.Permit {
+		t.Helper()
+		permit, err := src.policy.Gate("tickets").TryAdmit(weir.Work{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return permit
+	}
+	admitted := func(n int) {
+		t.Helper()
+		has(t, m, fmt.Sprintf(`weir_gate_admitted_total{gate="tickets"} %d`, n), fmt.Sprintf(`weir_part_admitted_total{gate="tickets",part="read"} %d`, n))
+	}
+	admit().Done(weir.OK)
+	gone := admit()
+	admitted(2)
+	gone.Cancel()
+	admitted(2)
+	admit().Done(weir.OK)
+	admitted(2)
+	admit().Done(weir.OK)
+	admitted(3)
+
+	// A gate of that name which is another one counts from 0.
+	first.Close()
+	if src.policy, err = policy.Compile(policy.Spec{Gates: map[string]policy.GateSpec{"tickets": pools}}, policy.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	defer src.policy.Close()
+	m.KeepOnly(src.policy, 10)
+	admit().Done(weir.OK)
+	admitted(1)
 }
 
 var update = flag.Bool("update", false, "write the golden file anew; read the diff before committing it")
