@@ -135,6 +135,7 @@ type CallerConfig struct {
 	// Guard says what stands before each target. Default [GuardThrottle].
 	Guard Guard
 	// Throttle and Breaker are the settings of the guards. The Caller sets their Name, Hooks, Random and Now.
+	// Settings of the one that Guard does not name are an error.
 	Throttle Config
 	Breaker  BreakerConfig
 
@@ -197,10 +198,12 @@ func (c AttemptsConfig) complete() (AttemptsConfig, error) {
 // complete returns all settings of a Caller with their defaults, or one error with every setting out of range.
 func (c CallerConfig) complete() (CallerConfig, error) {
 	var f fault.List
-	b := &c.Breaker
-	unused := c.Guard != GuardBreaker && (b.Window != 0 || b.Rate != 0 || b.Least != 0 || b.Run != 0 || b.Open != 0 || b.Probes != 0 || b.MinTimeout != 0)
+	t, b := &c.Throttle, &c.Breaker
+	throttles := c.Guard == GuardThrottle || t.Window == 0 && t.K == 0 && t.Padding == 0 && t.MinTimeout == 0
+	breaks := c.Guard == GuardBreaker || b.Window == 0 && b.Rate == 0 && b.Least == 0 && b.Run == 0 && b.Open == 0 && b.Probes == 0 && b.MinTimeout == 0
 	setting.Complete(&c, &f)
-	f.Check(!unused, fault.Path{"Guard"}, c.Guard, "must be GuardBreaker, or the settings of Breaker have no effect")
+	f.Check(breaks, fault.Path{"Guard"}, c.Guard, "must be GuardBreaker, or the settings of Breaker have no effect")
+	f.Check(throttles, fault.Path{"Guard"}, c.Guard, "must be GuardThrottle, or the settings of Throttle have no effect")
 	f.Check(c.Guard <= NoGuard, fault.Path{"Guard"}, c.Guard, "must be GuardThrottle, GuardBreaker or NoGuard")
 	at := fault.Path{"Retry", "MaxBackoff"}
 	f.Check(f.Wrong(at) || c.Retry.MaxBackoff >= c.Retry.Backoff, at, c.Retry.MaxBackoff,

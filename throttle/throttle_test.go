@@ -248,6 +248,9 @@ func TestConfigs(t *testing.T) {
 			[]string{"Targets", "Guard", "Retry.Attempts", "Retry.MaxBackoff", "Throttle.K"}},
 		{CallerConfig{Retry: Retry{QuotaBackoff: time.Minute}}, []string{"Retry.MaxQuotaBackoff: 10s will not do; must not be below QuotaBackoff, which is 1m0s"}},
 		{CallerConfig{Breaker: BreakerConfig{MinTimeout: time.Second}}, []string{"must be GuardBreaker, or the settings of Breaker have no effect"}},
+		{CallerConfig{Guard: GuardBreaker, Throttle: Config{K: 3}}, []string{"must be GuardThrottle, or the settings of Throttle have no effect"}},
+		{CallerConfig{Guard: NoGuard, Throttle: Config{Padding: 20}, Breaker: BreakerConfig{Run: 3}},
+			[]string{"must be GuardThrottle, or", "must be GuardBreaker, or"}},
 		{Config{MinTimeout: 2 * time.Hour}, []string{"MinTimeout"}},
 		{BreakerConfig{MinTimeout: -1}, []string{"MinTimeout"}},
 		{BreakerConfig{Rate: math.NaN(), Open: math.MaxInt64}, []string{"Rate: NaN", "Open"}},
@@ -280,18 +283,14 @@ func try(cfg any) (err error) {
 // Deadlines below MinTimeout throttle nobody and open no breaker, neither by their time-outs nor by refusals here. Others
 // count, and so do refusals of the server.
 func TestMinTimeout(t *testing.T) {
-	for name, kind := range map[string]Guard{"throttle": GuardThrottle, "breaker": GuardBreaker} {
+	for name, cfg := range map[string]CallerConfig{
+		"throttle": {Throttle: Config{MinTimeout: 20 * time.Millisecond}},
+		"breaker":  {Guard: GuardBreaker, Breaker: BreakerConfig{MinTimeout: 20 * time.Millisecond, Least: 5}},
+	} {
 		now := time.Duration(0)
-		c := mustCaller(t, CallerConfig{
-			Guard: kind, Throttle: Config{MinTimeout: 20 * time.Millisecond}, Retry: Retry{Attempts: 1},
-			Random: func() float64 { return 0.5 }, Now: func() time.Duration { return now },
-		})
-		if kind == GuardBreaker {
-			c = mustCaller(t, CallerConfig{
-				Guard: kind, Breaker: BreakerConfig{MinTimeout: 20 * time.Millisecond, Least: 5}, Retry: Retry{Attempts: 1},
-				Now: func() time.Duration { return now },
-			})
-		}
+		cfg.Retry = Retry{Attempts: 1}
+		cfg.Random, cfg.Now = func() float64 { return 0.5 }, func() time.Duration { return now }
+		c := mustCaller(t, cfg)
 		call := func(takes, within time.Duration, o weir.Outcome) error {
 			call := c.Start("a", weir.VirtualEpoch.Add(now+within), false)
 			defer call.End()
