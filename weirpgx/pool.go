@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"reflect"
 	"strings"
@@ -61,8 +62,8 @@ func WithClassify(fn func(ctx context.Context, err error) weir.Outcome) Option {
 }
 
 // WithBudget gives each statement a share of the time that is left until its context's deadline: from 0 to
-// 1, at most what is left. Default 0: no budgets. A statement without a deadline has no budget. A batch and a copy are
-// one statement.
+// 1, which is all of it. Default 0: no budgets. A statement without a deadline has no budget. A batch and a copy are
+// one statement. [Open] returns an error for another share. [New] logs it, and takes the nearest.
 //
 // Outside of transactions a budget is a deadline of the context, and includes reading the rows. In a
 // transaction the Pool tells the database before each statement, with the text that tell returns, such as that
@@ -88,7 +89,17 @@ func WithLogger(log *slog.Logger) Option {
 // not admit more work than the pool has connections. A nil gate admits everything. Call [CancelRequests] with
 // the pool's configuration before you make the pool.
 func New(pool *pgxpool.Pool, gate weir.Gate, opts ...Option) *Pool {
-	p := &Pool{pool: pool, gate: gate, log: slog.Default(), classify: weirsql.Classify, waits: poolgate.Waits{Ended: true}}
+	p := settings(opts)
+	p.pool, p.gate = pool, gate
+	if err := p.budget.Fault(); err != nil {
+		p.log.Error("weirpgx: " + err.Error())
+	}
+	return p
+}
+
+// settings returns a Pool without a pool and a gate.
+func settings(opts []Option) *Pool {
+	p := &Pool{log: slog.Default(), classify: weirsql.Classify, waits: poolgate.Waits{Ended: true}}
 	for _, o := range opts {
 		o(p)
 	}
@@ -112,6 +123,10 @@ func Open(ctx context.Context, cfg *pgxpool.Config, gate limit.Config, opts ...O
 	if cfg == nil || cfg.ConnConfig == nil {
 		return nil, errors.New("weirpgx: the configuration does not come from pgxpool.ParseConfig")
 	}
+	p := settings(opts)
+	if err := p.budget.Fault(); err != nil {
+		return nil, fmt.Errorf("weirpgx: %w", err)
+	}
 	gate, err := poolgate.Fit("weirpgx", gate, int64(cfg.MaxConns))
 	if err != nil {
 		return nil, err
@@ -127,8 +142,7 @@ func Open(ctx context.Context, cfg *pgxpool.Config, gate limit.Config, opts ...O
 		limiter.Close()
 		return nil, err
 	}
-	p := New(pool, limiter, opts...)
-	p.own = limiter
+	p.pool, p.gate, p.own = pool, limiter, limiter
 	return p, nil
 }
 

@@ -3,6 +3,7 @@ package weirpgx
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"slices"
 	"strings"
@@ -62,6 +63,15 @@ func TestOpenFaults(t *testing.T) {
 	}
 	if _, err := Open(t.Context(), nowhere(t, "4"), limit.Config{Limit: -1}); err == nil {
 		t.Error("a limit below 0")
+	}
+	const want = "weirpgx: WithBudget: a share of 50 will not do; must be from 0"
+	if _, err := Open(t.Context(), nowhere(t, "4"), limit.Config{}, WithBudget(50, nil)); err == nil || !strings.Contains(err.Error(), want) {
+		t.Error(err)
+	}
+	var log strings.Builder
+	New(nil, nil, WithBudget(50, nil), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	if !strings.Contains(log.String(), want) {
+		t.Errorf("logged: %s", log.String())
 	}
 }
 

@@ -60,7 +60,7 @@ func (c *connector) Close() error {
 // asks for its first statement: if that is a read, all of the Conn counts as a read. The refusal is a
 // [*weir.Rejection].
 func Connector(c driver.Connector, g weir.Gate, opts ...Option) driver.Connector {
-	return &connector{c, newGuard(g, opts)}
+	return &connector{c, newGuard(g, opts).told()}
 }
 
 // DriverConn returns the driver's own connection from the wrapped one that [database/sql.Conn.Raw] hands out.

@@ -122,7 +122,10 @@ type DB struct {
 // New returns a DB with a gate of your own. Its pool has the settings of [database/sql.OpenDB]: set MaxOpenConns
 // and MaxIdleConns. A nil gate admits everything.
 func New(c driver.Connector, g weir.Gate, opts ...Option) *DB {
-	guard := newGuard(g, opts)
+	return newDB(c, newGuard(g, opts).told())
+}
+
+func newDB(c driver.Connector, guard *guard) *DB {
 	return &DB{pool: sql.OpenDB(&connector{c, guard}), guard: guard}
 }
 

@@ -34,6 +34,14 @@ func newGuard(g weir.Gate, opts []Option) *guard {
 	return guard
 }
 
+// told logs what is wrong with the options, for those who return no error.
+func (g *guard) told() *guard {
+	if err := g.budget.Fault(); err != nil {
+		g.log().Error("weirsql: " + err.Error())
+	}
+	return g
+}
+
 // WithWork lets fn describe the work: tenant, user, priority, cost. Op is already query, exec, prepare, begin,
 // conn or ping, and Write is set: see [DB]. A ping is Exempt. Deadline is that of ctx, except for a conn: its ctx
 // bounds the wait only. fn can change all of it. query is the text; it is empty for a transaction, a conn and a
@@ -65,7 +73,8 @@ func (g *guard) log() *slog.Logger {
 }
 
 // WithBudget gives each statement a share of the time that is left until its context's deadline: from 0 to
-// 1, at most what is left. Default 0: no budgets. A statement without a deadline has no budget.
+// 1, which is all of it. Default 0: no budgets. A statement without a deadline has no budget. [Open] returns an
+// error for another share. [New] and [Connector] log it, and take the nearest.
 //
 // Outside of transactions a budget is a deadline of the context, and includes reading the rows. In a
 // transaction the DB tells the database before each statement, with the text that tell returns, such as that of

@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/weir-go/weir/internal/poolgate"
@@ -33,6 +34,10 @@ func Open(c driver.Connector, maxConns int, gate limit.Config, opts ...Option) (
 	if c == nil {
 		return nil, errors.New("weirsql: no connector; take your driver's, such as pgx's stdlib.GetConnector(*cfg)")
 	}
+	guard := newGuard(nil, opts)
+	if err := guard.budget.Fault(); err != nil {
+		return nil, fmt.Errorf("weirsql: %w", err)
+	}
 	fitting, err := poolgate.Fit("weirsql", gate, int64(maxConns))
 	if err != nil {
 		return nil, err
@@ -41,8 +46,8 @@ func Open(c driver.Connector, maxConns int, gate limit.Config, opts ...Option) (
 	if err != nil {
 		return nil, err
 	}
-	db := New(c, l, opts...)
-	db.guard.leaks = db.guard.leaks || gate.FindLeaks
+	guard.gate, guard.leaks = l, guard.leaks || gate.FindLeaks
+	db := newDB(c, guard)
 	db.limiter, db.config, db.fitted = l, gate, fitting.Limit
 	db.setPool(maxConns)
 	return db, nil

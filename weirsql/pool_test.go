@@ -489,6 +489,21 @@ func TestLeaks(t *testing.T) {
 	}
 }
 
+// Who means per cent is told so.
+func TestShareOutOfRange(t *testing.T) {
+	const want = "weirsql: WithBudget: a share of 50 will not do; must be from 0"
+	if _, err := Open(&server{kind: modern}, 4, limit.Config{}, WithBudget(50, nil)); err == nil || !strings.Contains(err.Error(), want) {
+		t.Error(err)
+	}
+	var log strings.Builder
+	opts := []Option{WithBudget(50, nil), WithLogger(slog.New(slog.NewTextHandler(&log, nil)))}
+	New(&server{kind: modern}, nil, opts...)
+	Connector(&server{kind: modern}, nil, opts...)
+	if strings.Count(log.String(), want) != 2 {
+		t.Errorf("logged: %s", log.String())
+	}
+}
+
 func TestOpenWithoutAConnector(t *testing.T) {
 	if _, err := Open(nil, 4, limit.Config{}); err == nil || !strings.Contains(err.Error(), "no connector") {
 		t.Error(err)

@@ -2,6 +2,7 @@ package poolgate
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -9,16 +10,24 @@ import (
 type Budget struct {
 	share float64
 	tell  func(time.Duration) string
+	fault error
 }
 
 // NewBudget returns the budget of a share of the time left, at most all of it. tell returns the text that says a time-out
 // to the database in a transaction, and with 0 that there is none. Without it nothing is said.
 func NewBudget(share float64, tell func(time.Duration) string) Budget {
-	if !(share > 0) { // NaN, too
-		return Budget{}
+	var fault error
+	if !(share >= 0 && share <= 1) { // NaN, too
+		fault = fmt.Errorf("WithBudget: a share of %v will not do; must be from 0, which bounds nothing, to 1, which is all of the time left", share)
 	}
-	return Budget{min(share, 1), tell}
+	if !(share > 0) {
+		return Budget{fault: fault}
+	}
+	return Budget{min(share, 1), tell, fault}
 }
+
+// Fault returns an error that says which shares there are, if there is none such as was asked for.
+func (b Budget) Fault() error { return b.fault }
 
 // Until returns the time for a statement that has to end by the deadline. All that is left may be more than a float can tell.
 func (b Budget) Until(deadline time.Time) time.Duration {

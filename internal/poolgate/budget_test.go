@@ -41,6 +41,9 @@ func TestBudget(t *testing.T) {
 				defer cancel()
 			}
 			b := NewBudget(tt.share, tt.tell)
+			if fault := b.Fault(); (fault == nil) != (tt.share >= 0 && tt.share <= 1) {
+				t.Errorf("%s: %v", tt.name, fault)
+			}
 			if got := b.Text(ctx, tt.told); got != tt.text {
 				t.Errorf("%s: it says %q, want %q", tt.name, got, tt.text)
 			}
