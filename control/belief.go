@@ -79,7 +79,8 @@ type BeliefConfig struct {
 // # Assumptions, and where it fails
 //
 // Belief assumes one law for all that is inside, of a shape that it knows. Two stages, locks
-// and caches that warm up are none of these; then it learns slowly. The mix of work should be much
+// and caches that warm up are none of these; then it learns slowly. Where work takes more than some 200 ms and nobody says
+// what is late, a first limit several times too high may stay for minutes: set Initial. The mix of work should be much
 // the same from one stretch to the next. Below ten requests a second it takes minutes to learn. A
 // backend that changes in the middle of a climb looks like another law; at fifty requests a
 // second that can take a minute to unlearn.
