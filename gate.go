@@ -69,7 +69,8 @@ type Snapshotter interface {
 
 // Snapshot is a gate at one moment, for dashboards, metrics and tests. The
 // counters only grow; the rest are levels. Work that is cancelled counts as
-// admitted no more, so Admitted and ExemptAdmitted may fall by that.
+// admitted no more, so Admitted and ExemptAdmitted may fall by that. A counter
+// of Prometheus must not fall: give it the highest value so far.
 type Snapshot struct {
 	Name string `json:"name"`
 	// Kind is the mechanism: "limit", "keyed", "quota", "shed", "throttle" or "breaker". For the

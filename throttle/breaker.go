@@ -18,9 +18,8 @@ import (
 //
 // A failure is [weir.Overload] or [weir.Failed], a success [weir.OK]. Other outcomes say nothing, and neither does
 // a time-out below MinTimeout. A probe that ends with one of those, or is cancelled, gives its place back. If all
-// places are taken, and no probe has
-// begun or ended for BreakerConfig.Open, other probes get the places. The result of a probe that has lost its
-// place still counts. Exempt work is always admitted and does not count.
+// places are taken, and no probe has begun or ended for BreakerConfig.Open, other probes get the places. The result
+// of a probe that has lost its place still counts. Exempt work is always admitted and does not count.
 //
 // The refusal of an open breaker says when to come back. While all places of probes are taken, nobody knows, so
 // a refusal has no RetryAfter then.

@@ -101,6 +101,14 @@ func TestAdmittedOnlyGrows(t *testing.T) {
 	m.KeepOnly(src.policy, 10)
 	admit().Done(weir.OK)
 	admitted(1)
+
+	var p peaks
+	for _, g := range []*policy.Gate{first.Gate("tickets"), src.policy.Gate("tickets")} {
+		p.raise(g, "all", 3)
+	}
+	if p.keep(src.policy); len(p.highest) != 1 || p.raise(src.policy.Gate("tickets"), "all", 2) != 3 {
+		t.Errorf("%v is kept, want what is of the gate that is left", p.highest)
+	}
 }
 
 var update = flag.Bool("update", false, "write the golden file anew; read the diff before committing it")
