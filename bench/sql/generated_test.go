@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	gormpg "gorm.io/driver/postgres"
 	"gorm.io/gorm"
@@ -20,72 +21,18 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/bench/internal/rig"
+	"github.com/weir-go/weir/bench/sql/internal/sqlc"
+	"github.com/weir-go/weir/bench/sql/internal/sqlc/pgxsql"
+	"github.com/weir-go/weir/bench/sql/internal/sqlc/prepared"
+	"github.com/weir-go/weir/bench/sql/internal/sqlc/stdsql"
 	"github.com/weir-go/weir/internal/testbed/postgres"
 	"github.com/weir-go/weir/limit"
+	"github.com/weir-go/weir/weirpgx"
 	"github.com/weir-go/weir/weirsql"
 )
 
-// The next lines have the shape of what sqlc generates for database/sql: an interface, and a type whose methods
-// are the queries.
-
-type dbtx interface {
-	ExecContext(context.Context, string, ...any) (sql.Result, error)
-	PrepareContext(context.Context, string) (*sql.Stmt, error)
-	QueryContext(context.Context, string, ...any) (*sql.Rows, error)
-	QueryRowContext(context.Context, string, ...any) *sql.Row
-}
-
-type queries struct{ db dbtx }
-
-func (q *queries) WithTx(tx *sql.Tx) *queries { return &queries{tx} }
-
-type author struct {
-	ID   int64
-	Name string
-}
-
-func (q *queries) CreateAuthor(ctx context.Context, name string) (author, error) {
-	var a author
-	err := q.db.QueryRowContext(ctx, "INSERT INTO authors (name) VALUES ($1) RETURNING id, name", name).Scan(&a.ID, &a.Name)
-	return a, err
-}
-
-func (q *queries) GetAuthor(ctx context.Context, id int64) (author, error) {
-	var a author
-	err := q.db.QueryRowContext(ctx, "SELECT id, name FROM authors WHERE id = $1", id).Scan(&a.ID, &a.Name)
-	return a, err
-}
-
-func (q *queries) ListAuthors(ctx context.Context) ([]author, error) {
-	rows, err := q.db.QueryContext(ctx, "SELECT id, name FROM authors ORDER BY id")
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var all []author
-	for rows.Next() {
-		var a author
-		if err := rows.Scan(&a.ID, &a.Name); err != nil {
-			return nil, err
-		}
-		all = append(all, a)
-	}
-	return all, errors.Join(rows.Close(), rows.Err())
-}
-
-func (q *queries) DeleteAuthor(ctx context.Context, id int64) error {
-	_, err := q.db.ExecContext(ctx, "DELETE FROM authors WHERE id = $1", id)
-	return err
-}
-
-// prepared is what sqlc makes with emit_prepared_queries: bare statements, made once.
-func prepared(ctx context.Context, db dbtx) (*sql.Stmt, error) {
-	return db.PrepareContext(ctx, "SELECT name FROM authors WHERE id = $1")
-}
-
-// openPostgres starts a server with a table, and opens a DB with a limit and without a queue. The Work of what
-// asks goes to seen.
-func openPostgres(t *testing.T, fixed int64, seen func(weir.Work)) *weirsql.DB {
+// startPostgres starts a server with settings, such as max_connections=400.
+func startPostgres(t *testing.T, settings ...string) (program string, server *postgres.Server) {
 	t.Helper()
 	program, err := postgres.Find()
 	if err != nil {
@@ -94,7 +41,7 @@ func openPostgres(t *testing.T, fixed int64, seen func(weir.Work)) *weirsql.DB {
 		}
 		t.Skip(err)
 	}
-	server, err := postgres.Start(t.Context(), postgres.Config{Program: program, Ports: &rig.Ports})
+	server, err = postgres.Start(t.Context(), postgres.Config{Program: program, Ports: &rig.Ports, Settings: settings})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,6 +50,14 @@ func openPostgres(t *testing.T, fixed int64, seen func(weir.Work)) *weirsql.DB {
 			t.Error(err)
 		}
 	})
+	return program, server
+}
+
+// openPostgres starts a server with a table, and opens a DB with a limit and without a queue. The Work of what
+// asks goes to seen.
+func openPostgres(t *testing.T, fixed int64, seen func(weir.Work)) *weirsql.DB {
+	t.Helper()
+	_, server := startPostgres(t)
 	cfg, err := pgx.ParseConfig(server.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +68,7 @@ func openPostgres(t *testing.T, fixed int64, seen func(weir.Work)) *weirsql.DB {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	if _, err := db.Exec("CREATE TABLE authors (id BIGSERIAL PRIMARY KEY, name TEXT NOT NULL UNIQUE)"); err != nil {
+	if _, err := db.Exec(sqlc.Schema); err != nil {
 		t.Fatal(err)
 	}
 	return db
@@ -146,13 +101,13 @@ func (a *asks) expect(t *testing.T, want ...string) {
 	a.all = nil
 }
 
-// Generated code takes a DB for a sql.DB: each query asks once, a transaction once in all, and nothing is left.
+// What sqlc generates takes a DB for a sql.DB: each query asks once, a transaction once in all, and nothing is left.
 func TestGeneratedQueries(t *testing.T) {
 	t.Parallel()
 	var seen asks
 	db := openPostgres(t, 1, seen.add)
 	seen.expect(t, "exec write")
-	ctx, q := t.Context(), &queries{db}
+	ctx, q := t.Context(), stdsql.New(db)
 	a, err := q.CreateAuthor(ctx, "Ada")
 	if err != nil {
 		t.Fatal(err)
@@ -196,27 +151,106 @@ func TestGeneratedQueries(t *testing.T) {
 		t.Errorf("%v, %v", all, err)
 	}
 	seen.expect(t, "query read")
+	if n := inFlight(db); n != 0 {
+		t.Errorf("%d permits are held", n)
+	}
+}
 
-	s, err := prepared(ctx, db)
+// With emit_prepared_queries sqlc keeps bare statements. They ask below the pool and never wait there.
+func TestGeneratedPreparedQueries(t *testing.T) {
+	t.Parallel()
+	db := openPostgres(t, 1, func(weir.Work) {})
+	ctx := t.Context()
+	q, err := prepared.Prepare(ctx, db)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
-	if err := s.QueryRowContext(ctx, 1).Scan(new(string)); !errors.Is(err, sql.ErrNoRows) {
-		t.Error(err)
-	}
-	if tx, err = db.BeginTx(ctx, nil); err != nil {
+	defer q.Close()
+	a, err := q.CreateAuthor(ctx, "Ada")
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.QueryRowContext(ctx, 1).Scan(new(string)); !errors.Is(err, weir.ErrRejected) {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := q.GetAuthor(ctx, a.ID); !errors.Is(err, weir.ErrRejected) {
 		t.Errorf("a bare statement is refused and does not wait: %v", err)
 	}
-	if err := tx.StmtContext(ctx, s).QueryRowContext(ctx, 1).Scan(new(string)); !errors.Is(err, sql.ErrNoRows) {
-		t.Errorf("a prepared statement in the transaction: %v", err)
+	if got, err := q.WithTx(tx).GetAuthor(ctx, a.ID); err != nil || got != a {
+		t.Errorf("a prepared statement in the transaction: %v, %v", got, err)
 	}
 	if err := tx.Commit(); err != nil {
 		t.Error(err)
 	}
+	if all, err := q.ListAuthors(ctx); err != nil || len(all) != 1 {
+		t.Errorf("after the transaction: %v, %v", all, err)
+	}
+	if n := inFlight(db); n != 0 {
+		t.Errorf("%d permits are held", n)
+	}
+}
+
+// What sqlc generates for pgx takes weirpgx's pool: a batch and a copy are one piece of work.
+func TestGeneratedPgxQueries(t *testing.T) {
+	t.Parallel()
+	_, server := startPostgres(t)
+	cfg, err := pgxpool.ParseConfig(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var seen asks
+	db, err := weirpgx.Open(t.Context(), cfg, limit.Config{Name: "db", Limit: 1, Queue: limit.Queue{Len: -1}},
+		weirpgx.WithWork(func(_ context.Context, _ string, w *weir.Work) { seen.add(*w) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	ctx, q := t.Context(), pgxsql.New(db)
+	if _, err := db.Exec(ctx, sqlc.Schema); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := q.CreateAuthors(ctx, []string{"Ada", "Bea"}); err != nil || n != 2 {
+		t.Errorf("a copy: %d, %v", n, err)
+	}
+	all, err := q.ListAuthors(ctx)
+	if err != nil || len(all) != 2 {
+		t.Fatalf("%v, %v", all, err)
+	}
+	seen.expect(t, "exec write", "copy write", "query read")
+	var renames []pgxsql.RenameAuthorParams
+	for _, a := range all {
+		renames = append(renames, pgxsql.RenameAuthorParams{ID: a.ID, Name: a.Name + " B."})
+	}
+	q.RenameAuthor(ctx, renames).Exec(func(i int, err error) {
+		if err != nil {
+			t.Errorf("statement %d of a batch: %v", i, err)
+		}
+	})
+	if a, err := q.GetAuthor(ctx, all[0].ID); err != nil || a.Name != "Ada B." {
+		t.Errorf("%v, %v", a, err)
+	}
+	seen.expect(t, "batch write", "query read")
+
+	tx, err := db.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := q.WithTx(tx).CreateAuthor(ctx, "Eva"); err != nil {
+		t.Error(err)
+	}
+	if _, err := q.GetAuthor(ctx, all[0].ID); !errors.Is(err, weir.ErrRejected) {
+		t.Errorf("beside the transaction, which has the one slot: %v", err)
+	}
+	q.RenameAuthor(ctx, renames).Exec(func(i int, err error) {
+		if !errors.Is(err, weir.ErrRejected) {
+			t.Errorf("statement %d of a batch beside the transaction: %v", i, err)
+		}
+	})
+	if err := tx.Rollback(ctx); err != nil {
+		t.Error(err)
+	}
+	seen.expect(t, "begin write", "query read", "batch write")
 	if n := inFlight(db); n != 0 {
 		t.Errorf("%d permits are held", n)
 	}

@@ -147,7 +147,9 @@ func (m *maria) open(t *testing.T, fixed int64, done func(weir.Outcome), opts ..
 	return db
 }
 
-func inFlight(db *weirsql.DB) int64 { return db.Gate().(weir.Snapshotter).Snapshot().InFlight }
+func inFlight(db interface{ Gate() weir.Gate }) int64 {
+	return db.Gate().(weir.Snapshotter).Snapshot().InFlight
+}
 
 // abandon runs statements that their callers leave while the server works, one after the other, and returns how
 // many were refused.

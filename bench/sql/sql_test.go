@@ -12,9 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-go/weir"
-	"github.com/weir-go/weir/bench/internal/rig"
 	"github.com/weir-go/weir/control"
-	"github.com/weir-go/weir/internal/testbed/postgres"
 	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/weirpgx"
 )
@@ -22,22 +20,7 @@ import (
 // The command in its shortest form: each workload runs, whatever this machine makes of it, and tables and
 // plots come out.
 func TestCommand(t *testing.T) {
-	program, err := postgres.Find()
-	if err != nil {
-		if os.Getenv("CI") != "" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
-	server, err := postgres.Start(t.Context(), postgres.Config{Program: program, Ports: &rig.Ports, Settings: []string{"max_connections=400"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := server.Stop(); err != nil {
-			t.Error(err)
-		}
-	}()
+	program, server := startPostgres(t, "max_connections=400")
 	t.Run("storm", func(t *testing.T) {
 		var out bytes.Buffer
 		b := &bench{storm: true, window: 300 * time.Millisecond, plots: t.TempDir(), out: &out}
