@@ -129,8 +129,12 @@ func (c *Call) do(ctx context.Context, w weir.Work, fn func(context.Context) err
 	return a, err
 }
 
+// longestTarget is how much of a target's name is kept, in bytes. A host has at most 253, but strangers may name any.
+const longestTarget = 300
+
 // findOrAdd returns a target. For a new target it makes room.
 func (c *Caller) findOrAdd(name string) *target {
+	name = name[:min(len(name), longestTarget)]
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.targets[name]

@@ -254,7 +254,9 @@ func (o *outgoing) attemptContext() context.Context {
 	case !ok:
 		md = metadata.MD{}
 	}
-	delete(md, attemptKey)
+	for _, name := range attempt.Headers { // or the number of a stranger would become that of this process
+		delete(md, name.Lower)
+	}
 	if o.work.Attempt > 0 {
 		md[attemptKey] = []string{strconv.Itoa(o.work.Attempt)}
 	}

@@ -487,7 +487,7 @@ func TestClientTells(t *testing.T) {
 	var left []time.Duration
 	address := start(t, &service{unary: func(ctx context.Context, _ *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
 		md, _ := metadata.FromIncomingContext(ctx)
-		heard = append(heard, fmt.Sprint(md["x-weir-attempt"], md["x-priority"], md["app"]))
+		heard = append(heard, fmt.Sprint(slices.Concat(md["x-weir-attempt"], md["x-envoy-attempt-count"], md["grpc-previous-rpc-attempts"]), md["x-priority"], md["app"]))
 		at, _ := ctx.Deadline()
 		left = append(left, time.Until(at))
 		return nil, status.Error(codes.Unavailable, "no")
@@ -497,7 +497,7 @@ func TestClientTells(t *testing.T) {
 		w.Priority, w.Deadline = weir.Background, time.Now().Add(patience/2)
 	}
 	client := through(t, c, address)
-	mine := with(within(t), "x-weir-attempt", "17", "app", "a") // the first is nobody else's
+	mine := with(within(t), "x-weir-attempt", "17", "x-envoy-attempt-count", "18", "grpc-previous-rpc-attempts", "19", "app", "a") // the attempts are nobody else's
 	_, err := client.UnaryCall(mine, new(testgrpc.SimpleRequest))
 	wantCode(t, err, codes.Unavailable)
 	c.Quiet, c.Work = true, nil

@@ -358,7 +358,9 @@ func outgoingHeader(r *http.Request, w *weir.Work, deadline time.Time) http.Head
 	if h == nil {
 		h = http.Header{}
 	}
-	delete(h, AttemptHeader)
+	for _, name := range attempt.Headers { // or the number of a stranger would become that of this process
+		delete(h, name.Name)
+	}
 	if w.Attempt > 0 {
 		h[AttemptHeader] = []string{strconv.Itoa(w.Attempt)}
 	}
@@ -509,6 +511,7 @@ func asRefused(resp *http.Response, a throttle.Answer) throttle.Answer {
 	defer late.Stop()
 	select {
 	case <-body.read:
+		body.fail()
 	case <-late.C:
 		return a
 	}
@@ -536,23 +539,33 @@ func asRefused(resp *http.Response, a throttle.Answer) throttle.Answer {
 // aheadBody is a body whose beginning is read ahead. Close also ends the reading ahead.
 type aheadBody struct {
 	io.ReadCloser
-	read chan struct{} // closed when head and err are set
+	read chan struct{} // closed when the rest is set
 	head []byte
 	err  error
+	// panicked is what the body has panicked with. It panics again where the caller can recover.
+	panicked any
 }
 
 func readAhead(body io.ReadCloser) *aheadBody {
 	b := &aheadBody{ReadCloser: body, read: make(chan struct{})}
 	go func() {
 		defer close(b.read)
+		defer func() { b.panicked = recover() }()
 		b.head, b.err = io.ReadAll(io.LimitReader(body, longestProblem))
 	}()
 	return b
 }
 
+func (b *aheadBody) fail() {
+	if b.panicked != nil {
+		panic(b.panicked)
+	}
+}
+
 // Read implements [io.Reader].
 func (b *aheadBody) Read(to []byte) (int, error) {
 	<-b.read
+	b.fail()
 	switch {
 	case len(b.head) > 0:
 		n := copy(to, b.head)

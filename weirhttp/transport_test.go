@@ -539,7 +539,7 @@ func TestTransportTargets(t *testing.T) {
 	}
 }
 
-// Of ten thousand hosts, those called last are kept.
+// Of ten thousand hosts, those called last are kept, and of a long name its beginning.
 func TestTransportTargetsAreBounded(t *testing.T) {
 	tr := transportOf(t, &sender{answer: say(200, "")}, throttle.CallerConfig{})
 	tr.Base = roundTripperFunc(say(200, ""))
@@ -547,12 +547,12 @@ func TestTransportTargetsAreBounded(t *testing.T) {
 	var host string
 	tr.Target = func(*http.Request) string { return host }
 	for i := range 10_000 {
-		host = fmt.Sprint("host-", i)
+		host = fmt.Sprint("host-", i, strings.Repeat("-", 300))
 		if _, err := tr.RoundTrip(r); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if list := tr.Caller.Targets(); len(list) != 1000 || list[0].Target != host || tr.Caller.Evicted() != 9_000 {
+	if list := tr.Caller.Targets(); len(list) != 1000 || list[0].Target != host[:300] || tr.Caller.Evicted() != 9_000 {
 		t.Errorf("%d targets, the last %s, %d forgotten", len(list), list[0].Target, tr.Caller.Evicted())
 	}
 }
@@ -561,22 +561,34 @@ type roundTripperFunc func(int, *http.Request) (*http.Response, error)
 
 func (f roundTripperFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(0, r) }
 
-// A panic of the base goes on, and the slot is given back.
+// A panic of the base goes on, and the slot is given back. So it is with a body that is read ahead, in another goroutine.
 func TestTransportPanics(t *testing.T) {
-	own := newFakeGate(1)
-	tr := transportOf(t, &sender{answer: func(int, *http.Request) (*http.Response, error) { panic("base") }}, throttle.CallerConfig{Limit: own})
-	func() {
-		defer func() {
-			if recover() == nil {
-				t.Error("no panic")
-			}
+	for name, answer := range map[string]func(int, *http.Request) (*http.Response, error){
+		"base": func(int, *http.Request) (*http.Response, error) { panic("base") },
+		"body": func(int, *http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 503, Header: http.Header{"Content-Type": problemType}, Body: panickingBody{}}, nil
+		},
+	} {
+		own := newFakeGate(1)
+		tr := transportOf(t, &sender{answer: answer}, throttle.CallerConfig{Limit: own})
+		func() {
+			defer func() {
+				if got := recover(); got != name {
+					t.Errorf("%s: a panic of %v", name, got)
+				}
+			}()
+			_, _ = tr.RoundTrip(request(t, "GET", ""))
 		}()
-		_, _ = tr.RoundTrip(request(t, "GET", ""))
-	}()
-	if own.held() != 0 {
-		t.Errorf("%d slots held", own.held())
+		if own.held() != 0 {
+			t.Errorf("%s: %d slots held", name, own.held())
+		}
 	}
 }
+
+type panickingBody struct{}
+
+func (panickingBody) Read([]byte) (int, error) { panic("body") }
+func (panickingBody) Close() error             { return nil }
 
 // The server gets the right headers.
 func TestTransportTells(t *testing.T) {
@@ -588,18 +600,23 @@ func TestTransportTells(t *testing.T) {
 		defer cancel()
 		r := request(t, "GET", "").WithContext(ctx)
 		r.Header.Set(AttemptHeader, "17") // nobody else's
+		r.Header.Set("X-Envoy-Attempt-Count", "18")
+		r.Header.Set("Grpc-Previous-Rpc-Attempts", "19")
 		if _, err := tr.RoundTrip(r); err != nil {
 			t.Fatal(err)
 		}
 		var got []string
 		for _, r := range s.sent {
 			got = append(got, fmt.Sprint(r.Header[AttemptHeader], r.Header[TimeoutHeader], r.Header[PriorityHeader]))
+			if n := len(r.Header["X-Envoy-Attempt-Count"]) + len(r.Header["Grpc-Previous-Rpc-Attempts"]); n != 0 {
+				t.Errorf("somebody else's attempts went on: %v", r.Header)
+			}
 		}
 		want := []string{"[] [1] [background]", "[1] [0.91] [background]", "[2] [0.73] [background]"}
 		if !slices.Equal(got, want) {
 			t.Errorf("told %q, want %q", got, want)
 		}
-		if r.Header.Get(AttemptHeader) != "17" || len(r.Header) != 1 {
+		if r.Header.Get(AttemptHeader) != "17" || len(r.Header) != 3 {
 			t.Errorf("the caller's request was changed: %v", r.Header)
 		}
 		moment, cancel := context.WithTimeout(t.Context(), 500*time.Microsecond)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"reflect"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/internal/poolgate"
@@ -290,8 +291,42 @@ func (c *dbConn) Ping(ctx context.Context) error {
 
 // CheckNamedValue implements [driver.NamedValueChecker].
 func (c *dbConn) CheckNamedValue(v *driver.NamedValue) error {
-	if n, ok := c.inner.(driver.NamedValueChecker); ok {
-		return n.CheckNamedValue(v)
+	n, _ := c.inner.(driver.NamedValueChecker)
+	return c.check(n, v)
+}
+
+// check lets the driver check an argument, if it has a checker. If that leaves it to database/sql, a user's Valuer is asked
+// here already: its panic there would keep the permit for good.
+func (c *dbConn) check(n driver.NamedValueChecker, v *driver.NamedValue) error {
+	returned := false
+	defer c.freeUnless(&returned)
+	err := driver.ErrSkip
+	if n != nil {
+		err = n.CheckNamedValue(v)
+	}
+	if err == driver.ErrSkip {
+		err = askValuer(v)
+	}
+	returned = true
+	return err
+}
+
+// askValuer replaces a Valuer by its value, and leaves the rest to database/sql. So it does with what cannot be a value, and with
+// nil pointers.
+func askValuer(v *driver.NamedValue) error {
+	valuer, ok := v.Value.(driver.Valuer)
+	if !ok {
+		return driver.ErrSkip
+	}
+	if p := reflect.ValueOf(valuer); p.Kind() == reflect.Pointer && p.IsNil() {
+		return driver.ErrSkip
+	}
+	value, err := valuer.Value()
+	if err != nil {
+		return err
+	}
+	if driver.IsValue(value) {
+		v.Value = value
 	}
 	return driver.ErrSkip
 }
@@ -378,13 +413,22 @@ func (q queryer) QueryContext(ctx context.Context, query string, args []driver.N
 	defer c.freeUnless(&returned)
 	var r driver.Rows
 	if err = c.tell(ctx); err == nil {
-		r, err = c.query(ctx, query, args)
+		r, err = rowsOf(c.query(ctx, query, args))
 	}
 	c.answer(ctx, u, err) // it may panic, too
 	if err == nil {
 		c.reads(u, ctx)
 	}
 	returned = true
+	return r, err
+}
+
+// rowsOf is an error if a driver returns neither rows nor an error. database/sql would panic, and not give the connection
+// back.
+func rowsOf(r driver.Rows, err error) (driver.Rows, error) {
+	if r == nil && err == nil {
+		err = errors.New("weirsql: the driver returned no rows and no error")
+	}
 	return r, err
 }
 

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"sync"
@@ -596,6 +597,21 @@ func TestPanicInATransaction(t *testing.T) {
 				return err
 			})
 		}},
+		"argument in a transaction": {"none", func(ctx context.Context, db *DB) error {
+			return db.InTx(ctx, nil, func(ctx context.Context, tx *sql.Tx) error {
+				_, err := tx.QueryContext(ctx, "SELECT 1", panicking{})
+				return err
+			})
+		}},
+		"argument of a statement": {"none", func(ctx context.Context, db *DB) error {
+			return db.InTx(ctx, nil, func(ctx context.Context, tx *sql.Tx) error {
+				s, err := tx.PrepareContext(ctx, "x")
+				if err == nil {
+					_, err = s.ExecContext(ctx, panicking{})
+				}
+				return err
+			})
+		}},
 		"query on a conn": {"query", func(ctx context.Context, db *DB) error {
 			c, err := db.Conn(ctx)
 			if err == nil {
@@ -626,6 +642,94 @@ func TestPanicInATransaction(t *testing.T) {
 			}
 			if g.held() != 0 {
 				t.Error("the permit is held")
+			}
+		})
+	}
+}
+
+// panicking is an argument whose value nobody gets.
+type panicking struct{}
+
+func (panicking) Value() (driver.Value, error) { panic("value") }
+
+// A driver that panics when it closes a statement after its rows leaves no permit behind.
+func TestPanicAfterRows(t *testing.T) {
+	g, s := newFakeGate(1), &server{kind: skipping}
+	db := New(s, g)
+	s.on("stmt close", panics)
+	rows, err := db.Query("SELECT 1")
+	check(t, err)
+	if recovered(func() { _ = rows.Close() }) == nil {
+		t.Error("no panic")
+	}
+	if g.held() != 0 {
+		t.Error("the permit is held")
+	}
+}
+
+// rowless is a driver that returns neither rows nor an error.
+type rowless struct{ *core }
+
+func (rowless) QueryContext(context.Context, string, []driver.NamedValue) (driver.Rows, error) {
+	return nil, nil
+}
+
+func (r rowless) Prepare(string) (driver.Stmt, error) { return rowlessStmt{&oldStmt{r.core}}, nil }
+
+type rowlessStmt struct{ *oldStmt }
+
+func (rowlessStmt) Query([]driver.Value) (driver.Rows, error) { return nil, nil }
+
+func TestNoRows(t *testing.T) {
+	inBubble(t, func(c *core) driver.Conn { return rowless{c} }, 1, func(t *testing.T, db *DB, g *fakeGate, _ *server) {
+		if _, err := db.Query("SELECT 1"); err == nil || !strings.Contains(err.Error(), "no rows and no error") {
+			t.Errorf("a query: %v", err)
+		}
+		s, err := db.Stmt(t.Context(), "SELECT 1")
+		check(t, err)
+		if _, err := s.Query(); err == nil || !strings.Contains(err.Error(), "no rows and no error") {
+			t.Errorf("a statement: %v", err)
+		}
+		check(t, s.Close())
+	})
+}
+
+// valued is an argument that is a value, or fails to be one.
+type valued struct {
+	value any
+	err   error
+}
+
+func (v *valued) Value() (driver.Value, error) { return v.value, v.err }
+
+// Arguments with a value of their own reach the driver as they do without weir.
+func TestValuers(t *testing.T) {
+	no := errors.New("no")
+	for name, arg := range map[string]any{
+		"a value": &valued{value: "text"}, "nothing": &valued{}, "no value": &valued{value: struct{}{}}, "an error": &valued{err: no}, "a nil pointer": (*time.Time)(nil),
+		"a value by value": sql.NullInt64{Int64: 3, Valid: true}, "a nil pointer to one": (*sql.NullInt64)(nil), "one not fit": &valued{value: int8(1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for kind, open := range kinds {
+				told := func(db interface {
+					Exec(string, ...any) (sql.Result, error)
+				}, s *server) string {
+					_, err := db.Exec("x", arg)
+					var args []string
+					for _, line := range s.calls() {
+						if strings.Contains(line, "exec") {
+							args = append(args, line)
+						}
+					}
+					return fmt.Sprint(err, args)
+				}
+				with, without := &server{kind: open}, &server{kind: open}
+				a, b := New(with, newFakeGate(1)), sql.OpenDB(without)
+				if got, want := told(a, with), told(b, without); got != want {
+					t.Errorf("%s: %s, want %s", kind, got, want)
+				}
+				check(t, a.Close())
+				check(t, b.Close())
 			}
 		})
 	}

@@ -106,7 +106,13 @@ func wrapStmt(inner driver.Stmt, c *dbConn, query string) driver.Stmt {
 }
 
 // Close implements [driver.Stmt].
-func (s *stmt) Close() error { return s.inner.Close() }
+func (s *stmt) Close() error {
+	returned := false
+	defer s.c.freeUnless(&returned)
+	err := s.inner.Close()
+	returned = true
+	return err
+}
 
 // NumInput implements [driver.Stmt].
 func (s *stmt) NumInput() int { return s.inner.NumInput() }
@@ -133,7 +139,7 @@ func named(args []driver.Value) []driver.NamedValue {
 // connection checks.
 func (s *stmt) CheckNamedValue(v *driver.NamedValue) error {
 	if n, ok := s.inner.(driver.NamedValueChecker); ok {
-		return n.CheckNamedValue(v)
+		return s.c.check(n, v)
 	}
 	return s.c.CheckNamedValue(v)
 }
@@ -177,7 +183,7 @@ func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driv
 	defer s.c.freeUnless(&returned)
 	var r driver.Rows
 	if err = s.c.tell(ctx); err == nil {
-		r, err = s.rows(ctx, args)
+		r, err = rowsOf(s.rows(ctx, args))
 	}
 	s.c.answer(ctx, u, err) // it may panic, too
 	if err == nil {
