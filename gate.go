@@ -101,7 +101,7 @@ type Snapshot struct {
 	// Rejected counts refusals by reason; reasons never seen are left out.
 	Rejected map[Reason]uint64 `json:"rejected,omitempty"`
 	// Outcomes counts what became of admitted work; only gates that sample
-	// count OK and NoSample apart.
+	// count OK and NoSample apart. A fixed limit counts nothing while nobody waits.
 	Outcomes map[Outcome]uint64 `json:"outcomes,omitempty"`
 
 	// Controller names what sets Limit. Signal names the reading that binds Limit,

@@ -21,8 +21,9 @@ type Config struct {
 	// overloaded server refuses one request for each that it accepts. With less, the server has less to refuse,
 	// and the throttle notices later that the server has recovered.
 	K float64 `default:"2" min:"1" max:"100"`
-	// Padding is how many requests in the window are too few for a decision. From 1 to 1,000,
-	// default 8. It also keeps the probability of a refusal below 1, so some are always sent.
+	// Padding makes few requests count less. After one that was refused, the next is refused here with a probability of
+	// 1/(1+Padding), and after eight with 8/(8+Padding). From 1 to 1,000, default 8. It also keeps that probability
+	// below 1, so some are always sent.
 	Padding float64 `default:"8" min:"1" max:"1000"`
 
 	// MinTimeout is how much time a deadline must leave to work for its time-out to count as a refusal. A local

@@ -111,12 +111,17 @@ func (r *Retry) backoff(attempt int, quota bool) time.Duration {
 }
 
 // AnswerOf returns the Answer for an error that ended an attempt. A [*weir.Rejection] sets all fields. If no
-// connection was made, directly or through a proxy, the work has not begun.
+// connection was made, directly or through a proxy, the work has not begun. An error whose HTTPStatus() is 429 tells of a
+// quota that is used up, as an answer of HTTP does.
 func AnswerOf(err error) Answer {
 	if r := weir.AsRejection(err); r != nil {
 		return AnswerOfRejection(r)
 	}
 	a := Answer{Outcome: weir.Classify(err)}
+	var status interface{ HTTPStatus() int }
+	if errors.As(err, &status) && status.HTTPStatus() == http.StatusTooManyRequests {
+		a.Outcome, a.Quota = weir.OK, true
+	}
 	var op *net.OpError
 	if a.Outcome != weir.Abandoned && errors.As(err, &op) {
 		a.Transient = true

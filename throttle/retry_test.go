@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -138,6 +139,8 @@ func TestAnswerOf(t *testing.T) {
 		{&net.OpError{Op: "socks connect", Err: errors.New("host unreachable")}, Answer{Outcome: weir.Overload, Transient: true, Unstarted: true}},
 		{fmt.Errorf("get: %w", read), Answer{Outcome: weir.Failed, Transient: true}},
 		{io.ErrUnexpectedEOF, Answer{Outcome: weir.Failed}},
+		{statusError(http.StatusServiceUnavailable), Answer{Outcome: weir.Overload}},
+		{fmt.Errorf("call: %w", statusError(http.StatusTooManyRequests)), Answer{Outcome: weir.OK, Quota: true}},
 		{context.DeadlineExceeded, Answer{Outcome: weir.Overload}},
 		{context.Canceled, Answer{Outcome: weir.Abandoned}},
 		{&weir.Rejection{Reason: weir.ReasonQueueFull, Retryable: true, RetryAfter: time.Second},
@@ -152,6 +155,12 @@ func TestAnswerOf(t *testing.T) {
 		}
 	}
 }
+
+// statusError is the error of a client that knows what HTTP answered.
+type statusError int
+
+func (e statusError) Error() string   { return http.StatusText(int(e)) }
+func (e statusError) HTTPStatus() int { return int(e) }
 
 func TestParseRetryAfter(t *testing.T) {
 	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)

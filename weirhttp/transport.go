@@ -54,8 +54,9 @@ const (
 // the time for all attempts together. A request that ends at its deadline counts as refused, see
 // MinTimeout of [throttle.Config]. So give long polls, which end that way, a Target of their own.
 type Transport struct {
-	// Base sends the requests. nil means [http.DefaultTransport]. It must send each of them once: a failure to
-	// connect is taken for proof that the server has not begun.
+	// Base sends the requests. nil means [http.DefaultTransport]. A failure to connect is taken for
+	// proof that the server has not begun. net/http sends a request again by itself if an idle connection turns out to be closed, on
+	// each that is left. Neither the budget nor the guard counts that. MaxIdleConnsPerHost, 2 by default, bounds it.
 	Base http.RoundTripper
 	// Caller decides about the requests. nil means a Caller with the default settings.
 	Caller *throttle.Caller

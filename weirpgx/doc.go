@@ -62,7 +62,7 @@
 // # Deadlines
 //
 // The deadline of a context is that of the work. The gate refuses at once what would have to wait too long to be
-// done by then. A transaction has to end by the deadline of the context of its Begin. The context of Acquire bounds
+// done by then, but for the first in line. A transaction has to end by the deadline of the context of its Begin. The context of Acquire bounds
 // the wait only, and the gate is told no deadline but that of the request that a handler serves ([weir.WithReceived]).
 // Work that has to wait is refused, too, if it has less time left than most work takes.
 //

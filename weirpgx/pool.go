@@ -230,6 +230,9 @@ func (p *Pool) admitWork(ctx context.Context, sql string, w weir.Work) (*use, er
 	if p.gate != nil {
 		var err error
 		if permit, err = p.gate.Admit(ctx, w); err != nil {
+			if r := weir.AsRejection(err); p.own != nil && r != nil && r.Reason == weir.ReasonDraining {
+				err = fmt.Errorf("weirpgx: the Pool or its gate was closed: %w", err)
+			}
 			return nil, err
 		}
 	}

@@ -200,6 +200,18 @@ func TestNoServer(t *testing.T) {
 	}
 }
 
+// Who asks a closed pool is told so.
+func TestClosedPool(t *testing.T) {
+	p, err := Open(t.Context(), nowhere(t, "4"), limit.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Close()
+	if _, err := p.Exec(t.Context(), "x"); err == nil || !strings.Contains(err.Error(), "the Pool or its gate was closed") || weir.AsRejection(err) == nil {
+		t.Errorf("an exec: %v", err)
+	}
+}
+
 // Without a gate everything goes to the pool.
 func TestNoGate(t *testing.T) {
 	guarded, err := Open(t.Context(), nowhere(t, "4"), limit.Config{Limit: 1})

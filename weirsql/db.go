@@ -43,7 +43,7 @@
 // # Deadlines
 //
 // The deadline of a context is that of the work. The gate refuses at once what would have to wait too long to be
-// done by then. A transaction has to end by the deadline of its context. The context of a Conn bounds the wait
+// done by then, but for the first in line. A transaction has to end by the deadline of its context. The context of a Conn bounds the wait
 // only, and the gate is told no deadline but that of the request that a handler serves ([weir.WithReceived]).
 //
 // Work that has to wait is refused, too, if it has less time left than most work takes. Before long transactions and
@@ -81,6 +81,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -138,7 +139,13 @@ func (db *DB) Gate() weir.Gate { return db.guard.gate }
 
 func (db *DB) admit(ctx context.Context, c call) (*use, error) {
 	db.look()
-	return db.guard.admit(ctx, c, 0)
+	u, err := db.guard.admit(ctx, c, 0)
+	if err != nil && db.limiter != nil {
+		if r := weir.AsRejection(err); r != nil && r.Reason == weir.ReasonDraining {
+			err = fmt.Errorf("weirsql: the DB or its gate was closed: %w", err)
+		}
+	}
+	return u, err
 }
 
 // ExecContext is that of [database/sql.DB], through the gate.

@@ -509,3 +509,13 @@ func TestOpenWithoutAConnector(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Who asks a closed DB is told so.
+func TestClosedDB(t *testing.T) {
+	db, err := Open(&server{kind: modern}, 4, limit.Config{Name: "db"})
+	check(t, err)
+	check(t, db.Close())
+	if _, err := db.Exec("x"); err == nil || !strings.Contains(err.Error(), "the DB or its gate was closed") || weir.AsRejection(err) == nil {
+		t.Errorf("an exec: %v", err)
+	}
+}
