@@ -56,5 +56,5 @@ func ExamplePool_InTx() {
 		return err
 	})
 	fmt.Println(err)
-	// Output: weir: gate "db" refused: the gate is draining
+	// Output: weirpgx: the Pool or its gate was closed: weir: gate "db" refused: the gate is draining
 }
