@@ -164,8 +164,8 @@ func (b *Belief) Save() State {
 	return s
 }
 
-// Restore implements [Saver]: the limit is in force at once. A limit at which a climb stands already,
-// as Initial is at first, teaches nothing without laws.
+// Restore implements [Saver]: the limit is in force at once. Without laws, a limit equal to that of a climb under way is
+// ignored: the climb goes on. So it is with Initial at first.
 func (b *Belief) Restore(s State) {
 	var o outline
 	known := o.parse(s.Laws)
@@ -180,6 +180,7 @@ func (b *Belief) Restore(s State) {
 		b.around()
 	}
 	b.mode, b.try, b.proven = tracking, 0, b.proven || known
+	b.yield, b.late, b.before = yield{}, lateness{}, past{}
 	b.landed, b.looked, b.warm = b.now, b.now, false
 	b.restart()
 }
@@ -219,7 +220,7 @@ func (b *Belief) Update(w *Window) Decision {
 	if stood || !b.begun {
 		b.begun = true
 		b.restart()
-		b.lastCut = min(b.lastCut, b.now) // the clock may have gone back
+		b.lastCut, b.before.when = min(b.lastCut, b.now), min(b.before.when, b.now) // the clock may have gone back
 		b.landed, b.looked = b.now, b.now
 	}
 	if stood {
@@ -233,12 +234,12 @@ func (b *Belief) Update(w *Window) Decision {
 		b.restart()
 		return b.decide("work has ended that was inside while the process or the backend stood still: what was measured is dropped")
 	}
-	counted, pace := b.yield, b.pace
+	before := *b
 	b.measure(w)
 	d := b.update(w)
 	if d.Extend { // what has ended in the window comes again
-		b.yield.good, b.yield.bad = counted.good, counted.bad
-		b.pace = pace
+		b.yield.good, b.yield.bad = before.yield.good, before.yield.bad
+		b.pace, b.long, b.mid, b.origin = before.pace, before.long, before.mid, before.origin
 	}
 	b.next = d.Next
 	return d
@@ -387,7 +388,7 @@ const (
 	briefEnough = 40   // completions
 
 	// lateLonger is how many times as long as work in time late work takes, on average, if it runs to its end. With exponential
-	// times and half of them late it is five. What is given up at a deadline takes about twice as long as what makes it.
+	// times and half of them late it is 5.5. What is given up at a deadline takes about twice as long as what makes it.
 	lateLonger = 3
 
 	mostInside   = 1 << 30 // a concurrency that can be

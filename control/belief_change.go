@@ -28,7 +28,7 @@ func (b *Belief) cut(w *Window, from float64) string {
 		out := y.out
 		y.cuts, y.out = 0, false
 		if out && b.mode == tracking {
-			b.mode, b.climb = climbing, climb{}
+			b.mode, b.climb, b.try = climbing, climb{}, 0
 			b.late = lateness{}
 			b.warm = false
 			if b.before.at > b.at && b.now-b.before.when < remembered {
@@ -101,8 +101,8 @@ func hopeless(w *Window) bool {
 
 // crowded reports whether those inside may be too many, though the limit has not been reached: more than a few are, and work takes
 // longer than usual, or nobody knows how long it usually takes. Where the deadline is near, it cannot take much longer. So half of
-// that is enough where most has been of no use for a while. Nothing of it is asked where nearly all is of no use and more are inside than
-// usual: a backend that fails at its usual pace has as many inside as usual. After an outage it takes some service times to come back
+// that is enough where most has been of no use for a while. Where nearly all is of no use and more are inside than
+// usual, work need not be slower, only not faster: a backend that fails at its usual pace has as many inside as usual. After an outage it takes some service times to come back
 // from such a cut. So it is made only where they are short.
 func (b *Belief) crowded(w *Window) bool {
 	if !(w.MeanInFlight >= crowd) || w.Timed == 0 || b.hurry() < 1 {
@@ -284,11 +284,16 @@ func (b *Belief) shifted(w *Window) string {
 type stills struct{ longest, last time.Duration }
 
 // resumed reports whether work ends again in the window, after none of what was inside had ended for so long that the backend stood still:
-// for longer than a single service time counts, and than it does now and then, where work ends in batches. Of how many should be inside
-// that says nothing. If most of it took long before that already, it is heavy, or the backend is slow.
+// for longer than the longest service time that counts, and for more than twice as long as it lately did, because work may end in batches.
+// That says nothing about the limit. If most of it took long before that already, it is heavy, or the backend is slow.
 func (b *Belief) resumed(w *Window) bool {
-	if w.OK+w.Dropped()+w.Failed <= 0 && w.MeanInFlight >= crowd {
+	switch {
+	case w.OK+w.Dropped()+w.Failed > 0:
+	case w.MeanInFlight >= crowd:
 		b.still = cmp.Or(b.still, b.now-w.Elapsed)
+		return false
+	default: // what was inside has left without an outcome, as upgraded connections do
+		b.still = 0
 		return false
 	}
 	from, clip := b.still, b.clip()

@@ -634,3 +634,102 @@ func TestBeliefIsCutFromAnExperiment(t *testing.T) {
 		t.Errorf("%d after 10, and a window in which nothing was of use", got)
 	}
 }
+
+// When an outage ends, a climb begins from what was best before. What was tried in the outage does not hold it back.
+func TestBeliefClimbsFromBeforeAnOutage(t *testing.T) {
+	for _, cores := range []float64{70, 120} {
+		b := newBelief(t, BeliefConfig{})
+		g, down := worldOf(b, 0), false
+		g.serve = func(g *world) time.Duration {
+			inside := float64(len(g.inside) + 1)
+			return g.now + g.around(time.Duration(float64(20*ms)*math.Exp(-thrashing.lnSpeed(math.Log(inside/cores)))))
+		}
+		g.good = func(time.Duration) bool { return !down }
+		g.run(60 * time.Second)
+		down = true
+		g.run(20 * time.Second)
+		down = false
+		for begin := g.now; b.mode == tracking && g.now < begin+10*time.Second; {
+			g.window()
+		}
+		for b.mode != tracking {
+			g.window()
+		}
+		if got := math.Exp(b.at); got < 0.8*cores {
+			t.Errorf("%v cores: the climb ends at %.1f", cores, got)
+		}
+	}
+}
+
+// A limit set by hand has to show of what use it is. Cuts, lateness and capacity of before say nothing about it.
+func TestBeliefSetByHand(t *testing.T) {
+	b := newBelief(t, BeliefConfig{})
+	b.Restore(State{Limit: 400})
+	now := time.Duration(0)
+	windows := func(n int, good, bad int64) {
+		for range n {
+			now += 100 * ms
+			w := inUse(now, 100*ms, good, bad)
+			w.Limit, w.InFlight, w.MeanInFlight = b.limit(), b.limit(), float64(b.limit())
+			b.Update(w)
+		}
+	}
+	windows(5, 50, 0)
+	windows(20, 15, 35)
+	if b.yield.cuts == 0 {
+		t.Fatal("no cuts")
+	}
+	b.before.at = math.Log(400)
+	b.Restore(State{Limit: 400})
+	if got := b.late.share(); got != 0 || b.before.at != 0 {
+		t.Errorf("%v late, and %v before", got, b.before.at)
+	}
+	if windows(20, 15, 35); b.limit() > 200 {
+		t.Errorf("still %d, with 70 %% of no use", b.limit())
+	}
+	windows(40, 0, 50)
+	b.Restore(State{Limit: 30})
+	if windows(1, 50, 0); b.mode != tracking {
+		t.Error("a climb after an outage that ended before the limit was set")
+	}
+}
+
+// What ends in an extended window counts once in how long work takes, and in what was seen with few inside.
+func TestExtendedWindowsTeachOnce(t *testing.T) {
+	b := newBelief(t, BeliefConfig{})
+	now := counting(t, b)
+	now += 100 * ms
+	b.Update(inUse(now, 100*ms, 50, 0)) // a step up
+	now += 50 * ms
+	b.Update(inUse(now, 50*ms, 20, 0)) // takes effect
+	long, mid, origin := b.long, b.mid, b.origin
+	w := inUse(now+100*ms, 100*ms, 6, 0)
+	w.LatencySum, w.Latencies = 6*200*ms, []time.Duration{200 * ms}
+	w.Saturated, w.MeanInFlight = 0, 3
+	w.Samples = []Sample{{Start: now, Latency: 50 * ms, Concurrency: 3, Good: true}}
+	if d := b.Update(w); !d.Extend {
+		t.Fatalf("%+v", d)
+	}
+	if b.long != long || b.mid != mid || b.origin != origin {
+		t.Errorf("%v, %v and %v before the window has ended, not %v, %v and %v", b.long, b.mid, b.origin, long, mid, origin)
+	}
+}
+
+// Connections that leave without an outcome are no work that has ended, so nothing stood still.
+func TestBeliefAndWorkWithoutAnOutcome(t *testing.T) {
+	d := windowsAt(t, 64)
+	d.still(64, 2*time.Second)
+	if d.pass(2, 0, 0, 0); d.b.woke != 0 || d.b.stills.longest != 0 {
+		t.Errorf("it woke at %v, after %v", d.b.woke, d.b.stills.longest)
+	}
+}
+
+// If the clock goes back, what was before is not remembered for longer.
+func TestBeliefRemembersNotBeyondTheClock(t *testing.T) {
+	d := windowsAt(t, 64)
+	d.b.before.at, d.b.before.when = math.Log(100), d.b.now
+	d.b.Update(&Window{Now: time.Second, Elapsed: 100 * ms, Limit: 64})
+	if when := d.b.before.when; when > time.Second {
+		t.Errorf("at 1 s, something is remembered of %v", when)
+	}
+}

@@ -64,7 +64,7 @@ type Saver interface {
 
 // State is what a controller has learned.
 type State struct {
-	// Limit is the limit in force, fractions included.
+	// Limit is the limit in force, fractions included. [Belief] saves the best one: that in force may be an experiment.
 	Limit float64 `json:"limit"`
 	// Baseline is the controller's reference latency, 0 if it has none.
 	Baseline time.Duration `json:"baseline_ns,omitempty"`

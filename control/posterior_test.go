@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+	"time"
 )
 
 // naive is the posterior as the formulas say it: every law by itself, in full precision,
@@ -301,4 +302,27 @@ func worthBy(b *Belief, law int, lnN float64) float64 {
 		worth += math.Log(max(1e-3, 1-math.Pow(share, 1/slower)))
 	}
 	return worth
+}
+
+// What the limit in force is expected to lose is weighed with what is believed now, whatever chose that limit.
+func TestLossIsThatOfNow(t *testing.T) {
+	b := newBelief(t, BeliefConfig{})
+	g, said := worldOf(b, 30), 0
+	g.decided = func(d Decision) {
+		if b.mode != tracking {
+			return
+		}
+		now := *b
+		now.weighLoss()
+		if want := 1 - math.Exp(-max(0, now.loss)); math.Abs(d.Estimate.Loss-want) > 0.005 {
+			t.Errorf("at %v, %s: %.3f said to be lost, and not %.3f", g.now, d.Reason, d.Estimate.Loss, want)
+		}
+		said++
+	}
+	g.run(30 * time.Second)
+	g.resize(60)
+	g.run(10 * time.Second)
+	if said < 100 {
+		t.Errorf("said %d times", said)
+	}
 }

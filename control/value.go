@@ -209,11 +209,11 @@ func (b *Belief) choose(tries bool, bottom, top float64) {
 		center = best
 	}
 	b.set(ladder[best].ln)
-	b.try = ladder[best].limit
+	b.try, b.lossAt = ladder[best].limit, 0
 	if !tries {
 		return
 	}
-	value, perfect := worths[best-from], s.perfect()
+	value := worths[best-from]
 	hurry := b.hurry()
 	lasts := 2 + 12*hurry
 	mostLoss := 0.08 + 0.04*hurry
@@ -231,7 +231,6 @@ func (b *Belief) choose(tries bool, bottom, top float64) {
 	}
 	b.swing(worths[:], from, to, best)
 	b.lookBelow(from, best)
-	b.loss, b.lossAt = perfect-worths[nearest(math.Log(float64(b.try)))-from], b.limit()
 }
 
 // perfect is the worth, in the mean, of choosing the best limit that was weighed when it is
@@ -243,8 +242,7 @@ func (s *scale) perfect() (worth float64) {
 	return worth
 }
 
-// weighLoss finds out what the limit in force is expected to lose. After an experiment is chosen
-// that is known. After a cut, or when slots become free, it is not.
+// weighLoss finds out what the limit in force is expected to lose.
 func (b *Belief) weighLoss() {
 	s := b.newScale()
 	here := nearest(math.Log(float64(b.limit())))
