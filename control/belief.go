@@ -106,7 +106,7 @@ type Belief struct {
 	looked time.Duration // when half of the best limit was tried last, or the last climb ended
 	arms   [2]stretch    // the one under way, and the one before it
 	ended  time.Duration // when the one before it ended
-	origin stretch       // what was seen with few inside
+	origin outset        // what was seen with few inside
 	late   lateness
 	loss   float64 // ln of throughput that the limit lossAt is expected to lose
 	lossAt int64
@@ -504,11 +504,18 @@ func (a *stretch) fade(keep float64) {
 // seen returns ln of the concurrency and of the speed, and the variance of the latter
 // as single jobs suggest it. The speed is how much has not failed in a second of a slot. Before each of these a
 // geometrically distributed number has failed, and the variance is that of such sums.
-func (a *stretch) seen() (lnN, speed, variance float64) {
-	jobs := a.n + a.failed
-	mean, failed := a.cost/jobs, a.failed/jobs
-	scatter := max(0, a.square/jobs-mean*mean) / (mean * mean)
+func (a *stretch) seen() (lnN, speed, variance float64) { return a.seenBy(a.scatter()) }
+
+func (a *stretch) seenBy(scatter float64) (lnN, speed, variance float64) {
+	failed := a.failed / (a.n + a.failed)
 	return math.Log(a.inside / a.n), math.Log(a.n / a.cost), ((1-failed)*scatter+failed)/a.n + gridVariance
+}
+
+// scatter is the variance of service times over the square of their mean: 0 if all are alike, 1 if they are exponential.
+func (a *stretch) scatter() float64 {
+	jobs := a.n + a.failed
+	mean := a.cost / jobs
+	return max(0, a.square/jobs-mean*mean) / (mean * mean)
 }
 
 // pass lets the time up to now pass.

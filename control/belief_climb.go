@@ -189,6 +189,8 @@ func (b *Belief) seeOrigin(w *Window) {
 		b.origin.from = b.now
 	}
 	b.origin.fade(min(1, originKept/(1+b.origin.n+b.origin.failed)))
+	b.origin.ended += float64(w.OK + w.Dropped())
+	b.origin.slots += w.MeanInFlight * w.Elapsed.Seconds()
 	for _, s := range w.Samples {
 		b.origin.add(s, b.clip())
 	}
@@ -197,8 +199,8 @@ func (b *Belief) seeOrigin(w *Window) {
 // learnOrigin believes what was seen with few inside, and reports whether there was enough of it.
 func (b *Belief) learnOrigin() bool {
 	o := b.origin
-	b.origin = stretch{}
-	if o.n < minOrigin || (b.now-o.from).Seconds() < originFor*b.mean {
+	b.origin = outset{}
+	if o.n < 1 || (b.now-o.from).Seconds() < originFor*b.mean {
 		return false
 	}
 	lnN, speed, variance := o.seen()
@@ -213,15 +215,43 @@ func (b *Belief) endIdle() {
 	if b.now-b.idle > max(longIdle, time.Duration(longIdleFor*b.mean*float64(time.Second))) {
 		b.learnOrigin()
 	}
-	b.origin = stretch{}
+	b.origin = outset{}
 }
 
-// What is seen with few inside counts from so many jobs and service times on. What ends in
-// the first moments is short work, however long work is. Ten service times would be safer, but where
+// outset is what was seen from the moment on at which work began to arrive.
+type outset struct {
+	stretch
+	ended float64 // how much has ended
+	slots float64 // for how long slots were in use meanwhile, in seconds, all together
+}
+
+func (o *outset) fade(keep float64) {
+	o.stretch.fade(keep)
+	o.ended *= keep
+	o.slots *= keep
+}
+
+// seen is that of a stretch, if not all that began has ended. What has ended is short work then, however long work is, so its
+// times say too little. The time of slots for each that has ended says too much, because work under way has a part in it. If
+// all work is alike, the first is right. If it is exponential, the second is: total time on test over failures (Epstein
+// and Sobel, Life testing, 1953). The scatter of work tells how near it is to either. A few jobs do not show that, so it is taken for
+// exponential at first. Over longer, windows with few inside are chosen, in which more ends than began. So the second only ever adds
+// to the time of work.
+func (o *outset) seen() (lnN, speed, variance float64) {
+	jobs := o.n + o.failed
+	scatter := (jobs*o.scatter() + supposed) / (jobs + supposed - 1)
+	lnN, speed, variance = o.seenBy(scatter)
+	if o.slots > 0 && o.ended > 0 {
+		speed += min(1, scatter) * min(0, math.Log(o.ended/o.slots)-speed)
+	}
+	return lnN, speed, variance
+}
+
+// What is seen with few inside counts after so many service times. Ten of them would be safer, but where
 // work takes half a second, the slots are all in use by then.
 const (
-	minOrigin  = 10
 	originFor  = 2.0
+	supposed   = 2.0 // jobs that speak for exponential times
 	originKept = 200 // jobs; older ones fade
 
 	// The part of the limit that may be inside. A mean of all that is seen on the way up would be

@@ -2,6 +2,7 @@ package control
 
 import (
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -439,6 +440,46 @@ func TestBeliefCountsForAsLongAsWorkTakes(t *testing.T) {
 			OK: n, Timed: n, LatencySum: time.Duration(n) * 5 * time.Second / 2, Latencies: []time.Duration{5 * time.Second / 2}})
 		if d.Extend != tt.extend {
 			t.Errorf("%v: %+v", tt.counted, d)
+		}
+	}
+}
+
+// Of work that is watched from its first moments, the times of what has ended say too little, and the time of slots for each that has
+// ended says too much. What is made of both is seldom worse than the better one.
+func TestOutset(t *testing.T) {
+	for name, takes := range map[string]func(r *rand.Rand) float64{
+		"all alike":   func(*rand.Rand) float64 { return 0.9 },
+		"exponential": func(r *rand.Rand) float64 { return r.ExpFloat64() },
+		"log-normal":  func(r *rand.Rand) float64 { return math.Exp(1.5*r.NormFloat64() - 1.125) },
+	} {
+		const rounds = 300
+		var times, slots, both float64 // how far they are from the truth, in ln
+		truth := 0.0
+		if name == "all alike" {
+			truth = -math.Log(0.9)
+		}
+		r := rand.New(rand.NewPCG(1, 2))
+		for range rounds {
+			var o outset
+			for range 6 { // slots, for two service times each
+				for at := 0.0; at < 2; {
+					took := takes(r)
+					o.slots += min(took, 2-at)
+					if at += took; at <= 2 {
+						o.add(Sample{Latency: time.Duration(took * float64(time.Second)), Concurrency: 6, Good: true}, 0)
+						o.ended++
+					}
+				}
+			}
+			_, speed, _ := o.seen()
+			_, alone, _ := o.stretch.seen()
+			times += math.Abs(alone-truth) / rounds
+			slots += math.Abs(math.Log(o.ended/o.slots)-truth) / rounds
+			both += math.Abs(speed-truth) / rounds
+		}
+		t.Logf("%s: off by %.2f by times, %.2f by slots, %.2f by both", name, times, slots, both)
+		if both > 1.25*min(times, slots)+0.05 || both > 0.7*max(times, slots) {
+			t.Errorf("%s: off by %.2f, by times alone %.2f and by slots alone %.2f", name, both, times, slots)
 		}
 	}
 }
