@@ -163,6 +163,9 @@ func TestTLSRenewal(t *testing.T) {
 		defer c.Close()
 		return c.ConnectionState().PeerCertificates[0].SerialNumber.Int64()
 	}
+	if n := shown(); n != 1 { // weir listens before it has read the files
+		t.Errorf("certificate %d is shown at first, want 1", n)
+	}
 	cert = newCertificate(t, dir, 2)
 	g.signal(t, syscall.SIGHUP)
 	eventually(t, "the renewed certificate is shown", func() bool { return shown() == 2 })
