@@ -733,3 +733,67 @@ func TestBeliefRemembersNotBeyondTheClock(t *testing.T) {
 		t.Errorf("at 1 s, something is remembered of %v", when)
 	}
 }
+
+// What fails at once says nothing about the limit. What fails after as long as work takes was in the way of it.
+func TestBeliefIsNotCutForWhatFailsAtOnce(t *testing.T) {
+	for took, cut := range map[time.Duration]bool{200 * time.Microsecond: false, 4 * ms: false, 9 * ms: true} {
+		d := windowsAt(t, 40)
+		before := d.b.limit()
+		for range 6 {
+			w := &Window{Now: d.b.now + 50*ms, Elapsed: 50 * ms, Limit: before, InFlight: before, MeanInFlight: float64(before), Saturated: 50 * ms, OK: 5, Failed: 40,
+				Timed: 5, LatencySum: 5 * 10 * ms, Latencies: []time.Duration{10 * ms}}
+			for range w.Failed {
+				w.Samples = append(w.Samples, Sample{Start: w.Now - took, Latency: took, Concurrency: 40, Failed: true})
+			}
+			if d.b.Update(w); d.b.yield.cuts > 0 {
+				break
+			}
+		}
+		if got := d.b.yield.cuts > 0; got != cut {
+			t.Errorf("failing after %v: cut %v, want %v", took, got, cut)
+		}
+	}
+}
+
+// Few inside teach after two service times, however few have ended.
+func TestBeliefLearnsFromFewInside(t *testing.T) {
+	for _, tt := range []struct {
+		ended int
+		after time.Duration
+		want  bool
+	}{{1, 100 * ms, true}, {1, 30 * ms, false}, {30, 30 * ms, false}, {0, 100 * ms, false}} {
+		b := newBelief(t, BeliefConfig{})
+		b.mean, b.now = 0.02, tt.after
+		for range tt.ended {
+			b.origin.add(Sample{Latency: 20 * ms, Concurrency: 3, Good: true}, 0)
+		}
+		if got := b.learnOrigin(); got != tt.want {
+			t.Errorf("%d ended in %v: %v, want %v", tt.ended, tt.after, got, tt.want)
+		}
+		if b.origin != (outset{}) {
+			t.Errorf("%d ended in %v: %+v is kept", tt.ended, tt.after, b.origin)
+		}
+	}
+}
+
+// When an outage ends, the laws of before hold again, at whatever speed. What was late in it is forgotten.
+func TestBeliefRecallsWhatItBelievedBeforeAnOutage(t *testing.T) {
+	b := newBelief(t, BeliefConfig{})
+	g := worldOf(b, 30)
+	g.run(30 * time.Second)
+	known := b.laws.gist()
+	b.before.keep(b)
+	b.before.at = b.at + 1
+	b.laws.forget()
+	b.laws.spread, b.late, b.yield.out = 0, lateness{n: 100, bad: 50}, true
+	for begin := g.now; b.mode == tracking && g.now < begin+10*time.Second; {
+		g.window()
+	}
+	now := b.laws.gist()
+	if b.mode != climbing || now.high > 2*known.high || now.low < known.low/2 {
+		t.Errorf("it believes in %s, and did in %s", now.inWords(), known.inWords())
+	}
+	if b.laws.spread < anyLevel || b.late.share() != 0 {
+		t.Errorf("the speed is known by %v, and %v late", b.laws.spread, b.late.share())
+	}
+}
