@@ -234,12 +234,12 @@ func (b *Belief) Update(w *Window) Decision {
 		b.restart()
 		return b.decide("work has ended that was inside while the process or the backend stood still: what was measured is dropped")
 	}
-	before := *b
+	counted, pace, long, mid, origin := b.yield, b.pace, b.long, b.mid, b.origin
 	b.measure(w)
 	d := b.update(w)
 	if d.Extend { // what has ended in the window comes again
-		b.yield.good, b.yield.bad = before.yield.good, before.yield.bad
-		b.pace, b.long, b.mid, b.origin = before.pace, before.long, before.mid, before.origin
+		b.yield.good, b.yield.bad = counted.good, counted.bad
+		b.pace, b.long, b.mid, b.origin = pace, long, mid, origin
 	}
 	b.next = d.Next
 	return d

@@ -102,8 +102,8 @@ func hopeless(w *Window) bool {
 // crowded reports whether those inside may be too many, though the limit has not been reached: more than a few are, and work takes
 // longer than usual, or nobody knows how long it usually takes. Where the deadline is near, it cannot take much longer. So half of
 // that is enough where most has been of no use for a while. Where nearly all is of no use and more are inside than
-// usual, work need not be slower, only not faster: a backend that fails at its usual pace has as many inside as usual. After an outage it takes some service times to come back
-// from such a cut. So it is made only where they are short.
+// usual, work need not be slower, only not faster: a backend that fails at its usual pace has as many inside as usual. After an
+// outage it takes some service times to come back from such a cut. So it is made only where they are short.
 func (b *Belief) crowded(w *Window) bool {
 	if !(w.MeanInFlight >= crowd) || w.Timed == 0 || b.hurry() < 1 {
 		return false
@@ -283,9 +283,9 @@ func (b *Belief) shifted(w *Window) string {
 // last one ended.
 type stills struct{ longest, last time.Duration }
 
-// resumed reports whether work ends again in the window, after none of what was inside had ended for so long that the backend stood still:
-// for longer than the longest service time that counts, and for more than twice as long as it lately did, because work may end in batches.
-// That says nothing about the limit. If most of it took long before that already, it is heavy, or the backend is slow.
+// resumed reports whether work ends again in the window, after none of what was inside had ended for so long that the backend stood still. That
+// is longer than the longest service time that counts. It is also more than twice as long as lately, because work may end in batches.
+// It says nothing about the limit. If most of it took long before that already, it is heavy, or the backend is slow.
 func (b *Belief) resumed(w *Window) bool {
 	switch {
 	case w.OK+w.Dropped()+w.Failed > 0:

@@ -119,7 +119,7 @@ func AnswerOf(err error) Answer {
 	}
 	a := Answer{Outcome: weir.Classify(err)}
 	var status interface{ HTTPStatus() int }
-	if errors.As(err, &status) && status.HTTPStatus() == http.StatusTooManyRequests {
+	if a.Outcome == weir.Overload && errors.As(err, &status) && status.HTTPStatus() == http.StatusTooManyRequests {
 		a.Outcome, a.Quota = weir.OK, true
 	}
 	var op *net.OpError

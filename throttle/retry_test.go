@@ -141,6 +141,7 @@ func TestAnswerOf(t *testing.T) {
 		{io.ErrUnexpectedEOF, Answer{Outcome: weir.Failed}},
 		{statusError(http.StatusServiceUnavailable), Answer{Outcome: weir.Overload}},
 		{fmt.Errorf("call: %w", statusError(http.StatusTooManyRequests)), Answer{Outcome: weir.OK, Quota: true}},
+		{errors.Join(context.Canceled, statusError(http.StatusTooManyRequests)), Answer{Outcome: weir.Abandoned}},
 		{context.DeadlineExceeded, Answer{Outcome: weir.Overload}},
 		{context.Canceled, Answer{Outcome: weir.Abandoned}},
 		{&weir.Rejection{Reason: weir.ReasonQueueFull, Retryable: true, RetryAfter: time.Second},
