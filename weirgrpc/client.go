@@ -2,6 +2,7 @@ package weirgrpc
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"strings"
 	"sync"
@@ -117,8 +118,9 @@ type outgoing struct {
 	method string
 	ctx    context.Context
 	work   weir.Work
-	came   bool // the call is made in the handler of a request
-	lower  bool // Work has lowered the priority of the context's scope to Normal
+	came   bool  // the call is made in the handler of a request
+	lower  bool  // Work has lowered the priority of the context's scope to Normal
+	before error // that of the attempt before
 	call   throttle.Call
 }
 
@@ -183,6 +185,9 @@ func (o *outgoing) admit() (weir.Permit, error) {
 		ctx = weir.WithPriority(ctx, weir.Normal)
 	}
 	p, err := o.call.Gate().Admit(ctx, o.work)
+	if err != nil && o.before != nil {
+		err = fmt.Errorf("%w; attempt %d: %w", err, o.work.Attempt, o.before)
+	}
 	if err != nil {
 		return weir.Permit{}, ownRefusal(err)
 	}
@@ -235,6 +240,7 @@ func (o *outgoing) again(a throttle.Answer, err error) (bool, error) {
 	if stop != throttle.Again {
 		return false, passedOn(err)
 	}
+	o.before = err
 	if err := o.call.Wait(o.ctx, wait); err != nil {
 		return false, status.FromContextError(err).Err()
 	}

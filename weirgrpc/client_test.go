@@ -371,6 +371,16 @@ func TestClientRefusesLocally(t *testing.T) {
 	}
 }
 
+// If this process refuses a retry, the error says what became of the attempt before.
+func TestClientSaysWhatFailedBefore(t *testing.T) {
+	client := through(t, clientOf(t, throttle.CallerConfig{Guard: throttle.GuardBreaker, Breaker: throttle.BreakerConfig{Run: 1}}), "127.0.0.1:1")
+	_, err := client.UnaryCall(within(t), new(testgrpc.SimpleRequest))
+	if r := weir.AsRejection(err); r == nil || r.Reason != weir.ReasonThrottled || !strings.Contains(err.Error(), "attempt 1: rpc error: code = Unavailable") {
+		t.Error(err)
+	}
+	wantCode(t, err, codes.Unavailable)
+}
+
 // The refusal of a guard, when it is passed on, says the same in all its parts. A breaker names the time when
 // it admits calls again. A throttle spares the server retries, so its refusal is final.
 func TestClientTellsOfItsGuard(t *testing.T) {

@@ -110,7 +110,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 func (t *Transport) call(ctx context.Context, r *http.Request, work weir.Work, deadline time.Time) (*http.Response, error) {
 	call := t.caller().Start(t.target(r), deadline, t.safe(r))
 	defer call.End()
-	answered := "" // the attempt before
+	var before error // why the attempt before did not do
 	for {
 		work.Attempt = call.Attempt()
 		p, err := call.Gate().Admit(t.gateContext(ctx, &work), work)
@@ -119,7 +119,7 @@ func (t *Transport) call(ctx context.Context, r *http.Request, work weir.Work, d
 				_ = r.Body.Close() // nobody else closes it
 			}
 			if work.Attempt > 0 {
-				err = fmt.Errorf("%w; attempt %d was answered: %s", err, work.Attempt, answered)
+				err = fmt.Errorf("%w; attempt %d: %w", err, work.Attempt, before)
 			}
 			return nil, err
 		}
@@ -131,8 +131,8 @@ func (t *Transport) call(ctx context.Context, r *http.Request, work weir.Work, d
 		if stop != throttle.Again {
 			return resp, err
 		}
-		if answered = "no answer"; resp != nil {
-			answered = resp.Status
+		if before = err; resp != nil {
+			before = errors.New("was answered " + resp.Status)
 		}
 		began, most := time.Now(), patience
 		if !deadline.IsZero() {

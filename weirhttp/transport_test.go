@@ -19,6 +19,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -1437,12 +1438,17 @@ func TestTransportUnderAClientsTimeout(t *testing.T) {
 	}
 }
 
-// If this process refuses a retry, the error says what the attempt before was answered.
+// If this process refuses a retry, the error says what became of the attempt before.
 func TestTransportSaysWhatWasAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := transportOf(t, &sender{answer: say(503, "")}, throttle.CallerConfig{Guard: throttle.GuardBreaker, Breaker: throttle.BreakerConfig{Run: 1}})
 		_, err := tr.RoundTrip(request(t, "GET", ""))
-		if r := weir.AsRejection(err); r == nil || r.Reason != weir.ReasonThrottled || !strings.Contains(err.Error(), "attempt 1 was answered: 503") {
+		if r := weir.AsRejection(err); r == nil || r.Reason != weir.ReasonThrottled || !strings.Contains(err.Error(), "attempt 1: was answered 503") {
+			t.Error(err)
+		}
+		tr = transportOf(t, &sender{answer: func(int, *http.Request) (*http.Response, error) { return nil, syscall.ECONNREFUSED }}, throttle.CallerConfig{Guard: throttle.GuardBreaker, Breaker: throttle.BreakerConfig{Run: 1}})
+		_, err = tr.RoundTrip(request(t, "GET", ""))
+		if r := weir.AsRejection(err); r == nil || r.Reason != weir.ReasonThrottled || !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Error(err)
 		}
 	})
