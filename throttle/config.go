@@ -149,7 +149,7 @@ type CallerConfig struct {
 	Limit weir.Gate
 
 	// Targets is how many targets are kept. When there are more, the least recently called target is evicted
-	// with its statistics. From 1 to 1,000,000, default 1,000. A target with a throttle takes about 8 KB.
+	// with its statistics. From 1 to 1,000,000, default 1,000. A target with a throttle takes about 10 KB.
 	// Targets whose names have the same first 300 bytes are one.
 	Targets int `default:"1000" min:"1" max:"1000000"`
 

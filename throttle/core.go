@@ -25,7 +25,11 @@ type core struct {
 	recent     window // the newest tenth
 	run        int    // requests that the server has accepted since its last refusal
 	k, padding float64
+	silent     [weir.Classes]float64 // the part of the work sent lately whose end says nothing of the server
 }
+
+// silentOver is over how many ends silent is a mean.
+const silentOver = 16
 
 func newCore(cfg *Config, bins int) core {
 	return core{
@@ -37,14 +41,16 @@ func newCore(cfg *Config, bins int) core {
 
 // decide reports whether work of a class is sent, given a random number from 0 up to 1. Work that is not sent
 // counts as a refused request, if it counts. Otherwise the window of a client that sends little would soon have
-// accepted requests only.
+// accepted requests only. It counts only as often as what is sent does. If most callers leave before their
+// answer, or ask for an upgrade, few results are left to outweigh the throttle's own refusals. It would then
+// refuse for ever.
 func (c *core) decide(now time.Duration, class int, random float64, counts bool) (share float64, sent bool) {
 	c.advance(now)
 	share = c.share(class)
 	if share <= random {
 		return share, true
 	}
-	if counts {
+	if counts && random >= share*c.silent[class] { // random is below share, so this is a draw of its own
 		c.add(now, kinds*class+refused)
 	}
 	return share, false
@@ -63,10 +69,14 @@ func (c *core) add(now time.Duration, kind int) {
 // record counts the result of work that was sent, when it ends.
 func (c *core) record(now time.Duration, class, result int) {
 	c.add(now, kinds*class+result)
+	c.silent[class] -= c.silent[class] / silentOver
 	if c.run++; result == refused {
 		c.run = 0
 	}
 }
+
+// recordSilent notes that work that was sent has ended, and that its end says nothing of the server.
+func (c *core) recordSilent(class int) { c.silent[class] += (1 - c.silent[class]) / silentOver }
 
 // count returns the requests of a class in a window, and how many of them were accepted.
 func (w *window) count(class int) (requests, accepts float64) {

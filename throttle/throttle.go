@@ -17,9 +17,9 @@ import (
 // waits in it.
 //
 // Let n be the requests in the window, and a those that the server has accepted. The part refused is (n - K*a)
-// / (n + Padding), if that is above 0. The throttle's own refusals count as requests. Even if the server
-// accepts nothing, a few requests are sent, so the client notices when the server accepts work again. With a
-// healthy server nothing is refused. Once the server has accepted half of Padding in a row, the newest tenth of
+// / (n + Padding), if that is above 0. The throttle's own refusals count as requests, as often
+// as what is sent does. Even if the server accepts nothing, a few requests are sent, so the client notices when the server
+// accepts work again. With a healthy server nothing is refused. Once the server has accepted half of Padding in a row, the newest tenth of
 // the window decides, if it refuses less. So an outage is soon forgotten.
 //
 // A result counts when work is sampled, or else when it ends. [weir.Overload] counts as refused. [weir.OK] and
@@ -249,14 +249,13 @@ func (t *Throttle) record(u *use, now time.Duration, o weir.Outcome) {
 	if u.class < 0 {
 		return
 	}
-	if o == weir.Overload && u.ranOut(now, t.least) {
-		return
-	}
-	switch o {
-	case weir.OK, weir.Failed:
+	switch {
+	case o == weir.OK, o == weir.Failed:
 		t.core.record(now, int(u.class), accepted)
-	case weir.Overload:
+	case o == weir.Overload && !u.ranOut(now, t.least):
 		t.core.record(now, int(u.class), refused)
+	default:
+		t.core.recordSilent(int(u.class))
 	}
 }
 
@@ -268,7 +267,7 @@ type Status struct {
 
 // ClassStatus is one class of priority.
 type ClassStatus struct {
-	// Requests are the requests in the window, the throttle's own refusals included. Accepted are the requests
+	// Requests are the requests in the window. The throttle's own refusals are among them, as often as what is sent counts. Accepted are the requests
 	// that the server accepted.
 	Requests, Accepted uint64
 	// Share is the probability that the next request is refused here.

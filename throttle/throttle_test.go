@@ -192,6 +192,40 @@ func TestThrottleThroughAnOutage(t *testing.T) {
 	})
 }
 
+// Where most of what is sent ends without a verdict, a few failures or an outage are over as soon as elsewhere.
+// The throttle's own refusals once counted in full. With nine in ten who leave they outweighed all answers for good.
+func TestThrottleWhereFewResultsCount(t *testing.T) {
+	for _, silent := range []float64{0.5, 0.9, 1} {
+		random := rand.New(rand.NewPCG(1, 2))
+		m := newManual(t, Config{})
+		play := func(length time.Duration, stays weir.Outcome) (refused int) {
+			for end := m.now + length; m.now < end; m.now += 10 * time.Millisecond {
+				m.random = random.Float64()
+				p, err := m.TryAdmit(weir.Work{})
+				switch {
+				case err != nil:
+					refused++
+				case random.Float64() < silent:
+					p.Done(weir.Abandoned)
+				default:
+					p.Done(stays)
+				}
+			}
+			return refused
+		}
+		play(time.Minute, weir.OK)
+		for range 100 {
+			m.random = 1
+			mustAdmit(t, m, weir.Work{}).Done(weir.Overload)
+		}
+		play(20*time.Second, weir.Overload)
+		play(time.Minute, weir.OK)
+		if refused := play(time.Minute, weir.OK); refused > 0 {
+			t.Errorf("%v end without a verdict: of 6000, %d are refused a minute after the outage", silent, refused)
+		}
+	}
+}
+
 // Many goroutines at once: every permit comes back, and every request is counted.
 func TestThrottleStorm(t *testing.T) {
 	throttle, err := New(Config{Window: time.Hour})
