@@ -150,9 +150,9 @@ func AnswerOfRejection(r *weir.Rejection) Answer {
 
 // ParseRetryAfter reads the values of the header Retry-After: whole seconds, or a date. now is the time of day.
 // It returns false if no value can be read. A date that has passed means now. Of several values, the longest
-// counts. A proxy may have joined several with commas.
+// counts. A proxy may have joined several with commas. Of many, the first sixteen are read.
 func ParseRetryAfter(values []string, now time.Time) (after time.Duration, ok bool) {
-	for _, line := range values {
+	for _, line := range values[:min(len(values), mostJoined)] {
 		day := "" // of a date, which has a comma itself
 		for _, v := range strings.SplitN(line, ",", mostJoined) {
 			if v = strings.TrimSpace(v); v != "" && strings.Trim(v, letters) == "" {
@@ -169,7 +169,7 @@ func ParseRetryAfter(values []string, now time.Time) (after time.Duration, ok bo
 }
 
 const (
-	// mostJoined bounds the parts of a line that are read.
+	// mostJoined bounds the lines that are read, and the parts of each.
 	mostJoined = 16
 	letters    = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 )

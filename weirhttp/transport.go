@@ -237,10 +237,15 @@ func replayable(r *http.Request) bool {
 // attempt sends a request once. It gives the permit back at the end of the response's body, or at once if there
 // is no body.
 func (t *Transport) attempt(ctx context.Context, r *http.Request, call *throttle.Call, work *weir.Work, deadline time.Time, p weir.Permit) (*http.Response, throttle.Answer, error) {
+	var resp *http.Response
 	kept := false
 	defer func() {
-		if !kept {
-			p.Done(weir.NoSample) // counts only after a panic; otherwise the permit is done already
+		if kept {
+			return
+		}
+		p.Done(weir.NoSample) // counts only after a panic; otherwise the permit is done already
+		if resp != nil {      // Refused has panicked
+			_ = resp.Body.Close()
 		}
 	}()
 	out, err := t.outgoing(r, work, deadline)
@@ -253,6 +258,9 @@ func (t *Transport) attempt(ctx context.Context, r *http.Request, call *throttle
 	case t.Refused != nil:
 		out = out.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 			GotConn: func(c httptrace.GotConnInfo) {
+				if c.Conn == nil { // a base that is not net/http's
+					return
+				}
 				if a := c.Conn.RemoteAddr(); a != nil { // that of a dialer of the user may be
 					address = a.String()
 				}
@@ -262,7 +270,7 @@ func (t *Transport) attempt(ctx context.Context, r *http.Request, call *throttle
 		out = out.WithContext(ctx)
 	}
 	call.Sent()
-	resp, err := complete(t.base().RoundTrip(out))
+	resp, err = complete(t.base().RoundTrip(out))
 	answer := answerTo(ctx, out, resp, err)
 	p.Sample(answer.Outcome)
 	if t.Refused != nil && answer.Unstarted {
@@ -319,17 +327,21 @@ func (t *Transport) outgoing(r *http.Request, w *weir.Work, deadline time.Time) 
 }
 
 // ownBody is the body of a request that can be sent only once, such as one that came in. It remembers why it
-// could not be read. net/http reads it in a goroutine of its own, and closes it when the server has failed: what
-// fails after that is no cause.
+// could not be read, and whether the server had to wait for it. net/http reads it in a goroutine of its own, and closes it
+// when the server has failed: what fails after that is no cause.
 type ownBody struct {
 	io.ReadCloser
-	closed atomic.Bool
-	fault  atomic.Pointer[error] // the first
+	reading atomic.Bool // whoever sends it has not sent the rest
+	starved atomic.Bool // so it was when it was closed
+	closed  atomic.Bool
+	fault   atomic.Pointer[error] // the first
 }
 
 // Read implements [io.Reader].
 func (b *ownBody) Read(to []byte) (int, error) {
+	b.reading.Store(true)
 	n, err := b.ReadCloser.Read(to)
+	b.reading.Store(false)
 	if err != nil && err != io.EOF && !b.closed.Load() {
 		fault := err
 		b.fault.CompareAndSwap(nil, &fault)
@@ -337,9 +349,16 @@ func (b *ownBody) Read(to []byte) (int, error) {
 	return n, err
 }
 
-// Close implements [io.Closer].
+// Close implements [io.Closer]. The body of a request that came in is closed only once a Read has ended, which may wait for
+// a stranger. The attempt does not wait with it.
 func (b *ownBody) Close() error {
+	starved := b.reading.Load()
+	b.starved.CompareAndSwap(false, starved)
 	b.closed.Store(true)
+	if starved {
+		go func() { _ = b.ReadCloser.Close() }()
+		return nil
+	}
 	return b.ReadCloser.Close()
 }
 
@@ -351,6 +370,13 @@ func unreadable(r *http.Request, err error) bool {
 	}
 	fault := b.fault.Load()
 	return fault != nil && errors.Is(err, *fault)
+}
+
+// starved reports whether the rest of the body of a request has not come, or cannot be read. So the server is not
+// what has taken so long.
+func starved(r *http.Request) bool {
+	b, ok := r.Body.(*ownBody)
+	return ok && (b.reading.Load() || b.starved.Load() || b.fault.Load() != nil)
 }
 
 // outgoingHeader returns the headers of a request, with those for the server added.
@@ -369,7 +395,9 @@ func outgoingHeader(r *http.Request, w *weir.Work, deadline time.Time) http.Head
 		ms := max(1, left.Milliseconds())
 		h[TimeoutHeader] = []string{strconv.FormatFloat(float64(ms)/1000, 'f', -1, 64)}
 	}
-	if _, _, ok := weir.Received(r.Context()); ok || w.Priority != weir.Normal {
+	_, _, came := weir.Received(r.Context())
+	if came || w.Priority != weir.Normal || h[PriorityHeader] != nil && r.Context().Value(http.ServerContextKey) != nil {
+		// In a handler, a header that is there already may be a stranger's: a proxy passes all on.
 		h[PriorityHeader] = []string{weir.PriorityOf(w.Priority.Class()).String()}
 	}
 	return h
@@ -396,7 +424,9 @@ func answerTo(ctx context.Context, r *http.Request, resp *http.Response, err err
 		case over == context.Canceled:
 			a.Outcome = weir.Abandoned
 		case over != nil, timed && !time.Now().Before(at): // the timer of http.Client may be a moment ahead of the context
-			a.Outcome = weir.Overload
+			if a.Outcome = weir.Overload; starved(r) {
+				a.Outcome = weir.NoSample
+			}
 		default:
 			a.Transient = true // a broken connection
 			var stream streamError

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"net/url"
 	"os"
 	"runtime"
@@ -1249,6 +1250,98 @@ func TestTransportOfABodyThatFails(t *testing.T) {
 				}
 				leave()
 			}
+		}
+	}
+}
+
+// strange is a body that does not come to an end before its deadline. As the body of a request that came in, it is
+// closed only once its Read has ended.
+type strange struct {
+	comes chan struct{}
+	reads sync.Mutex
+}
+
+func (b *strange) Read([]byte) (int, error) {
+	b.reads.Lock()
+	defer b.reads.Unlock()
+	<-b.comes
+	return 0, os.ErrDeadlineExceeded
+}
+
+func (b *strange) Close() error {
+	b.reads.Lock()
+	defer b.reads.Unlock()
+	return nil
+}
+
+// A stranger who does not send the rest of a body makes the call late. That is no fault of the server, and the
+// permit does not wait for it. A server that does not read is at fault.
+func TestTransportOfABodyThatDoesNotCome(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		reads bool
+		want  weir.Outcome
+	}{{"the server reads", true, weir.NoSample}, {"the server does not read", false, weir.Overload}} {
+		synctest.Test(t, func(t *testing.T) {
+			tr := transportOf(t, roundTripperFunc(func(_ int, r *http.Request) (*http.Response, error) {
+				if tt.reads {
+					go func() { _, _ = io.ReadAll(r.Body) }()
+				}
+				<-r.Context().Done()
+				_ = r.Body.Close()
+				return nil, r.Context().Err()
+			}), throttle.CallerConfig{})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			body := &strange{comes: make(chan struct{})}
+			r := request(t, "POST", "").WithContext(ctx)
+			r.Body = body
+			began := time.Now()
+			_, err := tr.RoundTrip(r)
+			guard := tr.Caller.Targets()[0].Guard
+			if took := time.Since(began); err == nil || took != time.Second || guard.Outcomes[tt.want] != 1 || guard.InFlight != 0 {
+				t.Errorf("%s: %v after %v, outcomes %v, %d in flight; want %v", tt.name, err, took, guard.Outcomes, guard.InFlight, tt.want)
+			}
+			close(body.comes)
+		})
+	}
+}
+
+// If Refused panics, the response is closed.
+func TestTransportWhoseRefusedPanics(t *testing.T) {
+	body := &socket{Reader: strings.NewReader("")}
+	tr := transportOf(t, roundTripperFunc(func(_ int, r *http.Request) (*http.Response, error) {
+		httptrace.ContextClientTrace(r.Context()).GotConn(httptrace.GotConnInfo{}) // a base of one's own may know no connection
+		return &http.Response{StatusCode: 503, Header: http.Header{"X-Envoy-Overloaded": {"true"}}, Body: body}, nil
+	}), throttle.CallerConfig{})
+	tr.Refused = func(*http.Request, string) { panic("a hook's own") }
+	func() {
+		defer func() { _ = recover() }()
+		_, _ = tr.RoundTrip(request(t, "GET", ""))
+	}()
+	if guard := tr.Caller.Targets()[0].Guard; guard.InFlight != 0 || !body.closed {
+		t.Errorf("%d in flight, closed %v", guard.InFlight, body.closed)
+	}
+}
+
+// In a handler, a priority in the headers may be a stranger's, which a proxy passes on. A client's own is left alone.
+func TestTransportOfAStrangersPriority(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		ctx  context.Context
+		want string
+	}{
+		{"in a handler", context.WithValue(t.Context(), http.ServerContextKey, &http.Server{}), "normal"},
+		{"a client", t.Context(), "critical"},
+	} {
+		s := &sender{answer: say(200, "")}
+		r := request(t, "GET", "").WithContext(tt.ctx)
+		r.Header.Set(PriorityHeader, "critical")
+		if _, err := transportOf(t, s, throttle.CallerConfig{}).RoundTrip(r); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.sent[0].Header.Get(PriorityHeader); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
 	}
 }
