@@ -254,6 +254,9 @@ func (o *outgoing) attemptContext() context.Context {
 	}
 	ranked := o.came || o.work.Priority != weir.Normal
 	md, ok := metadata.FromOutgoingContext(o.ctx) // a copy
+	if _, handles := metadata.FromIncomingContext(o.ctx); handles && len(md[priorityKey]) > 0 {
+		ranked = true // or a stranger's priority, which a proxy passes on, would become that of this process
+	}
 	switch {
 	case !ok && !ranked && o.work.Attempt == 0:
 		return o.ctx

@@ -371,6 +371,79 @@ func TestClientRefusesLocally(t *testing.T) {
 	}
 }
 
+// noToken is credentials that cannot be had.
+type noToken struct{}
+
+func (noToken) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return nil, errors.New("the token server is down")
+}
+func (noToken) RequireTransportSecurity() bool { return false }
+
+// What grpc-go cannot send says nothing of the server. Text and metadata may come from strangers.
+func TestClientOfWhatCannotBeSent(t *testing.T) {
+	address := start(t, &service{})
+	strange := func(ctx context.Context) context.Context {
+		return metadata.AppendToOutgoingContext(ctx, "x-request-id", "a\x01b")
+	}
+	streams := func(ctx context.Context, c testgrpc.TestServiceClient, in *testgrpc.StreamingOutputCallRequest) error {
+		s, err := c.StreamingOutputCall(ctx, in)
+		if err == nil {
+			_, err = receive(s)
+		}
+		return err
+	}
+	text := &testgrpc.EchoStatus{Message: "\xff"}
+	for name, send := range map[string]func(context.Context, testgrpc.TestServiceClient) error{
+		"text that is no UTF-8": func(ctx context.Context, c testgrpc.TestServiceClient) error {
+			_, err := c.UnaryCall(ctx, &testgrpc.SimpleRequest{ResponseStatus: text})
+			return err
+		},
+		"the same in a stream": func(ctx context.Context, c testgrpc.TestServiceClient) error {
+			return streams(ctx, c, &testgrpc.StreamingOutputCallRequest{ResponseStatus: text})
+		},
+		"metadata": func(ctx context.Context, c testgrpc.TestServiceClient) error {
+			_, err := c.UnaryCall(strange(ctx), new(testgrpc.SimpleRequest))
+			return err
+		},
+		"metadata of a stream": func(ctx context.Context, c testgrpc.TestServiceClient) error {
+			return streams(strange(ctx), c, new(testgrpc.StreamingOutputCallRequest))
+		},
+		"no credentials": func(ctx context.Context, c testgrpc.TestServiceClient) error {
+			_, err := c.UnaryCall(ctx, new(testgrpc.SimpleRequest), grpc.PerRPCCredentials(noToken{}))
+			return err
+		},
+	} {
+		c := clientOf(t, throttle.CallerConfig{Guard: throttle.GuardBreaker, Breaker: throttle.BreakerConfig{Run: 1}})
+		err := send(within(t), through(t, c, address))
+		guard := c.Caller.Targets()[0].Guard
+		if err == nil || guard.Outcomes[weir.NoSample] != 1 || guard.Limit != -1 {
+			t.Errorf("%s: %v, outcomes %v, %s", name, err, guard.Outcomes, guard.LimitReason)
+		}
+	}
+}
+
+// In a handler, a priority in the metadata may be a stranger's, which a proxy passes on. A client's own is left alone.
+func TestClientOfAStrangersPriority(t *testing.T) {
+	came := make(chan []string, 1)
+	address := start(t, &service{unary: func(ctx context.Context, _ *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+		came <- metadata.ValueFromIncomingContext(ctx, "x-priority")
+		return new(testgrpc.SimpleResponse), nil
+	}})
+	client := through(t, clientOf(t, throttle.CallerConfig{}), address)
+	forged := metadata.Pairs("x-priority", "critical")
+	for want, ctx := range map[string]context.Context{
+		"critical": within(t),
+		"normal":   metadata.NewIncomingContext(within(t), forged),
+	} {
+		if _, err := client.UnaryCall(metadata.NewOutgoingContext(ctx, forged), new(testgrpc.SimpleRequest)); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-came; len(got) != 1 || got[0] != want {
+			t.Errorf("sent %q, want %q", got, want)
+		}
+	}
+}
+
 // If this process refuses a retry, the error says what became of the attempt before.
 func TestClientSaysWhatFailedBefore(t *testing.T) {
 	client := through(t, clientOf(t, throttle.CallerConfig{Guard: throttle.GuardBreaker, Breaker: throttle.BreakerConfig{Run: 1}}), "127.0.0.1:1")

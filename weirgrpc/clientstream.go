@@ -79,7 +79,7 @@ func (s *clientStream) begin() error {
 // back, too: the application need not receive after that.
 func (s *clientStream) hold(p weir.Permit) (done func(weir.Outcome)) {
 	ctx := s.ctx
-	unwatch := context.AfterFunc(ctx, func() { p.Done(s.outcomeOf(ctx.Err())) })
+	unwatch := context.AfterFunc(ctx, func() { p.Done(s.outcomeOf(ctx.Err(), true)) })
 	done = func(o weir.Outcome) {
 		unwatch()
 		p.Done(o)
@@ -91,12 +91,12 @@ func (s *clientStream) hold(p weir.Permit) (done func(weir.Outcome)) {
 }
 
 // outcomeOf is the outcome of a stream that has ended with err before all of it was received. A stream of answers that
-// has reached its deadline may have waited for events.
-func (s *clientStream) outcomeOf(err error) weir.Outcome {
+// has reached its deadline may have waited for events. opened is false only if it is certain that no stream to a server was opened.
+func (s *clientStream) outcomeOf(err error, opened bool) weir.Outcome {
 	if s.waitedOut(err) {
 		return weir.NoSample
 	}
-	return answerTo(err, nil, true).Outcome
+	return answerTo(err, nil, opened).Outcome
 }
 
 // deadlineSlack is how much earlier than here a server may see the deadline pass that it was told.
@@ -126,7 +126,7 @@ func (s *clientStream) attempt(done func(weir.Outcome), server *peer.Peer) (unse
 			reached.Store(&peer.Peer{Addr: at.Addr})
 		}
 		finished.Store(true)
-		done(s.outcomeOf(err))
+		done(s.outcomeOf(err, at.Addr != nil || s.isOpen()))
 	}))
 	if err != nil {
 		if p := reached.Load(); p != nil {
@@ -144,6 +144,13 @@ func (s *clientStream) attempt(done func(weir.Outcome), server *peer.Peer) (unse
 		_ = stream.CloseSend()
 	}
 	return false, nil
+}
+
+// isOpen reports whether the present attempt has reached a server.
+func (s *clientStream) isOpen() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.opened
 }
 
 // end ends the call.
@@ -202,7 +209,7 @@ func (s *clientStream) SendMsg(m any) error {
 	s.mu.Unlock()
 	err := stream.SendMsg(m)
 	if err != nil && err != io.EOF { // then grpc-go has aborted the stream
-		done(s.outcomeOf(err))
+		done(s.outcomeOf(err, true))
 	}
 	return err
 }
