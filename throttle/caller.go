@@ -78,8 +78,8 @@ func (c *Caller) Start(name string, deadline time.Time, safe bool) Call {
 // Do runs fn for a call to a target, and again if that is safe and can help. [AnswerOf] decides what an error
 // means. Before each attempt the target's guard and the own limit admit w, whose Attempt is the attempt's
 // number. Do returns nil, the error of the last attempt, or a [*weir.Rejection] if this process refused. safe
-// is as for [Caller.Start]. The context of fn ends at the deadline of w, too, and when Do returns: read
-// an answer to its end in fn. fn must make one call only. With two, a refusal of the second does not prove that
+// is as for [Caller.Start]. If w has an earlier deadline than ctx, the context of fn ends then, and when Do
+// returns. So read an answer to its end in fn. fn must make one call only. With two, a refusal of the second does not prove that
 // the first has not begun, and neither does a failure to connect. Wrap such an error by its text alone, or use
 // Do for each call.
 func (c *Caller) Do(ctx context.Context, name string, w weir.Work, safe bool, fn func(context.Context) error) error {

@@ -45,7 +45,8 @@ type Config struct {
 // BudgetConfig configures a [Budget]. The zero value of a field means its default.
 type BudgetConfig struct {
 	// Ratio is how many retries there may be for each request that was sent, first attempts only. Above 0,
-	// at most 1, default 0.1. With it attempts are at most 1.1 times the requests.
+	// at most 1, default 0.1. With it attempts are at most 1.1 times the requests. A
+	// retry counts when it is decided. So where servers ask for waits longer than Window, those of several windows may come together.
 	Ratio float64 `default:"0.1" min:"0.000001" max:"1"`
 	// Floor is how many retries a minute there may be, however few requests there are. Default 10, at most a
 	// million; -1 means none. Each window may have at least one. Without a floor, a client with five requests a

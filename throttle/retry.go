@@ -111,15 +111,14 @@ func (r *Retry) backoff(attempt int, quota bool) time.Duration {
 }
 
 // AnswerOf returns the Answer for an error that ended an attempt. A [*weir.Rejection] sets all fields. If no
-// connection was made, directly or through a proxy, the work has not begun. An error whose HTTPStatus() is 429 tells of a
-// quota that is used up, as an answer of HTTP does.
+// connection was made, directly or through a proxy, the work has not begun. An error whose HTTPStatus() or StatusCode() is 429
+// tells of a quota that is used up, as an answer of HTTP does.
 func AnswerOf(err error) Answer {
 	if r := weir.AsRejection(err); r != nil {
 		return AnswerOfRejection(r)
 	}
 	a := Answer{Outcome: weir.Classify(err)}
-	var status interface{ HTTPStatus() int }
-	if a.Outcome == weir.Overload && errors.As(err, &status) && status.HTTPStatus() == http.StatusTooManyRequests {
+	if a.Outcome == weir.Overload && statusOf(err) == http.StatusTooManyRequests {
 		a.Outcome, a.Quota = weir.OK, true
 	}
 	var op *net.OpError
@@ -131,6 +130,19 @@ func AnswerOf(err error) Answer {
 		}
 	}
 	return a
+}
+
+// statusOf returns the HTTP status of an error, in the order of [weir.Classify], and 0 if it has none.
+func statusOf(err error) int {
+	var status interface{ HTTPStatus() int }
+	if errors.As(err, &status) {
+		return status.HTTPStatus()
+	}
+	var code interface{ StatusCode() int }
+	if errors.As(err, &code) {
+		return code.StatusCode()
+	}
+	return 0
 }
 
 // AnswerOfRejection returns the Answer for a refusal by the server.

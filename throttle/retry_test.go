@@ -8,6 +8,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -141,6 +142,8 @@ func TestAnswerOf(t *testing.T) {
 		{io.ErrUnexpectedEOF, Answer{Outcome: weir.Failed}},
 		{statusError(http.StatusServiceUnavailable), Answer{Outcome: weir.Overload}},
 		{fmt.Errorf("call: %w", statusError(http.StatusTooManyRequests)), Answer{Outcome: weir.OK, Quota: true}},
+		{fmt.Errorf("call: %w", codeError(http.StatusTooManyRequests)), Answer{Outcome: weir.OK, Quota: true}},
+		{codeError(http.StatusServiceUnavailable), Answer{Outcome: weir.Overload}},
 		{errors.Join(context.Canceled, statusError(http.StatusTooManyRequests)), Answer{Outcome: weir.Abandoned}},
 		{context.DeadlineExceeded, Answer{Outcome: weir.Overload}},
 		{context.Canceled, Answer{Outcome: weir.Abandoned}},
@@ -162,6 +165,12 @@ type statusError int
 
 func (e statusError) Error() string   { return http.StatusText(int(e)) }
 func (e statusError) HTTPStatus() int { return int(e) }
+
+// codeError says the same by another method.
+type codeError int
+
+func (e codeError) Error() string   { return http.StatusText(int(e)) }
+func (e codeError) StatusCode() int { return int(e) }
 
 func TestParseRetryAfter(t *testing.T) {
 	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
@@ -193,6 +202,8 @@ func TestParseRetryAfter(t *testing.T) {
 		{[]string{"Mon, 23 Nov 2026 12:00:30 GMT, Monday, 23-Nov-26 12:00:40 GMT"}, 40 * time.Second, true},
 		{[]string{strings.Repeat("3,", 15) + "5"}, 5 * time.Second, true},
 		{[]string{strings.Repeat("3,", 16) + "5"}, 3 * time.Second, true}, // beyond what is read
+		{append(slices.Repeat([]string{"3"}, 15), "5"), 5 * time.Second, true},
+		{append(slices.Repeat([]string{"3"}, 16), "5"), 3 * time.Second, true},
 		{[]string{"Mon, 23 Nov 2026 12:00:30 GMT"}, 30 * time.Second, true},
 		{[]string{"Mon, 23 Nov 2026 11:00:00 GMT"}, 0, true},
 		{[]string{"Monday, 23-Nov-26 12:00:30 GMT"}, 30 * time.Second, true},
