@@ -61,16 +61,29 @@ func tokenHeader(file string) (http.Header, error) {
 	if file == "" {
 		return h, nil
 	}
-	token, err := os.ReadFile(file)
+	token, err := readToken(file)
 	if err != nil {
 		return nil, usage("--token-file: %v", err)
 	}
 	text := strings.TrimSpace(string(token))
-	if strings.ContainsAny(text, " \r\n\t") || text == "" {
+	if strings.ContainsAny(text, " \r\n\t\x00") || text == "" || len(token) > longestToken {
 		return nil, usage("--token-file %s does not hold one token; it is one word", file)
 	}
 	h.Set("Authorization", "Bearer "+text)
 	return h, nil
+}
+
+// longestToken is the largest file of a token, in bytes. A gateway takes none that is larger.
+const longestToken = 4096
+
+// readToken reads as much of a file as shows that it is too large.
+func readToken(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	return io.ReadAll(io.LimitReader(f, longestToken+1))
 }
 
 // askAdmin sends a request to the admin listener at host:port, a URL or unix:PATH, and

@@ -126,6 +126,9 @@ func (o *reloadOptions) bySignal(ctx context.Context) error {
 	case err == nil && before.File == "":
 		return errors.New("there is nothing to reload: the gateway was started without a configuration file")
 	}
+	if name, stranger := strangeProcess(o.PID); err != nil && stranger { // SIGHUP would end it
+		return fmt.Errorf("process %d is %s, and no weir (%w): no signal was sent", o.PID, name, err)
+	}
 	if sent := o.Signal(o.PID); sent != nil {
 		return fmt.Errorf("no signal was sent to process %d: %w", o.PID, sent)
 	}
@@ -171,6 +174,14 @@ func indented(lines []string) string {
 		b.WriteString("  " + line + "\n")
 	}
 	return b.String()
+}
+
+// strangeProcess returns the name of a process, and whether it is no weir. Where the system does not say, it may be one.
+func strangeProcess(pid int) (name string, stranger bool) {
+	own, _ := os.ReadFile("/proc/self/comm")
+	other, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	name = strings.TrimSpace(string(other))
+	return name, err == nil && name != "weir" && name != strings.TrimSpace(string(own))
 }
 
 // hangUp sends SIGHUP to a process.

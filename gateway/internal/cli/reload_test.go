@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -102,7 +103,26 @@ func TestReloadBySignal(t *testing.T) {
 		t.Errorf("%v %s", err, out)
 	}
 	out.Reset()
-	o.PID++
+	stranger := exec.Command("sleep", "600")
+	if err := stranger.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = stranger.Process.Kill(); _ = stranger.Wait() }()
+	o.PID = stranger.Process.Pid
+	if _, err := os.Stat("/proc/self/comm"); err == nil {
+		// The name of a process is that of its parent until it has begun.
+		await.That(t, "a process that is no weir is left alone", func() bool {
+			name, stranger := strangeProcess(o.PID)
+			return stranger && name == "sleep"
+		})
+		signal := o.Signal
+		o.Signal = func(int) error { t.Error("a signal was sent"); return nil }
+		if err := runReload(t.Context(), o); err == nil || !strings.Contains(err.Error(), "is sleep, and no weir") {
+			t.Errorf("%v", err)
+		}
+		o.Signal = signal
+	}
+	o.PID = 1 << 30 // none: a stand-in for a weir elsewhere, whose name nobody knows
 	if err := runReload(t.Context(), o); err != nil || !strings.Contains(out.String(), fmt.Sprintf("its log says what became of it (the gateway at %s is process %d)", o.Admin, os.Getpid())) {
 		t.Errorf("%v %s", err, out)
 	}
@@ -154,6 +174,7 @@ func TestReloadMistakes(t *testing.T) {
 	f(2, "--pid 0 is not the number of a process", "--pid=0")
 	f(2, "leave --token-file out", "--pid=1", "--token-file=x")
 	f(2, "no such file", "--token-file=none")
+	f(2, "does not hold one token", "--token-file=/dev/zero")
 	f(2, "too many arguments", "weir.yaml")
 	f(1, "weir reload --pid sends a signal", "--admin=127.0.0.1:1")
 	f(1, "as new as this weir?", "--admin="+silent.Listener.Addr().String())
