@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/weir-go/weir/internal/fault"
 )
 
 // methods are the methods that a pattern is likely to name, to tell a forgotten
@@ -16,6 +18,16 @@ import (
 var methods = []string{
 	http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
 	http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace,
+}
+
+// MethodMeant returns the method that the one of a pattern was probably meant to be. It returns "" if the pattern has no
+// method, or one that is known or like none that is.
+func MethodMeant(pattern string) string {
+	method, _, ok := strings.Cut(pattern, " ")
+	if !ok || slices.Contains(methods, method) {
+		return ""
+	}
+	return fault.Nearest(method, methods)
 }
 
 // patternFault says what is wrong with a pattern by itself: what ServeMux

@@ -82,7 +82,7 @@ func (d decoder) value(at fault.Path, n *Node, p fault.Place, v reflect.Value, f
 		case kind == reflect.Slice && n.Kind == Text:
 			instead = "write a list: [" + flowList(n.Text) + "]"
 		case kind == reflect.Struct && (n.Kind == Text || n.Kind == Number || n.Kind == Bool):
-			instead = cmp.Or(guess(n, v), f.shortMeant(n), meant(at, n, Fields(v.Type())), instead)
+			instead = cmp.Or(guess(n, v), f.shortMeant(n, v.Type()), meant(at, n, Fields(v.Type())), instead)
 		}
 		d.fault(at, n.Place, "is "+n.says(), instead)
 	default:
@@ -111,8 +111,11 @@ func (f *Field) unfold(n *Node, t reflect.Type) {
 }
 
 // shortMeant guesses the scalar that was meant, where one may stand for a group.
-func (f *Field) shortMeant(n *Node) string {
+func (f *Field) shortMeant(n *Node, t reflect.Type) string {
 	if _, err := strconv.Atoi(n.Text); err == nil && f.Short != "" {
+		if in := find(Fields(t), f.Short); n.Kind == Number && in.Type.Kind() == reflect.String {
+			return "write it with its unit, as in " + in.Example
+		}
 		return "write " + n.Text
 	}
 	_, off := f.ShortFor["off"]
@@ -310,17 +313,38 @@ func (d decoder) dictionary(at fault.Path, n *Node, v reflect.Value, f Field) {
 		return
 	}
 	m := reflect.MakeMapWithSize(v.Type(), len(n.Members))
-	for _, member := range d.members(at, n) {
+	members := d.members(at, n)
+	for len(members) > 0 {
+		member := members[0]
+		members = members[1:]
 		sub := at.At(member.Key)
 		if why := BadName(member.Key); why != "" && d.plainNames && f.Plain() {
 			d.fault(sub, member.Place, why, "write 1 to 64 letters, digits, - and _")
 		}
 		item := reflect.New(v.Type().Elem()).Elem()
 		setDefaults(item)
-		d.value(sub, member.Value, member.where(), item, Field{Min: f.Min, Max: f.Max})
+		if strays := outdented(&member, members, item.Type()); strays > 0 {
+			first := members[0]
+			d.fault(sub, member.Place, "has no value", fmt.Sprintf("indent what belongs to it, from line %d on (%s)", first.Place.Line, first.Key))
+			members = members[strays:]
+		} else {
+			d.value(sub, member.Value, member.where(), item, Field{Min: f.Min, Max: f.Max})
+		}
 		m.SetMapIndex(reflect.ValueOf(member.Key).Convert(v.Type().Key()), item)
 	}
 	v.Set(m)
+}
+
+// outdented returns how many of the members behind a name without a value are its fields, which stand too far left.
+func outdented(name *Member, behind []Member, t reflect.Type) (n int) {
+	if name.Value.Kind != Null || t.Kind() != reflect.Struct {
+		return 0
+	}
+	fields := Fields(t)
+	for n < len(behind) && find(fields, behind[n].Key) != nil {
+		n++
+	}
+	return n
 }
 
 // nameless reports whether a group that should have names is one of the values that they stand for. All of its keys are

@@ -314,7 +314,10 @@ func patternNote(pattern string) string {
 	if meant := policy.PatternMeant(pattern); meant != "" {
 		instead = "; write " + meant
 	}
+	method := policy.MethodMeant(pattern)
 	switch {
+	case method != "":
+		return "matches a method that hardly anybody sends; did you mean " + method + "?"
 	case strings.ContainsAny(host, "*"):
 		return "has * in the host, which matches only itself" + cmp.Or(instead, "; write a pattern for each host")
 	case strings.ContainsAny(host+path, "^*") || strings.HasPrefix(pattern, "~") || strings.HasPrefix(pattern, "^") || strings.HasPrefix(pattern, "="):
