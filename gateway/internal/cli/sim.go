@@ -221,8 +221,20 @@ func readScenario(file string) (*sim.Scenario, error) {
 	if kindOf(data) == configFile {
 		return nil, fmt.Errorf("%s: is a configuration of the gateway, not a scenario; weir check %s checks it, weir run %s runs it", file, file, file)
 	}
-	return sim.ReadScenario(config.ParseDocument(file, data))
+	root, faults := config.ParseDocument(file, data)
+	for i, f := range faults.All() {
+		if strings.Contains(f.Instead, config.Minimum[:strings.IndexByte(config.Minimum, '\n')]) { // what a gateway needs
+			faults.All()[i].Instead = "the least it needs is:\n" + leastScenario
+		}
+	}
+	return sim.ReadScenario(root, faults)
 }
+
+// leastScenario is the shortest scenario that plays.
+const leastScenario = `  name: twice the capacity
+  backend: {law: pool, workers: 10, service: {dist: exponential, mean: 100ms}, deadline: 1s}
+  policy: {gates: {app: {limit: auto}}, routes: [{name: all, match: [/], gates: [app]}]}
+  phases: [{for: 30s, load: 2}]`
 
 // noScenario is the error of a name that is neither a file nor a built-in scenario.
 func noScenario(name string) error {

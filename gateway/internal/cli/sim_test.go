@@ -44,6 +44,19 @@ func TestSim(t *testing.T) {
 	}
 }
 
+// Whoever gives it nothing is shown a scenario, which plays.
+func TestSimOfNothing(t *testing.T) {
+	for _, text := range []string{"", "- a\n"} {
+		_, errs, err := run(NewSimCommand(), "", write(t, "nothing.yaml", text))
+		if err == nil || !strings.Contains(errs, leastScenario) || strings.Contains(errs, "upstreams") {
+			t.Errorf("%q: %v\n%s", text, err, errs)
+		}
+	}
+	if _, _, err := run(NewSimCommand(), "", write(t, "least.yaml", leastScenario)); err != nil {
+		t.Error(err)
+	}
+}
+
 // Other limits stand in the place of the policy's, and quotas stay.
 func TestSimLimits(t *testing.T) {
 	file := write(t, "small.yaml", scenario)
