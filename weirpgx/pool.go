@@ -344,7 +344,7 @@ func (p *Pool) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 		u.end(inner.Close())
 		return inner
 	}
-	r := &batchResults{BatchResults: inner, account: u}
+	r := &batchResults{BatchResults: inner, account: u, within: u.context()}
 	if began := inner.Tx(); began != nil {
 		r.tx = newTx(began, u)
 		r.account = statement{r.tx.fate, ctx}
@@ -366,7 +366,8 @@ func (p *Pool) CopyFrom(ctx context.Context, table pgx.Identifier, columns []str
 	return n, stoppedBy(u.context(), err)
 }
 
-// Ping is pgxpool.Pool.Ping as exempt work, for health checks. It waits for no other work.
+// Ping is pgxpool.Pool.Ping as exempt work, for health checks. It waits for no other work, if the gate has places for exempt
+// work. In a pool of fewer than 4 connections that [Open] made, there is none.
 func (p *Pool) Ping(ctx context.Context) error {
 	u, err := p.admitWork(ctx, "", weir.Work{Op: "ping", Exempt: true})
 	if err != nil {
@@ -433,7 +434,7 @@ func (p *Pool) begin(ctx context.Context, opts pgx.TxOptions) (*tx, error) {
 	handedOver = true
 	if err != nil {
 		u.end(err)
-		return nil, err
+		return nil, stoppedBy(ctx, err)
 	}
 	return newTx(inner, u), nil
 }

@@ -109,15 +109,49 @@ func (r failedRow) Scan(...any) error { return r.err }
 type batchResults struct {
 	pgx.BatchResults
 	account account
+	within  context.Context // whose end stops the batch
 	tx      *tx
 }
+
+// Exec implements [pgx.BatchResults].
+func (b *batchResults) Exec() (pgconn.CommandTag, error) {
+	tag, err := b.BatchResults.Exec()
+	return tag, stoppedBy(b.within, err)
+}
+
+// Query implements [pgx.BatchResults].
+func (b *batchResults) Query() (pgx.Rows, error) {
+	rows, err := b.BatchResults.Query()
+	return batchRows{rows, b.within}, stoppedBy(b.within, err)
+}
+
+// QueryRow implements [pgx.BatchResults].
+func (b *batchResults) QueryRow() pgx.Row { return batchRow{b.BatchResults.QueryRow(), b.within} }
+
+// batchRows and batchRow are results of one statement of a batch. The batch has the permit.
+type (
+	batchRows struct {
+		pgx.Rows
+		within context.Context
+	}
+	batchRow struct {
+		pgx.Row
+		within context.Context
+	}
+)
+
+// Err implements [pgx.Rows].
+func (r batchRows) Err() error { return stoppedBy(r.within, r.Rows.Err()) }
+
+// Scan implements [pgx.Row].
+func (r batchRow) Scan(dest ...any) error { return stoppedBy(r.within, r.Row.Scan(dest...)) }
 
 // Close implements [pgx.BatchResults].
 func (b *batchResults) Close() error {
 	defer b.account.endUnsampled()
 	err := b.BatchResults.Close()
 	b.account.end(err)
-	return stoppedBy(b.account.context(), err)
+	return stoppedBy(b.within, err)
 }
 
 // Tx implements [pgx.BatchResults].

@@ -27,6 +27,7 @@ import (
 	"github.com/weir-go/weir/internal/testbed/postgres"
 	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/signal"
+	"github.com/weir-go/weir/weirsql"
 )
 
 // server is one PostgreSQL for all tests; a cluster takes a second or two to make.
@@ -735,6 +736,32 @@ func TestPoolTooSmall(t *testing.T) {
 	}
 }
 
+// A pool that fits its gate is no reason for a line, while its connections are made and afterwards.
+func TestPoolThatFits(t *testing.T) {
+	var out bytes.Buffer
+	p := open(t, config(t, 4), limit.Config{Limit: 3}, WithLogger(slog.New(slog.NewTextHandler(&out, nil))))
+	var workers sync.WaitGroup
+	for range 3 {
+		workers.Go(func() {
+			for range 2 * lookEvery {
+				if _, err := p.Exec(t.Context(), "select 1"); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	workers.Wait()
+	p.Unguarded().Reset() // so that they are made again
+	for range 2 * lookEvery {
+		if _, err := p.Exec(t.Context(), "select 1"); err != nil {
+			t.Error(err)
+		}
+	}
+	if out.Len() > 0 {
+		t.Error(&out)
+	}
+}
+
 // When a server restarts, the work in progress fails, and no work after that.
 func TestRestart(t *testing.T) {
 	p := open(t, config(t, 4), limit.Config{Limit: 2, Queue: limit.Queue{Len: -1}})
@@ -1107,6 +1134,29 @@ func TestCancelStorm(t *testing.T) {
 	t.Logf("at most %d at work; %d connections were made", most.Load(), p.Unguarded().Stat().NewConnsCount())
 }
 
+func queued(sql string) *pgx.Batch {
+	b := &pgx.Batch{}
+	b.Queue(sql)
+	return b
+}
+
+// The same of a batch with a transaction of its own, which its budget stops.
+func TestStoppedBatchSaysWhy(t *testing.T) {
+	p := open(t, config(t, 2), limit.Config{Limit: 1}, WithBudget(0.1, weirsql.LocalTimeout))
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	b := &pgx.Batch{}
+	b.BeginTx(pgx.TxOptions{})
+	b.Queue("select pg_sleep(60)")
+	r := p.SendBatch(ctx, b)
+	err := r.Close()
+	_ = r.Tx().Rollback(ctx)
+	var answer *pgconn.PgError
+	if !errors.Is(err, context.DeadlineExceeded) || !errors.As(err, &answer) || answer.Code != "57014" {
+		t.Error(err)
+	}
+}
+
 // The error of a statement that the server has stopped says both: why it was asked to, and that it did.
 func TestStoppedStatementsSayWhy(t *testing.T) {
 	p := open(t, config(t, 2), limit.Config{Limit: 1})
@@ -1128,6 +1178,28 @@ func TestStoppedStatementsSayWhy(t *testing.T) {
 				_, err := tx.Exec(ctx, long)
 				return err
 			})
+		},
+		"a statement of a batch": func(ctx context.Context) error {
+			r := p.SendBatch(ctx, queued(long))
+			defer r.Close()
+			_, err := r.Exec()
+			return err
+		},
+		"rows of a batch": func(ctx context.Context) error {
+			r := p.SendBatch(ctx, queued(long))
+			defer r.Close()
+			rows, err := r.Query()
+			if err == nil {
+				for rows.Next() {
+				}
+				err = rows.Err()
+			}
+			return err
+		},
+		"a row of a batch": func(ctx context.Context) error {
+			r := p.SendBatch(ctx, queued(long))
+			defer r.Close()
+			return r.QueryRow().Scan(new(string))
 		},
 		"a row in a transaction": func(ctx context.Context) error {
 			return p.InTx(t.Context(), pgx.TxOptions{}, func(_ context.Context, tx pgx.Tx) error {

@@ -172,7 +172,7 @@ func (t *tx) Begin(ctx context.Context) (pgx.Tx, error) {
 func (t *tx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
 	prepared, err := t.Tx.Prepare(ctx, name, sql)
 	statement{t.fate, ctx}.end(err)
-	return prepared, err
+	return prepared, stoppedBy(ctx, err)
 }
 
 // Exec implements [pgx.Tx].
@@ -211,7 +211,7 @@ func (t *tx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	if err := t.tell(ctx); err != nil {
 		return pgx.FailedBatchResults(b, err)
 	}
-	return &batchResults{BatchResults: t.Tx.SendBatch(ctx, b), account: statement{t.fate, ctx}}
+	return &batchResults{BatchResults: t.Tx.SendBatch(ctx, b), account: statement{t.fate, ctx}, within: ctx}
 }
 
 // CopyFrom implements [pgx.Tx].

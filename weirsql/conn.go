@@ -283,10 +283,15 @@ func (c *dbConn) Ping(ctx context.Context) error {
 	if c.invalid {
 		return driver.ErrBadConn
 	}
-	if p, ok := c.inner.(driver.Pinger); ok {
-		return p.Ping(ctx)
+	p, ok := c.inner.(driver.Pinger)
+	if !ok {
+		return nil
 	}
-	return nil
+	returned := false
+	defer c.freeUnless(&returned)
+	err := p.Ping(ctx)
+	returned = true
+	return err
 }
 
 // CheckNamedValue implements [driver.NamedValueChecker].
@@ -312,13 +317,13 @@ func (c *dbConn) check(n driver.NamedValueChecker, v *driver.NamedValue) error {
 }
 
 // askValuer replaces a Valuer by its value, and leaves the rest to database/sql. So it does with what cannot be a value, and with
-// nil pointers.
+// nil pointers to a type that has Value itself: database/sql makes NULL of those, and asks all others.
 func askValuer(v *driver.NamedValue) error {
 	valuer, ok := v.Value.(driver.Valuer)
 	if !ok {
 		return driver.ErrSkip
 	}
-	if p := reflect.ValueOf(valuer); p.Kind() == reflect.Pointer && p.IsNil() {
+	if p := reflect.ValueOf(valuer); p.Kind() == reflect.Pointer && p.IsNil() && p.Type().Elem().Implements(reflect.TypeFor[driver.Valuer]()) {
 		return driver.ErrSkip
 	}
 	value, err := valuer.Value()
@@ -342,14 +347,9 @@ func (c *dbConn) PrepareContext(ctx context.Context, query string) (driver.Stmt,
 	if err != nil {
 		return nil, err
 	}
-	returned := false
-	defer c.freeUnless(&returned)
-	s, err := prepare(ctx, c.inner, query)
+	s, err := prepare(ctx, c.inner, query) // if it panics, database/sql gives the connection back
 	if err != nil {
 		c.answer(ctx, u, err)
-	}
-	returned = true
-	if err != nil {
 		return nil, err
 	}
 	return wrapStmt(s, c, query), nil

@@ -74,7 +74,11 @@
 //
 // # Connections
 //
-// [database/sql.Conn.Raw] sees a wrapper; [DriverConn] returns the connection of the driver.
+// [database/sql.Conn.Raw] sees a wrapper; [DriverConn] returns the connection of the driver. Keep neither beyond Raw.
+//
+// A panic of the driver or of an argument gives the permit back, although database/sql may lose the connection. There
+// are two exceptions. A driver that panics while rows are closed keeps the permit. After an argument's panic a transaction that
+// goes on has none.
 package weirsql
 
 import (

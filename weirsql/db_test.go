@@ -464,7 +464,22 @@ func TestEnds(t *testing.T) {
 			if db.Stats().InUse != 0 {
 				t.Error("a connection is in use")
 			}
+			var ends []string
+			for _, call := range s.calls() {
+				if strings.HasSuffix(call, " commit") || strings.HasSuffix(call, " rollback") {
+					ends = append(ends, call)
+				}
+			}
+			if len(ends) != 2 || !strings.HasSuffix(ends[0], " commit") || !strings.HasSuffix(ends[1], " commit") {
+				t.Errorf("%q, want both transactions committed", ends)
+			}
 		}, "[ok]"},
+		{"in a transaction that does not commit", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			s.on("commit", fails(errBroken))
+			if err := db.InTx(ctx, nil, func(context.Context, *sql.Tx) error { return nil }); !errors.Is(err, errBroken) {
+				t.Error(err)
+			}
+		}, "[failed]"},
 		{"in a transaction that fails", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
 			if err := db.InTx(ctx, nil, func(context.Context, *sql.Tx) error { return errBroken }); !errors.Is(err, errBroken) {
 				t.Error(err)
@@ -612,6 +627,20 @@ func TestPanicInATransaction(t *testing.T) {
 				return err
 			})
 		}},
+		"argument of nil in a transaction of one's own": {"none", func(ctx context.Context, db *DB) error {
+			tx, err := db.BeginTx(ctx, nil)
+			if err == nil {
+				_, err = tx.QueryContext(ctx, "SELECT 1", (*nilPanics)(nil))
+			}
+			return err
+		}},
+		"ping on a conn": {"ping", func(ctx context.Context, db *DB) error {
+			c, err := db.Conn(ctx)
+			if err == nil {
+				err = c.PingContext(ctx)
+			}
+			return err
+		}},
 		"query on a conn": {"query", func(ctx context.Context, db *DB) error {
 			c, err := db.Conn(ctx)
 			if err == nil {
@@ -644,6 +673,33 @@ func TestPanicInATransaction(t *testing.T) {
 				t.Error("the permit is held")
 			}
 		})
+	}
+}
+
+// nilPanics is an argument that may not be nil.
+type nilPanics struct{ text string }
+
+func (n *nilPanics) Value() (driver.Value, error) { return n.text, nil }
+
+// A driver that panics while it prepares leaves a transaction its permit, and the rest of it goes on with that.
+func TestPrepareThatPanics(t *testing.T) {
+	g, s := newFakeGate(1), &server{kind: modern}
+	db := New(s, g)
+	tx, err := db.BeginTx(t.Context(), nil)
+	check(t, err)
+	s.on("preparectx", panics)
+	if recovered(func() { _, _ = tx.PrepareContext(t.Context(), "x") }) == nil {
+		t.Error("no panic")
+	}
+	if g.held() != 1 {
+		t.Error("an open transaction has no permit")
+	}
+	s.on("none", panics)
+	_, err = tx.ExecContext(t.Context(), "x")
+	check(t, err)
+	check(t, tx.Commit())
+	if g.held() != 0 {
+		t.Error("the permit is held")
 	}
 }
 

@@ -92,7 +92,7 @@ func WithBudget(share float64, tell func(d time.Duration) string) Option {
 // this call took, or as calls take in the mean, if that is longer. Only execs and queries count, from when the driver
 // is called to its answer. The permit is never held for more than longest. For a transaction and a
 // [database/sql.Conn], the context of the last statement counts too. Rows that this context has cut off are held if
-// their connection is broken.
+// their connection is broken. A call within [DB.InTx] has no permit of its own, so nothing is held for it.
 func WithHold(longest time.Duration) Option {
 	return func(g *guard) {
 		if longest > 0 {

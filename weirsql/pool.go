@@ -69,8 +69,10 @@ func (db *DB) SetMaxOpenConns(n int) {
 	db.conns.Store(int64(max(n, 1)))
 	for done := int64(0); done != db.conns.Load() && db.resizing.CompareAndSwap(false, true); {
 		done = db.conns.Load()
-		db.resize(done)
-		db.resizing.Store(false)
+		func() {
+			defer db.resizing.Store(false) // also if a hook panics
+			db.resize(done)
+		}()
 	}
 }
 

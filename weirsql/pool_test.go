@@ -519,3 +519,22 @@ func TestClosedDB(t *testing.T) {
 		t.Errorf("an exec: %v", err)
 	}
 }
+
+// A hook that panics leaves a pool that can be resized.
+func TestResizeAfterAPanic(t *testing.T) {
+	broken := true
+	db, err := Open(&server{kind: modern}, 16, limit.Config{Name: "db", Hooks: weir.Hooks{LimitChanged: func(string, int64, int64, string) {
+		if broken {
+			panic("hook")
+		}
+	}}})
+	check(t, err)
+	if recovered(func() { db.SetMaxOpenConns(4) }) == nil {
+		t.Error("no panic")
+	}
+	broken = false
+	db.SetMaxOpenConns(2)
+	if got := db.Stats().MaxOpenConnections; got != 2 {
+		t.Errorf("%d connections, want 2", got)
+	}
+}
