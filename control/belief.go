@@ -129,6 +129,8 @@ type Belief struct {
 	stills  stills
 	now     time.Duration // of the last window
 	next    time.Duration // how long the window under way should last
+	longer  bool          // it was extended
+	carried int64         // what had ended in it by then
 }
 
 // NewBelief returns a Belief controller, or an error that names every field out of
@@ -216,7 +218,11 @@ func (b *Belief) set(at float64) {
 // Update implements [Controller].
 func (b *Belief) Update(w *Window) Decision {
 	stood := b.begun && (w.Now < b.now || w.Now-b.now > 3*b.next+suspended)
-	b.now = w.Now
+	newest, carried := w.Elapsed, b.carried // of a window that was extended, what has come to it
+	if b.longer {
+		newest = w.Now - b.now
+	}
+	b.now, b.longer, b.carried = w.Now, false, 0
 	if stood || !b.begun {
 		b.begun = true
 		b.restart()
@@ -227,7 +233,7 @@ func (b *Belief) Update(w *Window) Decision {
 		b.woke, b.still, b.useless = b.now, 0, 0
 		return b.decide("the process stood still: what was measured is dropped")
 	}
-	if b.resumed(w) {
+	if b.resumed(w, newest, carried) {
 		b.woke = b.now
 	}
 	if b.straddles(w) {
@@ -238,6 +244,7 @@ func (b *Belief) Update(w *Window) Decision {
 	b.measure(w)
 	d := b.update(w)
 	if d.Extend { // what has ended in the window comes again
+		b.longer, b.carried = true, ended(w)
 		b.yield.good, b.yield.bad = counted.good, counted.bad
 		b.pace, b.long, b.mid, b.origin = pace, long, mid, origin
 	}
@@ -292,6 +299,9 @@ func (b *Belief) measure(w *Window) {
 			b.useless, b.proven = 0, true
 			b.pace.add(b.mean, lnAtLeast1(w.MeanInFlight), w.Elapsed.Seconds())
 		}
+	}
+	if w.Timed == 0 && !(w.MeanInFlight >= crowd) { // nobody says so any more
+		b.useless = 0
 	}
 	// The window's own median, as far as it has samples: a point to cut off at that lags
 	// would cut everything off when work becomes slower.

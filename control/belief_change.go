@@ -28,7 +28,7 @@ func (b *Belief) cut(w *Window, from float64) string {
 		out := y.out
 		y.cuts, y.out = 0, false
 		if out && b.mode == tracking {
-			b.mode, b.climb, b.try = climbing, climb{}, 0
+			b.mode, b.climb, b.try, b.idle = climbing, climb{}, 0, 0
 			b.late = lateness{}
 			b.warm = false
 			if b.before.at > b.at && b.now-b.before.when < remembered {
@@ -258,7 +258,7 @@ func (b *Belief) shifted(w *Window) string {
 	}
 	b.change.reset()
 	b.restart()
-	b.try = 0
+	b.try, b.lossAt = 0, 0
 	if direction < 0 {
 		b.before.keep(b)
 		b.laws.wander(0, shiftOdds)
@@ -285,20 +285,25 @@ type stills struct{ longest, last time.Duration }
 
 // resumed reports whether work ends again in the window, after none of what was inside had ended for so long that the backend stood still. That
 // is longer than the longest service time that counts. It is also more than twice as long as lately, because work may end in batches.
-// It says nothing about the limit. If most of it took long before that already, it is heavy, or the backend is slow.
-func (b *Belief) resumed(w *Window) bool {
+// It says nothing about the limit. If most of it took long before that already, it is heavy, or the backend is slow. In a climb
+// three service times are long: its counts are few, and each is believed for long. newest is how long the newest part of the window
+// is, and carried how much had ended before that.
+func (b *Belief) resumed(w *Window, newest time.Duration, carried int64) bool {
 	switch {
-	case w.OK+w.Dropped()+w.Failed > 0:
+	case ended(w) > carried:
 	case w.MeanInFlight >= crowd:
-		b.still = cmp.Or(b.still, b.now-w.Elapsed)
+		b.still = cmp.Or(b.still, b.now-newest)
 		return false
 	default: // what was inside has left without an outcome, as upgraded connections do
 		b.still = 0
 		return false
 	}
 	from, clip := b.still, b.clip()
+	if b.mode != tracking {
+		clip = min(clip, stillInClimb*b.mean)
+	}
 	b.still = 0
-	still := b.now - w.Elapsed - from // a climb that counts on goes by counts
+	still := b.now - newest - from
 	if from == 0 || clip == 0 || still.Seconds() <= clip {
 		return false
 	}
@@ -311,7 +316,7 @@ func (b *Belief) resumed(w *Window) bool {
 	for _, s := range w.Samples {
 		if s.Start < from+still {
 			inside++
-			if (s.Latency - still - w.Elapsed).Seconds() > clip {
+			if (s.Latency - still - newest).Seconds() > clip {
 				heavy++
 			}
 		}
@@ -319,13 +324,26 @@ func (b *Belief) resumed(w *Window) bool {
 	return 2*heavy <= inside
 }
 
-// oftenStill is how many times as long as it usually does a backend has to stand still before that counts.
-const oftenStill = 2
+const (
+	// oftenStill is how many times as long as it usually does a backend has to stand still before that counts.
+	oftenStill = 2
+	// stillInClimb is after how many service times it counts in a climb.
+	stillInClimb = 3
+	// straddlesFor is for how long work may end that began before. What takes longer than its clip as well is cut off
+	// there anyway, and one old stream after the other would hide all else.
+	straddlesFor = time.Second
+)
+
+// ended is how much has ended in a window.
+func ended(w *Window) int64 { return w.OK + w.Dropped() + w.Failed }
 
 // straddles reports whether work has ended in the window that was admitted before the process or the backend stood still. How
 // long it took says nothing about the limit. By a clock that has gone back, it began in the future.
 func (b *Belief) straddles(w *Window) bool {
-	return b.woke != 0 && slices.ContainsFunc(w.Samples, func(s Sample) bool { return s.Start < b.woke || s.Start > b.now+clockLead })
+	if b.woke == 0 || b.now-b.woke > max(straddlesFor, time.Duration(b.clip()*float64(time.Second))) {
+		return false
+	}
+	return slices.ContainsFunc(w.Samples, func(s Sample) bool { return s.Start < b.woke || s.Start > b.now+clockLead })
 }
 
 // suspended is how much later than planned a window may end, besides three times its length.

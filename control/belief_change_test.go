@@ -797,3 +797,70 @@ func TestBeliefRecallsWhatItBelievedBeforeAnOutage(t *testing.T) {
 		t.Errorf("the speed is known by %v, and %v late", b.laws.spread, b.late.share())
 	}
 }
+
+// An old stream that ends now and then, after the process has stood still, hides for a moment only that most is late.
+func TestBeliefCutsBesideOldStreams(t *testing.T) {
+	d := windowsAt(t, 64)
+	d.w.Now += 3 * time.Second // the process stood still
+	d.pass(64, 0, 0, 0)
+	woke := d.b.woke
+	if woke == 0 {
+		t.Fatal("it has not noticed")
+	}
+	for d.b.limit() > 32 {
+		w := &d.w
+		*w = Window{Now: w.Now + 50*ms, Elapsed: 50 * ms, Saturated: 50 * ms, Limit: d.b.limit(), MeanInFlight: float64(d.b.limit()),
+			OK: 1, Overload: 20, Timed: 20, LatencySum: 20 * 20 * ms}
+		for range w.Overload {
+			w.Samples = append(w.Samples, Sample{Start: w.Now - 20*ms, Latency: 20 * ms, Concurrency: w.MeanInFlight})
+			w.Latencies = append(w.Latencies, 20*ms)
+		}
+		w.Samples = append(w.Samples, Sample{Start: woke - time.Second, Latency: w.Now - woke + time.Second, Concurrency: w.MeanInFlight, Good: true})
+		if d.b.Update(w); w.Now > woke+5*time.Second {
+			t.Fatalf("the limit is %d after %v in which all else was late", d.b.limit(), w.Now-woke)
+		}
+	}
+}
+
+// One that left before a long idle time does not make the first burst after it a second of useless work.
+func TestBeliefForgetsWhoLeftBeforeIdleTime(t *testing.T) {
+	burst := func(left int64) int64 {
+		d := windowsAt(t, 64)
+		d.pass(1, 0, left, 10*ms)
+		for range 600 {
+			d.pass(0, 0, 0, 0)
+		}
+		return d.pass(20, 5, 25, 14*ms)
+	}
+	if calm, after := burst(0), burst(1); after != calm {
+		t.Errorf("%d, and %d if one had left half a minute before", calm, after)
+	}
+}
+
+// The loss that is expected is weighed anew after an alarm, too.
+func TestLossAfterAnAlarm(t *testing.T) {
+	alarms := 0
+	for seed := range uint64(6) {
+		b := newBelief(t, BeliefConfig{})
+		g := worldOf(b, 0)
+		g.random = rand.New(rand.NewPCG(seed, 9))
+		g.serve = pooled(30, 20*ms)
+		g.run(20 * time.Second)
+		g.serve = pooled(30, 10*ms)
+		g.decided = func(d Decision) {
+			if !strings.Contains(d.Reason, "became faster") {
+				return
+			}
+			alarms++
+			now := *b
+			now.weighLoss()
+			if weighed := 1 - math.Exp(-max(0, now.loss)); math.Abs(d.Estimate.Loss-weighed) > 1e-6 {
+				t.Errorf("seed %d: %.3f is said to be lost, and %.3f is", seed, d.Estimate.Loss, weighed)
+			}
+		}
+		g.run(5 * time.Second)
+	}
+	if alarms == 0 {
+		t.Error("no alarm")
+	}
+}

@@ -33,7 +33,7 @@ func (b *Belief) ascend(w *Window, saturated bool) Decision {
 		return b.decide(reason)
 	}
 	good := float64(w.OK)
-	if good < climbLeast || good < surelyCount && w.Elapsed < surelyWait || w.Elapsed < min(w.Mean(), patience) {
+	if b.still != 0 || good < climbLeast || good < surelyCount && w.Elapsed < surelyWait || w.Elapsed < min(w.Mean(), patience) {
 		return b.extend("counting")
 	}
 	rate := good / w.Elapsed.Seconds()
@@ -56,6 +56,10 @@ func (b *Belief) ascend(w *Window, saturated bool) Decision {
 			g := b.laws.gist()
 			return b.decide("known from few inside: " + g.inWords())
 		}
+	}
+	if b.at >= math.Log(float64(b.cfg.Max)) {
+		b.land(math.Inf(-1), b.at)
+		return b.decide("the limit is at its largest")
 	}
 	b.climb = climb{rate: rate, count: good, lnN: lnN, from: b.at, warm: true, vain: b.climb.vain}
 	b.mode = settling
@@ -189,7 +193,7 @@ func (b *Belief) seeOrigin(w *Window) {
 		b.origin.from = b.now
 	}
 	b.origin.fade(min(1, originKept/(1+b.origin.n+b.origin.failed)))
-	b.origin.ended += float64(w.OK + w.Dropped())
+	b.origin.ended += float64(max(w.Cost, w.OK+w.Dropped())) // in the unit of slots
 	b.origin.slots += w.MeanInFlight * w.Elapsed.Seconds()
 	for _, s := range w.Samples {
 		b.origin.add(s, b.clip())
@@ -221,7 +225,7 @@ func (b *Belief) endIdle() {
 // outset is what was seen from the moment on at which work began to arrive.
 type outset struct {
 	stretch
-	ended float64 // how much has ended
+	ended float64 // the cost of what has ended
 	slots float64 // for how long slots were in use meanwhile, in seconds, all together
 }
 
