@@ -52,19 +52,19 @@ type BeliefConfig struct {
 // The next stretch may try another limit, if it tells enough for what it is expected to cost. So a
 // limiter that is sure stays where it is. Where stretches are long, it swings a fifth up and
 // down instead: many of those add up. Where they are short, and nothing was seen at half of the limit, half is tried for a
-// moment. Laws that were only seen at more can be wrong about less.
+// moment. A law that was only seen at higher limits can be wrong about lower ones.
 //
 // # What changes
 //
 // Levels drift, sizes wander, and now and then jump. If two or three windows in a row are far
 // from what all laws say, the backend has suddenly become slower or faster. Then the laws keep their
-// shapes and forget their level. What was believed before a slow-down is remembered for five
+// shapes, and their levels become uncertain. What was believed before a slow-down is remembered for five
 // minutes, and holds again when the backend suddenly becomes faster. A slow-down that ends by and by, or was chance,
 // is forgotten.
 //
 // If a slot was free for more than two fifths of a window, the window changes nothing. So an
-// idle service does not drift. Where most of what ended was of no use, half of the slots in
-// use are enough. If nothing ends for longer than work can take, the backend stands still, and
+// idle service does not drift. Ten seconds of it, or forty service times, tell how fast work is with few
+// inside. Where most of what ended was of no use, half of the slots in use are enough. If nothing ends for longer than work can take, the backend stands still, and
 // what was inside meanwhile is not counted.
 //
 // The limit is cut by three tenths when more than half of what finishes is late, abandoned or
@@ -103,7 +103,7 @@ type Belief struct {
 	up     bool          // the last swing was above the best limit
 	landed time.Duration // when the last climb ended
 	warm   bool          // laws.lowest is not of the first climb any more
-	looked time.Duration // when half of the best limit was tried last, or the last climb ended
+	looked time.Duration // when half of the best limit was tried last; the end of a climb counts as one
 	arms   [2]stretch    // the one under way, and the one before it
 	ended  time.Duration // when the one before it ended
 	origin outset        // what was seen with few inside

@@ -101,7 +101,7 @@ func hopeless(w *Window) bool {
 
 // crowded reports whether those inside may be too many, though the limit has not been reached: more than a few are, and work takes
 // longer than usual, or nobody knows how long it usually takes. Where the deadline is near, it cannot take much longer. So half of
-// that is enough where most has been of no use for a while. Where nearly all is of no use and more are inside than
+// cusumStep is enough where most has been of no use for a while. Where nearly all is of no use and more are inside than
 // usual, work need not be slower, only not faster: a backend that fails at its usual pace has as many inside as usual. After an
 // outage it takes some service times to come back from such a cut. So it is made only where they are short.
 func (b *Belief) crowded(w *Window) bool {

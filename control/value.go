@@ -175,7 +175,7 @@ const (
 )
 
 // gain is what it would bring in the mean to know which of two limits is worth more, this one or the
-// best: the laws by which this one is say by how much.
+// best. Only laws by which this one is worth more count, each with the difference.
 func (s *scale) gain(r *rung) (worth float64) {
 	for k := range s.n {
 		if more := s.by(k, r) - s.top[k]; more > 0 {
