@@ -131,6 +131,8 @@ type Belief struct {
 	next    time.Duration // how long the window under way should last
 	longer  bool          // it was extended
 	carried int64         // what had ended in it by then
+
+	turnover turnover // in the climb
 }
 
 // NewBelief returns a Belief controller, or an error that names every field out of
@@ -247,6 +249,9 @@ func (b *Belief) Update(w *Window) Decision {
 		b.longer, b.carried = true, ended(w)
 		b.yield.good, b.yield.bad = counted.good, counted.bad
 		b.pace, b.long, b.mid, b.origin = pace, long, mid, origin
+	}
+	if !d.Extend && b.still == 0 && b.mode != tracking {
+		b.turnover.add(w, w.Elapsed, ended(w))
 	}
 	b.next = d.Next
 	return d

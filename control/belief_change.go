@@ -286,7 +286,7 @@ type stills struct{ longest, last time.Duration }
 // resumed reports whether work ends again in the window, after none of what was inside had ended for so long that the backend stood still. That
 // is longer than the longest service time that counts. It is also more than twice as long as lately, because work may end in batches.
 // It says nothing about the limit. If most of it took long before that already, it is heavy, or the backend is slow. In a climb
-// three service times are long: its counts are few, and each is believed for long. newest is how long the newest part of the window
+// two service times are long: its counts are few, and each is believed for long. newest is how long the newest part of the window
 // is, and carried how much had ended before that.
 func (b *Belief) resumed(w *Window, newest time.Duration, carried int64) bool {
 	switch {
@@ -299,11 +299,15 @@ func (b *Belief) resumed(w *Window, newest time.Duration, carried int64) bool {
 		return false
 	}
 	from, clip := b.still, b.clip()
-	if b.mode != tracking {
-		clip = min(clip, stillInClimb*b.mean)
-	}
 	b.still = 0
 	still := b.now - newest - from
+	if b.mode != tracking {
+		t := b.turnover
+		if carried > 0 {
+			t.add(w, w.Elapsed-newest-still, carried)
+		}
+		clip = min(clip, stillInClimb*max(b.mean, t.takes()))
+	}
 	if from == 0 || clip == 0 || still.Seconds() <= clip {
 		return false
 	}
@@ -328,11 +332,26 @@ const (
 	// oftenStill is how many times as long as it usually does a backend has to stand still before that counts.
 	oftenStill = 2
 	// stillInClimb is after how many service times it counts in a climb.
-	stillInClimb = 3
+	stillInClimb = 2
 	// straddlesFor is for how long work may end that began before. What takes longer than its clip as well is cut off
 	// there anyway, and one old stream after the other would hide all else.
 	straddlesFor = time.Second
 )
+
+// turnover is how long slots were in use for what has ended. While much of what has begun has not ended, that says more than the
+// time of what has, which is short work.
+type turnover struct{ slots, ended float64 }
+
+func (t *turnover) add(w *Window, lasted time.Duration, ended int64) {
+	t.slots += max(0, w.MeanInFlight*lasted.Seconds())
+	t.ended += float64(ended)
+	if fade := originKept / t.ended; fade < 1 {
+		t.slots, t.ended = t.slots*fade, t.ended*fade
+	}
+}
+
+// takes is how many seconds that is for each.
+func (t *turnover) takes() float64 { return t.slots / max(1, t.ended) }
 
 // ended is how much has ended in a window.
 func ended(w *Window) int64 { return w.OK + w.Dropped() + w.Failed }
