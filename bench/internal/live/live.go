@@ -67,6 +67,7 @@ func Main(ctx context.Context, args []string, in io.Reader, out, log io.Writer) 
 	flags.Var((*kit.Scenarios)(&plan.Rows), "rows", "which rows, with commas between, such as S1 or steady-overload; empty for all")
 	flags.Var(&plan.Laws, "backends", "which backends, with commas between; empty for all")
 	flags.Var(&plan.Guards, "guards", "which guards, with commas between; empty for all")
+	seeds := flags.Int("virtual", 0, "instead, play the gateway's rows in the simulator, with so many seeds, and print what the default has of the best fixed limit")
 	dir := flags.String("o", "", "directory to write the report into; empty to print it")
 	name := flags.String("name", "live", "name of the report's files, NAME.md and NAME.json")
 	if err := flags.Parse(args); err != nil {
@@ -78,6 +79,9 @@ func Main(ctx context.Context, args []string, in io.Reader, out, log io.Writer) 
 	if *quick {
 		plan = quickPlan(plan.Weir)
 		*dir = ""
+	}
+	if *seeds != 0 {
+		return virtual(ctx, plan, *seeds, out)
 	}
 	if info, err := os.Stat(*dir); *dir != "" && (err != nil || !info.IsDir()) {
 		return fmt.Errorf("-o %s: is no directory to write the report into", *dir)
