@@ -20,11 +20,14 @@ var methods = []string{
 	http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace,
 }
 
+// KnownMethod reports whether a method is one that most servers know. Methods are in upper case.
+func KnownMethod(method string) bool { return slices.Contains(methods, method) }
+
 // MethodMeant returns the method that the one of a pattern was probably meant to be. It returns "" if the pattern has no
 // method, or one that is known or like none that is.
 func MethodMeant(pattern string) string {
 	method, _, ok := strings.Cut(pattern, " ")
-	if !ok || slices.Contains(methods, method) {
+	if !ok || KnownMethod(method) {
 		return ""
 	}
 	return fault.Nearest(method, methods)

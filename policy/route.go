@@ -452,6 +452,9 @@ func isClean(p string) bool {
 		!strings.Contains(p, "/%2")
 }
 
+// AmbiguousText tells a client why a request with an [Ambiguous] path is refused.
+const AmbiguousText = "servers differ on where the path leads: .. follows //, or with %2F unescaped it has an empty, . or .. segment, or it is no path"
+
 // Ambiguous reports whether another server may read the path of u differently from a policy. nginx,
 // for example, unescapes slashes before it removes segments. So a %2F there can make an empty, "."
 // or ".." segment. "/x%2f..%2fheavy" is a name below the root here, and /heavy there, past the
@@ -459,13 +462,47 @@ func isClean(p string) bool {
 // sends them.
 //
 // Other escaped slashes are part of a name here: "/a%2Fb" has one segment.
+//
+// Some servers take out dot segments before they merge slashes, as RFC 3986 (5.2.4) does, and others the other way
+// round. "/heavy//../light" is /light here, and /heavy/light there. A target that is no path, such as "x:http://host/heavy", would be
+// sent on as it is, and is for "/" here.
 func Ambiguous(u *url.URL) bool {
-	if u == nil || u.RawPath == "" {
-		return false // what has an escaped slash has a RawPath
+	if u == nil {
+		return false
 	}
-	given := cleanPath(dots.Replace(u.EscapedPath()))
-	unescaped := slashes.Replace(given)
-	return unescaped != given && cleanPath(unescaped) != unescaped
+	if u.Opaque != "" {
+		return true
+	}
+	given := dots.Replace(u.EscapedPath())
+	clean := cleanPath(given)
+	if strings.Contains(given, "//") && cleanPath(withoutDots(given)) != clean {
+		return true
+	}
+	if u.RawPath == "" { // what has an escaped slash has one
+		return false
+	}
+	unescaped := slashes.Replace(clean)
+	return unescaped != clean && cleanPath(unescaped) != unescaped
+}
+
+// withoutDots takes dot segments out of a path, where an empty segment is one like any other.
+func withoutDots(p string) string {
+	var kept []string
+	segments := strings.Split(strings.TrimPrefix(p, "/"), "/")
+	for i, s := range segments {
+		last := i == len(segments)-1
+		switch {
+		case s == ".." && len(kept) > 0:
+			kept = kept[:len(kept)-1]
+		case s != "." && s != "..":
+			kept = append(kept, s)
+			continue
+		}
+		if last {
+			kept = append(kept, "")
+		}
+	}
+	return "/" + strings.Join(kept, "/")
 }
 
 var slashes = strings.NewReplacer("%2f", "/", "%2F", "/")

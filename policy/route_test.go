@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -296,9 +297,22 @@ func TestAmbiguous(t *testing.T) {
 		"/a//x%2F%2E":               true,
 		"/v1/databases/a%2F../b":    true,
 		"/%2e%2e%2fheavy/%2ehidden": true,
+		"/a//b/":                    false,
+		"//a/./b":                   false,
+		"/a//b/..":                  false, // here and there /a/
+		"/heavy//../light":          true,  // there /heavy/light
+		"/x//../heavy/1":            true,
+		"/x//%2e%2E/heavy":          true,
+		"/x///../..":                true,
+		"//..":                      false, // here and there /
 	} {
 		if got := Ambiguous(get(path).URL); got != want {
 			t.Errorf("%s: %t, want %t", path, got, want)
+		}
+	}
+	for _, text := range []string{"x:y", "x:http://admin.example/heavy/1", "http:heavy"} { // no path, and sent on as it is
+		if u, err := url.ParseRequestURI(text); err == nil && !Ambiguous(u) {
+			t.Errorf("%s is for %q", text, u.Path)
 		}
 	}
 	if Ambiguous(nil) {

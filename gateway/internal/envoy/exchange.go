@@ -247,7 +247,7 @@ func (x *exchange) look(m *request) (fault string) {
 	}
 	x.view.Path, x.view.RawPath = u.Path, u.RawPath
 	if policy.Ambiguous(u) {
-		return "with %2F unescaped, the path has an empty, . or .. segment; servers differ on where it leads"
+		return policy.AmbiguousText
 	}
 	return ""
 }

@@ -72,6 +72,11 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if st.tracer != nil {
 		q.trace(st.tracer.Start(r, st.policy.Trusted(r), q.call.Arrived))
 	}
+	if host := proxy.SentHost(r.Host); host != r.Host { // or the route would be that of another host than the upstream's
+		named := *r
+		named.Host = host
+		r = &named
+	}
 	rt, work := st.policy.Match(r)
 	if q.route = st.routes[rt]; q.route == nil {
 		h.s.metrics.NoRoute()
@@ -84,12 +89,12 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !proxy.Sendable(r) {
-		q.call.WriteProblem(q, http.StatusBadRequest, "the method or the host has characters that HTTP does not allow there")
+		q.call.WriteProblem(q, http.StatusBadRequest, "the method, the host or the query is written as HTTP does not allow, or a method that is known in lower case")
 		return
 	}
 	if policy.Ambiguous(r.URL) { // it may lead to another route at the upstream
 		q.call.WriteProblem(q, http.StatusBadRequest,
-			"with %2F unescaped, the path has an empty, . or .. segment; servers differ on where it leads")
+			policy.AmbiguousText)
 		return
 	}
 	if r.Body != nil && r.Body != http.NoBody && !q.call.GRPC {

@@ -266,6 +266,7 @@ func TestAmbiguousPaths(t *testing.T) {
 		"/x%2F%2E%2e%2Fheavy%2fa":  http.StatusBadRequest,
 		"/%2Fheavy/a":              http.StatusBadRequest,
 		"/heavy/..%2Fheavy/a":      http.StatusBadRequest,
+		"/heavy//../a":             http.StatusBadRequest,
 		"/calm%2Fnames/are%2Ffine": http.StatusOK,
 	} {
 		res, body := get(t, g.url+path)
@@ -284,8 +285,35 @@ func TestAmbiguousPaths(t *testing.T) {
 
 	w := httptest.NewRecorder()
 	g.metrics.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-	if line := `weir_http_requests_total{by="gateway",code="4xx",route="/"} 3`; !strings.Contains(w.Body.String(), line) {
+	if line := `weir_http_requests_total{by="gateway",code="4xx",route="/"} 4`; !strings.Contains(w.Body.String(), line) {
 		t.Errorf("no %s", line)
+	}
+}
+
+// A host is matched as it is sent on, however it was written.
+func TestHostsAreMatchedAsSent(t *testing.T) {
+	up := upstreamOf(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Host) })
+	cfg := baseConfig(t, up.URL)
+	cfg.Gates["books"] = policy.GateSpec{Limit: &policy.LimitSpec{Limit: 1, Queue: policy.QueueSpec{Len: -1}}}
+	cfg.Routes = append([]config.Route{{
+		RouteSpec: policy.RouteSpec{Match: []string{"xn--bcher-kva.example/"}, Gates: []string{"books"}}, Upstream: gateName,
+	}}, cfg.Routes...)
+	g := start(t, cfg, Options{})
+	held, err := g.Policy().Gate("books").TryAdmit(weir.Work{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Cancel()
+	for _, target := range []string{"http://xn--bcher-kva.example/", "http://bücher.example/", "http://b%C3%BCcher.example/"} {
+		c := dial(t, g.Addr(), "GET "+target+" HTTP/1.1\r\nHost: x\r\n\r\n")
+		res, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("%s: %s, want that of its route", target, res.Status)
+		}
+		_ = c.Close()
 	}
 }
 
@@ -353,6 +381,7 @@ func TestRequestsThatCannotBeSent(t *testing.T) {
 			{"GET", "xn--é", "400"},
 			{"g(t", "x", "400"},
 			{"é", "x", "400"},
+			{"post", "x", "400"},
 		} {
 			c := dial(t, g.Addr(), http2.ClientPreface)
 			framer, block := http2.NewFramer(c, c), new(bytes.Buffer)
