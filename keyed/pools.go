@@ -293,9 +293,11 @@ func (g *Pools) Close() {
 	if g.shut.Swap(true) {
 		return
 	}
-	g.sizer.Lock()
-	g.schedule(g.front.Now(), 0)
-	g.sizer.Unlock()
+	g.tickAt.Store(int64(room.Never))
+	if g.sizer.TryLock() { // or a controller is at work, and its decision schedules nothing more
+		g.schedule(g.front.Now(), 0)
+		g.sizer.Unlock()
+	}
 	g.exempt.Close()
 	var out gate.Answers
 	for i := range g.shards {

@@ -64,7 +64,7 @@ func (g *Pools) setHooks(cfg *Config) {
 // schedule sets the end of the present window. A length of 0 means never.
 func (g *Pools) schedule(now, length time.Duration) {
 	at := room.Never
-	if length > 0 {
+	if length > 0 && !g.closed() {
 		at = gate.After(now, max(length, time.Millisecond))
 	}
 	g.tickAt.Store(int64(at))

@@ -1,6 +1,7 @@
 package keyed
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -397,4 +398,43 @@ func TestTicksByItself(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// stuck is a controller that does not return.
+type stuck struct{ in, out chan struct{} }
+
+func (stuck) Name() string            { return "stuck" }
+func (stuck) Start() control.Decision { return control.Decision{Limit: 2, Next: time.Millisecond} }
+func (c stuck) Update(*control.Window) control.Decision {
+	close(c.in)
+	<-c.out
+	return control.Decision{Limit: 2, Next: time.Millisecond}
+}
+
+// A gate closes at once, whatever its controller does, and its drain ends with its context.
+func TestCloseBesideAStuckController(t *testing.T) {
+	c := stuck{make(chan struct{}), make(chan struct{})}
+	g := weir.Must(New(Config{Controller: c}))
+	<-c.in
+	p, err := g.TryAdmit(weir.Work{Tenant: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	drained := make(chan error, 1)
+	go func() { drained <- g.Drain(ctx) }()
+	select {
+	case err := <-drained:
+		if err == nil {
+			t.Error("a drain with work in flight has ended")
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("the drain waits for the controller")
+	}
+	if _, err := g.TryAdmit(weir.Work{Tenant: "a"}); err == nil {
+		t.Error("a closed gate admits")
+	}
+	p.Done(weir.OK)
+	close(c.out)
 }

@@ -173,3 +173,38 @@ func (liar) Readings(into []control.Reading) []control.Reading {
 	}
 	return into
 }
+
+// Work whose context is done is refused, also if it does not wait.
+func TestDoneContextWithoutWait(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, w := range []weir.Work{{MaxWait: weir.NoWait}, {MaxWait: weir.NoWait, Cost: 2}, {MaxWait: weir.NoWait, Exempt: true}, {}} {
+		l := weir.Must(limit.New(limit.Config{Limit: 2}))
+		_, err := l.Admit(ctx, w)
+		if r := weir.AsRejection(err); r == nil || r.Reason != weir.ReasonCanceled || l.Snapshot().InFlight != 0 {
+			t.Errorf("%+v: %v, %d in flight", w, err, l.Snapshot().InFlight)
+		}
+		l.Close()
+	}
+}
+
+// A fixed limit has no windows. It tells those it refuses how long work has taken lately.
+func TestRetryAfterOfAFixedLimit(t *testing.T) {
+	l, now := byHand(limit.Config{Limit: 1})
+	for range 12 {
+		p, err := l.TryAdmit(weir.Work{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = l.TryAdmit(weir.Work{}) // somebody wants it
+		*now += 20 * time.Second
+		p.Done(weir.OK)
+	}
+	if _, err := l.TryAdmit(weir.Work{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := l.TryAdmit(weir.Work{})
+	if r := weir.AsRejection(err); r == nil || r.RetryAfter < 15*time.Second || r.RetryAfter > 25*time.Second {
+		t.Errorf("%v, want a time of about 20 s", err)
+	}
+}

@@ -195,7 +195,8 @@ func (l *Limiter) admit(ctx context.Context, w *weir.Work) (weir.Permit, error) 
 		}
 	}
 	if w.MaxWait < 0 {
-		return l.tryAdmit(w)
+		p, _, err := l.arrive(ctx, w, nil)
+		return p, err
 	}
 	place := l.front.Place()
 	p, queued, err := l.arrive(ctx, w, place)

@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -72,12 +73,12 @@ func (l *Limiter) refresh(now time.Duration) {
 // wait estimates how long a newcomer of the usual priority would wait. It goes by how
 // fast slots came back when they were wanted, or else by the service time of the last window.
 func (l *Limiter) wait() time.Duration {
-	return gate.Wait(l.room.AheadOf(weir.Normal.Class()), l.drain.Rate, l.limit, l.median)
+	return gate.Wait(l.room.AheadOf(weir.Normal.Class()), l.drain.Rate, l.limit, l.takes())
 }
 
 // comeBackIn is when work of a class that is refused now is to come back.
 func (l *Limiter) comeBackIn(now time.Duration, class int) time.Duration {
-	return gate.ComeBack(&l.room, now, class, l.drain.Rate, l.limit, l.median)
+	return gate.ComeBack(&l.room, now, class, l.drain.Rate, l.limit, l.takes())
 }
 
 // comeBack adds to a refusal when to come back, and the signal that binds the limit.
@@ -85,3 +86,6 @@ func (l *Limiter) comeBack(now time.Duration, class int8, r *weir.Rejection) *we
 	r.RetryAfter, r.Signal = l.comeBackIn(now, int(class)), l.signal
 	return r
 }
+
+// takes is how long work takes: in the last window, or lately where there are no windows, as with a fixed limit.
+func (l *Limiter) takes() time.Duration { return cmp.Or(l.median, l.service.Median()) }
