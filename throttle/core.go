@@ -41,16 +41,17 @@ func newCore(cfg *Config, bins int) core {
 
 // decide reports whether work of a class is sent, given a random number from 0 up to 1. Work that is not sent
 // counts as a refused request, if it counts. Otherwise the window of a client that sends little would soon have
-// accepted requests only. It counts only as often as what is sent does. If most callers leave before their
-// answer, or ask for an upgrade, few results are left to outweigh the throttle's own refusals. It would then
-// refuse for ever.
+// accepted requests only. If most callers leave before their answer, or ask for an upgrade, few results
+// are left to outweigh the throttle's own refusals, and it would refuse for ever. That is so where fewer than one in K has a
+// result. There they count less often. Where an overloaded server gets K times what it takes, and all
+// the rest leaves, one in K has a result. So it makes no difference there.
 func (c *core) decide(now time.Duration, class int, random float64, counts bool) (share float64, sent bool) {
 	c.advance(now)
 	share = c.share(class)
 	if share <= random {
 		return share, true
 	}
-	if counts && random >= share*c.silent[class] { // random is below share, so this is a draw of its own
+	if counts && random < share*c.k*(1-c.silent[class]) { // random is below share, so this is a draw of its own
 		c.add(now, kinds*class+refused)
 	}
 	return share, false
@@ -69,14 +70,15 @@ func (c *core) add(now time.Duration, kind int) {
 // record counts the result of work that was sent, when it ends.
 func (c *core) record(now time.Duration, class, result int) {
 	c.add(now, kinds*class+result)
-	c.silent[class] -= c.silent[class] / silentOver
 	if c.run++; result == refused {
 		c.run = 0
 	}
 }
 
-// recordSilent notes that work that was sent has ended, and that its end says nothing of the server.
-func (c *core) recordSilent(class int) { c.silent[class] += (1 - c.silent[class]) / silentOver }
+// hear notes that work that was sent has ended, and whether its end says nothing of the server.
+func (c *core) hear(class int, silent float64) {
+	c.silent[class] += (silent - c.silent[class]) / silentOver
+}
 
 // count returns the requests of a class in a window, and how many of them were accepted.
 func (w *window) count(class int) (requests, accepts float64) {

@@ -17,8 +17,8 @@ import (
 // waits in it.
 //
 // Let n be the requests in the window, and a those that the server has accepted. The part refused is (n - K*a)
-// / (n + Padding), if that is above 0. The throttle's own refusals count as requests, as often
-// as what is sent does. Even if the server accepts nothing, a few requests are sent, so the client notices when the server
+// / (n + Padding), if that is above 0. The throttle's own refusals count as requests, but less
+// often where fewer than one in K of what is sent has a result. Even if the server accepts nothing, a few requests are sent, so the client notices when the server
 // accepts work again. With a healthy server nothing is refused. Once the server has accepted half of Padding in a row, the newest tenth of
 // the window decides, if it refuses less. So an outage is soon forgotten.
 //
@@ -249,13 +249,17 @@ func (t *Throttle) record(u *use, now time.Duration, o weir.Outcome) {
 	if u.class < 0 {
 		return
 	}
+	silent := 0.0
 	switch {
 	case o == weir.OK, o == weir.Failed:
 		t.core.record(now, int(u.class), accepted)
 	case o == weir.Overload && !u.ranOut(now, t.least):
 		t.core.record(now, int(u.class), refused)
 	default:
-		t.core.recordSilent(int(u.class))
+		silent = 1
+	}
+	if !hurried(u.start, u.until, t.least) { // refusals of other work do not count
+		t.core.hear(int(u.class), silent)
 	}
 }
 
@@ -267,7 +271,7 @@ type Status struct {
 
 // ClassStatus is one class of priority.
 type ClassStatus struct {
-	// Requests are the requests in the window. The throttle's own refusals are among them, as often as what is sent counts. Accepted are the requests
+	// Requests are the requests in the window. The throttle's own refusals are among them, as far as they count. Accepted are the requests
 	// that the server accepted.
 	Requests, Accepted uint64
 	// Share is the probability that the next request is refused here.

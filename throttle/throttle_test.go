@@ -192,7 +192,7 @@ func TestThrottleThroughAnOutage(t *testing.T) {
 	})
 }
 
-// Where most of what is sent ends without a verdict, a few failures or an outage are over as soon as elsewhere.
+// Where most of what is sent ends without a verdict, an outage is over as soon as elsewhere, and where all does in a few minutes.
 // The throttle's own refusals once counted in full. With nine in ten who leave they outweighed all answers for good.
 func TestThrottleWhereFewResultsCount(t *testing.T) {
 	for _, silent := range []float64{0.5, 0.9, 1} {
@@ -220,8 +220,57 @@ func TestThrottleWhereFewResultsCount(t *testing.T) {
 		}
 		play(20*time.Second, weir.Overload)
 		play(time.Minute, weir.OK)
+		if silent == 1 {
+			play(3*time.Minute, weir.OK)
+		}
 		if refused := play(time.Minute, weir.OK); refused > 0 {
-			t.Errorf("%v end without a verdict: of 6000, %d are refused a minute after the outage", silent, refused)
+			t.Errorf("%v end without a verdict: of 6000, %d are refused afterwards", silent, refused)
+		}
+	}
+}
+
+// Where an overloaded server takes a tenth, and most callers of the rest leave, it gets about K times what it takes. Deadlines
+// below MinTimeout change nothing for others.
+func TestThrottleOfAnOverloadThatIsLeft(t *testing.T) {
+	for _, tt := range []struct{ leave, hurry float64 }{{0, 0}, {0.8, 0}, {0.9, 0}, {0, 0.5}, {0, 0.9}} {
+		random := rand.New(rand.NewPCG(1, 2))
+		m := newManual(t, Config{MinTimeout: time.Second})
+		sent, taken := 0, 0
+		play := func(length time.Duration, capacity float64) {
+			room := 0.0
+			for end := m.now + length; m.now < end; m.now += 5 * time.Millisecond {
+				room = min(capacity, room+capacity/200)
+				m.random = random.Float64()
+				w, hurries := weir.Work{}, random.Float64() < tt.hurry
+				if hurries {
+					w.Deadline = weir.VirtualEpoch.Add(m.now + 5*time.Millisecond)
+				}
+				p, err := m.TryAdmit(w)
+				switch {
+				case err != nil:
+				case hurries:
+					m.now += 5 * time.Millisecond
+					p.Done(weir.Overload)
+				case room >= 1:
+					room--
+					sent, taken = sent+1, taken+1
+					p.Done(weir.OK)
+				case random.Float64() < tt.leave:
+					sent++
+					p.Done(weir.Abandoned)
+				default:
+					sent++
+					p.Done(weir.Overload)
+				}
+			}
+		}
+		play(time.Minute, 1000)
+		play(20*time.Second, 0.001)
+		play(time.Minute, 10)
+		sent, taken = 0, 0
+		play(5*time.Minute, 10)
+		if got := float64(sent) / float64(taken); got > 3 {
+			t.Errorf("%v leave, %v hurry: %.1f are sent for each that is taken, want about 2", tt.leave, tt.hurry, got)
 		}
 	}
 }
