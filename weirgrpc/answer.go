@@ -24,7 +24,7 @@ const (
 )
 
 // answerTo returns the Answer to an attempt that did not succeed. It judges by err, by the trailer, and by
-// whether a stream to a server was opened.
+// whether a stream to a server was opened. A server's error has a trailer; that of a message that could not be sent has none.
 //
 // The time to come back is in [PushbackHeader], or else in a RetryInfo. A refusal by a gate of weir has an
 // ErrorInfo of [Domain], whose reason is a [weir.Reason].
@@ -43,7 +43,7 @@ func answerTo(err error, trailer metadata.MD, opened bool) throttle.Answer {
 		a.Unstarted = info.Metadata[relayed] == ""
 	case status.Code(err) == codes.Unavailable && (!opened || len(trailer["x-envoy-overloaded"]) > 0):
 		a.Outcome, a.Unstarted = weir.Overload, true
-	case oversized(status.Convert(err)), unsendable(status.Convert(err), opened): // that says nothing about load
+	case oversized(status.Convert(err)), unsendable(status.Convert(err), opened, len(trailer) > 0): // that says nothing about load
 		a.Outcome = weir.NoSample
 	case a.Outcome == weir.OK && status.Code(err) == codes.ResourceExhausted:
 		a.Quota = true // see Classify
@@ -54,12 +54,12 @@ func answerTo(err error, trailer metadata.MD, opened bool) throttle.Answer {
 
 // unsendable reports whether gRPC has failed in this process, before the server got the call: its text is no UTF-8, its
 // metadata cannot be sent, or there are no credentials. Some of that may come from a stranger.
-func unsendable(st *status.Status, opened bool) bool {
+func unsendable(st *status.Status, opened, answered bool) bool {
 	switch st.Code() {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled: // no connection was made
 		return false
 	}
-	return !opened || st.Code() == codes.Internal && strings.HasPrefix(st.Message(), "grpc: error while marshaling")
+	return !opened || !answered && st.Code() == codes.Internal && strings.HasPrefix(st.Message(), "grpc: error while marshaling")
 }
 
 // detailsOf returns two details of a status, each nil if the status does not have it.

@@ -422,6 +422,37 @@ func TestClientOfWhatCannotBeSent(t *testing.T) {
 	}
 }
 
+// A server that cannot send its own answer has failed, though its words are the same.
+func TestClientOfAServerThatCannotSend(t *testing.T) {
+	address := start(t, &service{
+		unary: func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+			return &testgrpc.SimpleResponse{Username: "\xff"}, nil
+		},
+		output: func(_ *testgrpc.StreamingOutputCallRequest, s testgrpc.TestService_StreamingOutputCallServer) error {
+			return status.Error(codes.Internal, "grpc: error while marshaling: string field contains invalid UTF-8")
+		},
+	})
+	for name, send := range map[string]func(context.Context, testgrpc.TestServiceClient) error{
+		"unary": func(ctx context.Context, c testgrpc.TestServiceClient) error {
+			_, err := c.UnaryCall(ctx, new(testgrpc.SimpleRequest))
+			return err
+		},
+		"a stream": func(ctx context.Context, c testgrpc.TestServiceClient) error {
+			s, err := c.StreamingOutputCall(ctx, new(testgrpc.StreamingOutputCallRequest))
+			if err == nil {
+				_, err = receive(s)
+			}
+			return err
+		},
+	} {
+		c := clientOf(t, throttle.CallerConfig{Guard: throttle.GuardBreaker, Breaker: throttle.BreakerConfig{Run: 1}})
+		err := send(within(t), through(t, c, address))
+		if guard := c.Caller.Targets()[0].Guard; err == nil || guard.Outcomes[weir.Failed] != 1 {
+			t.Errorf("%s: %v, outcomes %v, %s", name, err, guard.Outcomes, guard.LimitReason)
+		}
+	}
+}
+
 // In a handler, a priority in the metadata may be a stranger's, which a proxy passes on. A client's own is left alone.
 func TestClientOfAStrangersPriority(t *testing.T) {
 	came := make(chan []string, 1)

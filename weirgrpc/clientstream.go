@@ -36,6 +36,7 @@ type clientStream struct {
 	desc      *grpc.StreamDesc
 	open      func(context.Context, ...grpc.CallOption) (grpc.ClientStream, error)
 	cancel    context.CancelFunc
+	sending   atomic.Bool // a message, so that an error may be this process's
 
 	mu      sync.Mutex // guards what follows
 	current grpc.ClientStream
@@ -96,7 +97,11 @@ func (s *clientStream) outcomeOf(err error, opened bool) weir.Outcome {
 	if s.waitedOut(err) {
 		return weir.NoSample
 	}
-	return answerTo(err, nil, opened).Outcome
+	var trailer metadata.MD
+	if !s.sending.Load() { // what ends while nothing is sent was ended by the server
+		trailer = metadata.MD{"content-type": nil} // as each server's has
+	}
+	return answerTo(err, trailer, opened).Outcome
 }
 
 // deadlineSlack is how much earlier than here a server may see the deadline pass that it was told.
@@ -207,6 +212,8 @@ func (s *clientStream) SendMsg(m any) error {
 	}
 	stream, done := s.current, s.done
 	s.mu.Unlock()
+	s.sending.Store(true)
+	defer s.sending.Store(false)
 	err := stream.SendMsg(m)
 	if err != nil && err != io.EOF { // then grpc-go has aborted the stream
 		done(s.outcomeOf(err, true))
