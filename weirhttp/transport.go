@@ -248,7 +248,7 @@ func (t *Transport) attempt(ctx context.Context, r *http.Request, call *throttle
 			_ = resp.Body.Close()
 		}
 	}()
-	out, err := t.outgoing(r, work, deadline)
+	out, err := t.outgoing(ctx, r, work, deadline)
 	if err != nil {
 		p.Cancel()
 		return nil, throttle.Answer{}, err
@@ -302,7 +302,7 @@ var errNoResponse = errors.New("weirhttp: the base of a Transport returned neith
 
 // outgoing returns the request to send: with headers of its own, and from the second attempt on with a new
 // body.
-func (t *Transport) outgoing(r *http.Request, w *weir.Work, deadline time.Time) (*http.Request, error) {
+func (t *Transport) outgoing(ctx context.Context, r *http.Request, w *weir.Work, deadline time.Time) (*http.Request, error) {
 	again := w.Attempt > 0 && r.GetBody != nil
 	_, file := r.Body.(*os.File) // which net/http lets the kernel send
 	once := !file && !replayable(r)
@@ -318,7 +318,7 @@ func (t *Transport) outgoing(r *http.Request, w *weir.Work, deadline time.Time) 
 		}
 		out.Body = body
 	case once: // the others are mostly in memory, and net/http sends those together with the header
-		out.Body = &ownBody{ReadCloser: r.Body}
+		out.Body = newOwnBody(ctx, r)
 	}
 	if !t.Quiet {
 		out.Header = outgoingHeader(r, w, deadline)
@@ -329,33 +329,96 @@ func (t *Transport) outgoing(r *http.Request, w *weir.Work, deadline time.Time) 
 // ownBody is the body of a request that can be sent only once, such as one that came in. It remembers why it
 // could not be read, and whether the server had to wait for it. net/http reads it in a goroutine of its own, and closes it
 // when the server has failed: what fails after that is no cause.
+//
+// net/http ends an attempt over HTTP/1 only once the Read under way has returned, which may wait for a stranger. So Read returns
+// at the end of the attempt's context, and leaves what it has begun to a goroutine.
 type ownBody struct {
 	io.ReadCloser
-	reading atomic.Bool // whoever sends it has not sent the rest
-	starved atomic.Bool // so it was when it was closed
+	ctx     context.Context // of the attempt
+	left    int64           // of a body whose length is known; below 0 if it is not
+	buffer  []byte          // for a Read that may be left
+	reading atomic.Bool     // whoever sends it has not sent the rest
+	starved atomic.Bool     // so it was when the attempt ended
 	closed  atomic.Bool
 	fault   atomic.Pointer[error] // the first
 }
 
+func newOwnBody(ctx context.Context, r *http.Request) *ownBody {
+	left := r.ContentLength
+	if left == 0 {
+		left = -1 // with a body, that means unknown
+	}
+	return &ownBody{ReadCloser: r.Body, ctx: ctx, left: left}
+}
+
 // Read implements [io.Reader].
 func (b *ownBody) Read(to []byte) (int, error) {
-	b.reading.Store(true)
-	n, err := b.ReadCloser.Read(to)
+	if b.starved.Load() {
+		return 0, b.ctx.Err()
+	}
+	b.reading.Store(b.left != 0) // after the last byte net/http looks whether there is another one
+	n, err := b.read(to)
 	b.reading.Store(false)
-	if err != nil && err != io.EOF && !b.closed.Load() {
+	if b.left > 0 {
+		b.left = max(0, b.left-int64(n))
+	}
+	if err != nil && err != io.EOF && !b.closed.Load() && !b.starved.Load() {
 		fault := err
 		b.fault.CompareAndSwap(nil, &fault)
 	}
 	return n, err
 }
 
-// Close implements [io.Closer]. The body of a request that came in is closed only once a Read has ended, which may wait for
-// a stranger. The attempt does not wait with it.
+// mostAtOnce is how much a Read that may be left reads, as io.Copy does.
+const mostAtOnce = 32 << 10
+
+// read reads until the end of the context.
+func (b *ownBody) read(to []byte) (int, error) {
+	if b.ctx.Done() == nil {
+		return b.ReadCloser.Read(to)
+	}
+	if len(to) > mostAtOnce {
+		to = to[:mostAtOnce]
+	}
+	if len(b.buffer) < len(to) {
+		b.buffer = make([]byte, len(to))
+	}
+	type result struct {
+		n      int
+		err    error
+		failed any // what it panicked with
+	}
+	done, into := make(chan result, 1), b.buffer[:len(to)]
+	go func() {
+		r := result{failed: "weirhttp: the Read of a request's body has ended its goroutine"}
+		defer func() {
+			if p := recover(); p != nil {
+				r.failed = p
+			}
+			done <- r
+		}()
+		r.n, r.err = b.ReadCloser.Read(into)
+		r.failed = nil
+	}()
+	select {
+	case r := <-done:
+		if r.failed != nil {
+			panic(r.failed)
+		}
+		return copy(to, into[:max(0, min(r.n, len(into)))]), r.err
+	case <-b.ctx.Done():
+		b.starved.Store(b.left != 0)
+		b.buffer = nil // it is that Read's
+		return 0, b.ctx.Err()
+	}
+}
+
+// Close implements [io.Closer]. The body of a request that came in is closed only once a Read has ended, so what may be
+// waiting for a stranger is closed in a goroutine.
 func (b *ownBody) Close() error {
-	starved := b.reading.Load()
-	b.starved.CompareAndSwap(false, starved)
 	b.closed.Store(true)
-	if starved {
+	if b.reading.Load() || b.starved.Load() {
+		b.starved.Store(true)
 		go func() { _ = b.ReadCloser.Close() }()
 		return nil
 	}

@@ -1257,13 +1257,16 @@ func TestTransportOfABodyThatFails(t *testing.T) {
 // strange is a body that does not come to an end before its deadline. As the body of a request that came in, it is
 // closed only once its Read has ended.
 type strange struct {
-	comes chan struct{}
-	reads sync.Mutex
+	comes, begun chan struct{}
+	reads        sync.Mutex
 }
 
 func (b *strange) Read([]byte) (int, error) {
 	b.reads.Lock()
 	defer b.reads.Unlock()
+	if b.begun != nil {
+		close(b.begun)
+	}
 	<-b.comes
 	return 0, os.ErrDeadlineExceeded
 }
@@ -1306,6 +1309,63 @@ func TestTransportOfABodyThatDoesNotCome(t *testing.T) {
 		})
 	}
 }
+
+// Over real connections, too, an attempt ends with its context, whoever still sends the body.
+func TestTransportDoesNotWaitForABody(t *testing.T) {
+	for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		srv := serve(t, protocol, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+		for _, length := range []int64{-1, 10} {
+			tr := transportOf(t, srv.Client().Transport, throttle.CallerConfig{})
+			ctx, leave := context.WithCancel(t.Context())
+			body := &strange{comes: make(chan struct{}), begun: make(chan struct{})}
+			r, err := http.NewRequestWithContext(ctx, "POST", srv.URL, body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.ContentLength = length
+			returned := make(chan error, 1)
+			go func() {
+				_, err := tr.RoundTrip(r)
+				returned <- err
+			}()
+			<-body.begun
+			leave()
+			select {
+			case err := <-returned:
+				if guard := tr.Caller.Targets()[0].Guard; !errors.Is(err, context.Canceled) || guard.InFlight != 0 {
+					t.Errorf("%s, length %d: %v, %d in flight", protocol, length, err, guard.InFlight)
+				}
+			case <-time.After(time.Minute):
+				t.Errorf("%s, length %d: it waits for the body", protocol, length)
+			}
+			close(body.comes)
+		}
+	}
+}
+
+// A panic of a body is one of whoever reads it, and what is read is what comes.
+func TestOwnBody(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	text := strings.Repeat("hello, ", 20_000)
+	b := newOwnBody(ctx, &http.Request{Body: io.NopCloser(strings.NewReader(text))})
+	if got, err := io.ReadAll(b); err != nil || string(got) != text {
+		t.Errorf("%d bytes of %d, %v", len(got), len(text), err)
+	}
+	b = newOwnBody(ctx, &http.Request{Body: io.NopCloser(readerFunc(func([]byte) (int, error) { panic("body") }))})
+	func() {
+		defer func() {
+			if p := recover(); p != "body" {
+				t.Errorf("recovered %v", p)
+			}
+		}()
+		_, _ = b.Read(make([]byte, 1))
+	}()
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(to []byte) (int, error) { return f(to) }
 
 // If Refused panics, the response is closed.
 func TestTransportWhoseRefusedPanics(t *testing.T) {
