@@ -251,7 +251,7 @@ func (b *Belief) Update(w *Window) Decision {
 		b.pace, b.long, b.mid, b.origin = pace, long, mid, origin
 	}
 	if !d.Extend && b.still == 0 && b.mode != tracking {
-		b.turnover.add(w, w.Elapsed, ended(w))
+		b.turnover.add(w, w.Elapsed, 1)
 	}
 	b.next = d.Next
 	return d

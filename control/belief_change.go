@@ -286,7 +286,8 @@ type stills struct{ longest, last time.Duration }
 // resumed reports whether work ends again in the window, after none of what was inside had ended for so long that the backend stood still. That
 // is longer than the longest service time that counts. It is also more than twice as long as lately, because work may end in batches.
 // It says nothing about the limit. If most of it took long before that already, it is heavy, or the backend is slow. In a climb
-// two service times are long: its counts are few, and each is believed for long. newest is how long the newest part of the window
+// two service times are long: its counts are few, and each is believed for long. But windows are as long, so that less than
+// some six may not be seen. newest is how long the newest part of the window
 // is, and carried how much had ended before that.
 func (b *Belief) resumed(w *Window, newest time.Duration, carried int64) bool {
 	switch {
@@ -304,7 +305,8 @@ func (b *Belief) resumed(w *Window, newest time.Duration, carried int64) bool {
 	if b.mode != tracking {
 		t := b.turnover
 		if carried > 0 {
-			t.add(w, w.Elapsed-newest-still, carried)
+			pieces := float64(carried) / float64(max(1, ended(w)))
+			t.add(w, w.Elapsed-newest-still, pieces)
 		}
 		clip = min(clip, stillInClimb*max(b.mean, t.takes()))
 	}
@@ -338,13 +340,14 @@ const (
 	straddlesFor = time.Second
 )
 
-// turnover is how long slots were in use for what has ended. While much of what has begun has not ended, that says more than the
+// turnover is how long slots were in use for what has ended, by its cost. While much of what has begun has not ended, that says more than the
 // time of what has, which is short work.
 type turnover struct{ slots, ended float64 }
 
-func (t *turnover) add(w *Window, lasted time.Duration, ended int64) {
+// add takes a part of a window, in which so much of what has ended in it had ended already.
+func (t *turnover) add(w *Window, lasted time.Duration, part float64) {
 	t.slots += max(0, w.MeanInFlight*lasted.Seconds())
-	t.ended += float64(ended)
+	t.ended += part * float64(max(w.Cost, ended(w)))
 	if fade := originKept / t.ended; fade < 1 {
 		t.slots, t.ended = t.slots*fade, t.ended*fade
 	}

@@ -335,13 +335,14 @@ func (d decoder) dictionary(at fault.Path, n *Node, v reflect.Value, f Field) {
 	v.Set(m)
 }
 
-// outdented returns how many of the members behind a name without a value are its fields, which stand too far left.
+// outdented returns how many of the members behind a name without a value are its fields, which stand too far left. A group may
+// be a name of its own.
 func outdented(name *Member, behind []Member, t reflect.Type) (n int) {
 	if name.Value.Kind != Null || t.Kind() != reflect.Struct {
 		return 0
 	}
 	fields := Fields(t)
-	for n < len(behind) && find(fields, behind[n].Key) != nil {
+	for n < len(behind) && find(fields, behind[n].Key) != nil && behind[n].Value.Kind != Group && behind[n].Value.Kind != Null && behind[n].Place.Line > name.Place.Line {
 		n++
 	}
 	return n
