@@ -39,7 +39,19 @@ type Route struct {
 
 	round  uint64        // of Observe
 	oldest time.Duration // in this round
+
+	calls atomic.Bool // it has answered a call of gRPC
 }
+
+// AnswersCalls notes that the route has answered a call of gRPC. r may be nil.
+func (r *Route) AnswersCalls() {
+	if r != nil && !r.calls.Load() {
+		r.calls.Store(true)
+	}
+}
+
+// HasAnsweredCalls reports whether it has.
+func (r *Route) HasAnsweredCalls() bool { return r != nil && r.calls.Load() }
 
 // Route returns the route of that name, nil if there are too many.
 func (t *Times) Route(name string) *Route {

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
-	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/hold"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/weirhttp"
@@ -302,7 +301,7 @@ func (x *exchange) send(req *http.Request) (*http.Response, error) {
 // has the beginning, and a server that has not waited for the rest works on. Nothing more comes from
 // it: its connection has been closed.
 func (x *exchange) breakOff() {
-	if x.upstream.cfg.OnAbandon == config.Release || x.call.GRPC {
+	if x.releases() {
 		return
 	}
 	permits := x.call.Request.Detach()

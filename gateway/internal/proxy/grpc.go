@@ -128,6 +128,9 @@ const wholeAnswer = 32 << 10
 // beginCall samples a call of gRPC at the header of its answer, if there is all to know then.
 func (x *exchange) beginCall(res *http.Response, o weir.Outcome) weir.Outcome {
 	st, said := weirgrpc.StatusOf(res.Header)
+	if IsGRPCType(res.Header.Get("Content-Type")) {
+		x.route.AnswersCalls()
+	}
 	switch {
 	case res.StatusCode != http.StatusOK:
 		return o

@@ -210,7 +210,7 @@ func (x *exchange) overdue(now time.Duration, round uint64) bool {
 	case gone && !x.left:
 		x.left = true
 		x.upstream.shared.abandoned.Add(1)
-		if x.upstream.cfg.OnAbandon == config.Release || x.call.GRPC { // gRPC hands a reset on, and its servers heed it
+		if x.releases() {
 			x.cause = errClientLeft
 			break
 		}
@@ -222,6 +222,12 @@ func (x *exchange) overdue(now time.Duration, round uint64) bool {
 		x.cause = errResponseTimeout
 	}
 	return x.cause != nil
+}
+
+// releases reports whether the slot of a client that has left is free at once. gRPC hands a reset on, and its servers heed it.
+// But a client may call anything gRPC, so that counts only where calls have been answered.
+func (x *exchange) releases() bool {
+	return x.upstream.cfg.OnAbandon == config.Release || x.call.GRPC && x.route.HasAnsweredCalls()
 }
 
 // silent reports whether the target has sent nothing for too long in the middle of an answer. While the client is

@@ -451,6 +451,46 @@ func TestGRPCWebIsHTTP(t *testing.T) {
 	}
 }
 
+// A client cannot have the slot of its work back by calling it gRPC: only where calls have been answered does a reset end them.
+func TestClientLeavesWhatItCallsGRPC(t *testing.T) {
+	arrived, release := make(chan struct{}, 1), make(chan struct{})
+	up := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		arrived <- struct{}{}
+		<-release
+	}))
+	up.Config.Protocols = new(http.Protocols)
+	up.Config.Protocols.SetUnencryptedHTTP2(true)
+	up.Start()
+	t.Cleanup(up.Close)
+	cfg := baseConfig(t, strings.Replace(up.URL, "http", "h2c", 1))
+	cfg.Listeners[0].H2C = true
+	g := start(t, cfg, Options{})
+	g.Upstreams()[0].Expect(time.Minute)
+	h2c := &http.Transport{Protocols: new(http.Protocols)}
+	h2c.Protocols.SetUnencryptedHTTP2(true)
+	defer h2c.CloseIdleConnections()
+	ctx, leave := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.url, strings.NewReader("work"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/grpc")
+	go func() {
+		<-arrived
+		leave()
+	}()
+	if res, err := h2c.RoundTrip(req); err == nil {
+		res.Body.Close()
+		t.Fatal("answered before the client left")
+	}
+	eventually(t, "the gateway has noticed", func() bool { return g.Upstreams()[0].Abandoned() == 1 })
+	if n := g.gate().InFlight; n != 1 {
+		t.Errorf("%d in flight after the client left, want 1: the upstream still works", n)
+	}
+	close(release)
+	g.idle()
+}
+
 // Calls pass over TLS as well.
 func TestGRPCOverTLS(t *testing.T) {
 	cert, key := certificate(t)
