@@ -473,13 +473,13 @@ func Ambiguous(u *url.URL) bool {
 	if u.Opaque != "" {
 		return true
 	}
+	if u.RawPath == "" && !strings.Contains(u.Path, "//") { // nearly all; what has an escaped slash has a RawPath
+		return false
+	}
 	given := dots.Replace(u.EscapedPath())
 	clean := cleanPath(given)
 	if strings.Contains(given, "//") && cleanPath(withoutDots(given)) != clean {
 		return true
-	}
-	if u.RawPath == "" { // what has an escaped slash has one
-		return false
 	}
 	unescaped := slashes.Replace(clean)
 	return unescaped != clean && cleanPath(unescaped) != unescaped
