@@ -449,6 +449,28 @@ func TestNestedCallAfterDoneNeedsItsOwnSlot(t *testing.T) {
 	}
 }
 
+// A call that rides on a permit carries nothing on, once that permit is done.
+func TestNestedCallOfARideAfterDone(t *testing.T) {
+	l := newLimit(t, "l", 1)
+	p, _ := l.TryAdmit(weir.Work{})
+	ctx := weir.WithPermit(context.Background(), l, p)
+	ride, err := l.Admit(ctx, weir.Work{MaxWait: weir.NoWait})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ride.Done(weir.OK)
+	deep := weir.WithPermit(ctx, l, ride)
+	p.Done(weir.OK)
+	other, err := l.TryAdmit(weir.Work{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Done(weir.OK)
+	if _, err := l.Admit(deep, weir.Work{MaxWait: weir.NoWait}); err == nil {
+		t.Error("admitted on a ride whose permit is done")
+	}
+}
+
 // maxNested is how many nested calls may ride on one permit.
 const maxNested = 64
 

@@ -713,3 +713,21 @@ func TestExemptWorkKeepsItsPool(t *testing.T) {
 	now += sweepEvery
 	admit(t, l, tenant("b"))
 }
+
+// A key whose pool somebody is about to use keeps it, though nothing is in flight yet.
+func TestAdaptiveEvictsNoPinnedKey(t *testing.T) {
+	var now time.Duration
+	l := newAdaptive(t, AdaptiveConfig{New: fixed(1), MaxKeys: 1, Now: func() time.Duration { return now }})
+	p, _, refused := l.enter("a")
+	if refused != nil {
+		t.Fatal(refused)
+	}
+	if _, _, refused := l.enter("b"); refused == nil {
+		t.Error("the only key was evicted while it was in use")
+	}
+	l.unpin(p)
+	now += time.Hour // or it does not look again
+	if _, _, refused = l.enter("b"); refused != nil {
+		t.Errorf("%v afterwards", refused)
+	}
+}

@@ -691,3 +691,21 @@ func TestReasonAfterReconfigure(t *testing.T) {
 		}
 	}
 }
+
+// A drain waits for exempt work, too.
+func TestDrainWaitsForExemptWork(t *testing.T) {
+	g := weir.Must(New(Config{Limit: 1}))
+	p := take(t, g, weir.Work{Tenant: "a", Exempt: true})
+	g.Close()
+	select {
+	case <-g.drained:
+		t.Error("drained with exempt work in flight")
+	default:
+	}
+	p.Done(weir.OK)
+	select {
+	case <-g.drained:
+	default:
+		t.Error("not drained when it has ended")
+	}
+}

@@ -108,3 +108,33 @@ func TestSampledIsStillHeld(t *testing.T) {
 		t.Error("given back other than once")
 	}
 }
+
+// Whoever raises the attention and sees the slot held hears of its release, however close the two come.
+func TestAHeldSlotIsHeardOf(t *testing.T) {
+	for i := range 300_000 {
+		c := newCounter()
+		ticket, ok := c.slot.Take()
+		if !ok {
+			t.Fatal("no slot")
+		}
+		var released sync.WaitGroup
+		released.Go(func() {
+			for range i % 64 {
+				_ = c.slot.Held()
+			}
+			ticket.Done(0)
+		})
+		for range i / 64 % 64 {
+			_ = c.slot.Held()
+		}
+		c.group.Attention.Store(1)
+		held := false
+		for !held && !c.slot.Retire() && !c.slot.IsRetired() {
+			held = c.slot.Held()
+		}
+		released.Wait()
+		if held && c.done.Load()+c.freed.Load() == 0 {
+			t.Fatalf("run %d: the slot was held, and nobody has said that it is free", i)
+		}
+	}
+}

@@ -223,6 +223,10 @@ func (u *Upstream) rewrite(pr *httputil.ProxyRequest) {
 	}
 	u.setForwarded(pr)
 	removeBypasses(pr.Out)
+	if u.h2c { // which has no upgrade: net/http would not send it, and the target would get the blame
+		pr.Out.Header.Del("Upgrade")
+		pr.Out.Header.Del("Connection")
+	}
 	readable(x.call.Route, pr.Out.Header)
 	x.call.setTrace(pr.Out.Header)
 	u.policy.Forward(pr.Out.Header, x.in, &x.call.Work, x.call.Arrived)

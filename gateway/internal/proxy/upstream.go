@@ -49,6 +49,7 @@ type Upstream struct {
 	checks      http.RoundTripper // nil without active checks
 	claims      Claims
 	mayHTTP2    bool // all targets speak HTTP/2, or may choose it by TLS
+	h2c         bool // all targets speak HTTP/2 without TLS
 	seats       []seat
 	rotation    atomic.Uint64
 	shared      *shared
@@ -95,7 +96,7 @@ func New(name string, cfg config.Upstream, log *slog.Logger, events *eventlog.Lo
 		transport.CloseIdleConnections()
 		calls.CloseIdleConnections()
 	}}
-	u.mayHTTP2 = h2c || conns.tls
+	u.mayHTTP2, u.h2c = h2c || conns.tls, h2c
 	if h := cfg.HealthCheck; h != nil {
 		// Checks connect anew each time: that is part of what has to work. They share no connections
 		// with requests, and do not wait for one behind them. One over HTTP/2 that comes when its check is over

@@ -491,6 +491,37 @@ func TestClientLeavesWhatItCallsGRPC(t *testing.T) {
 	g.idle()
 }
 
+// HTTP/2 has no upgrade. A client that asks for one gets an answer, and the target no blame.
+func TestUpgradeBeforeHTTP2(t *testing.T) {
+	up := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Proto) }))
+	up.Config.Protocols = new(http.Protocols)
+	up.Config.Protocols.SetUnencryptedHTTP2(true)
+	up.Start()
+	t.Cleanup(up.Close)
+	g := start(t, baseConfig(t, strings.Replace(up.URL, "http", "h2c", 1)), Options{})
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, g.url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Connection", "Upgrade")
+	req.Header.Set("Upgrade", "websocket")
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, _ := io.ReadAll(res.Body)
+	res.Body.Close()
+	if res.StatusCode != http.StatusOK || string(body) != "HTTP/2.0" {
+		t.Errorf("%s %s", res.Status, body)
+	}
+	for kind, n := range g.Upstreams()[0].Stats()[0].Failures {
+		if n > 0 {
+			t.Errorf("%d failures of %s", n, kind)
+		}
+	}
+	g.idle()
+}
+
 // Calls pass over TLS as well.
 func TestGRPCOverTLS(t *testing.T) {
 	cert, key := certificate(t)
