@@ -32,12 +32,16 @@ const (
 // body comes, the upstream waits for the client too. When the body is complete the upstream has
 // work to do. So the request is admitted again before the upstream sees the end. If it is refused,
 // the upstream never sees the end.
+//
+// Few handlers read the body of a GET before they work. So that of a method that needs none is broken off where another one
+// would lose its slot. The slot is kept as for a client that has left.
 type upload struct {
 	io.ReadCloser
 	control *http.ResponseController
 	timeout time.Duration
 	stall   time.Duration
 	http2   bool
+	needs   bool          // the method needs a body
 	length  int64         // as announced, -1 if it was not
 	n       int64         // bytes read
 	waited  time.Duration // for the client
@@ -63,8 +67,16 @@ type upload struct {
 func newUpload(w http.ResponseWriter, r *http.Request, timeout time.Duration) *upload {
 	return &upload{
 		ReadCloser: r.Body, control: http.NewResponseController(w), timeout: timeout, stall: min(slotStall, timeout/2),
-		http2: r.ProtoMajor == 2, length: r.ContentLength,
+		http2: r.ProtoMajor == 2, length: r.ContentLength, needs: needsBody(r.Method),
 	}
+}
+
+func needsBody(method string) bool {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodDelete, http.MethodOptions, http.MethodTrace:
+		return false
+	}
+	return true
 }
 
 // end is called when the handler returns. net/http's transport may read on then. The connection is another
@@ -163,7 +175,13 @@ func (u *upload) timeIsUp() {
 
 // becomeStream gives the slot up, unless there are too many streams. u.mu is held, also while hooks
 // run: the end of the body has to see whether there is a slot.
-func (u *upload) becomeStream() { u.moved = u.request.ReleaseForStream() }
+func (u *upload) becomeStream() {
+	if u.needs {
+		u.moved = u.request.ReleaseForStream()
+	} else if !u.over {
+		_ = u.control.SetReadDeadline(time.Now()) // which ends the Read under way
+	}
+}
 
 // stopClock ends a wait for the client, and reports whether the body has just become complete
 // without a slot.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"net/http"
@@ -457,5 +458,34 @@ func TestBrokenUpload(t *testing.T) {
 				t.Errorf("%s %s, want 503: the server works on", res.Status, body)
 			}
 		})
+	}
+}
+
+// The body of a GET that stalls is broken off, and its slot is kept: the server may have begun without it.
+func TestStalledBodyOfAGet(t *testing.T) {
+	t.Parallel()
+	arrived, release := make(chan struct{}, 1), make(chan struct{})
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {
+		arrived <- struct{}{}
+		<-release
+	})
+	defer close(release)
+	cfg := baseConfig(t, up.URL)
+	change(cfg, func(u *config.Upstream, l *policy.LimitSpec) {
+		u.ResponseTimeout, l.Limit, l.Queue.Len = policy.Duration(2*time.Hour), 1, -1
+	})
+	g := start(t, cfg, Options{})
+	g.Upstreams()[0].Expect(time.Hour)
+	c := dial(t, g.Addr(), "GET / HTTP/1.1\r\nHost: test\r\nContent-Length: 1048576\r\n\r\n"+strings.Repeat("x", uploadBytes))
+	<-arrived
+	res, err := http.ReadResponse(bufio.NewReader(c), nil) // nothing more is sent
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res.StatusCode != http.StatusRequestTimeout {
+		t.Errorf("%s, want 408", res.Status)
+	}
+	if n, open := g.gate().InFlight, g.streams.Snapshot().Open; n != 1 || open != 0 {
+		t.Errorf("%d in flight and %d streams, and the server works on one", n, open)
 	}
 }
