@@ -420,42 +420,6 @@ const (
 	meanKept  = 300
 )
 
-// pace is how fast work usually is: the mean of about a minute in which most of what ended was of use.
-type pace struct {
-	ln      float64 // of the speed, in 1/s
-	lnN     float64 // of the concurrency at which it was that
-	seconds float64 // how long it was measured, up to paceKept
-}
-
-// paceKept is longer than it takes to find a slow-down, and shorter than people take to get used to one. In seconds.
-const paceKept = 60
-
-func (p *pace) add(mean, lnN, seconds float64) {
-	if !(mean > 0 && seconds > 0) {
-		return
-	}
-	p.seconds = min(paceKept, p.seconds+seconds)
-	share := min(1, seconds/p.seconds)
-	p.ln += (-math.Log(mean) - p.ln) * share
-	p.lnN += (lnN - p.lnN) * share
-}
-
-// slower returns how much slower than usual work of the mean given is, in ln.
-func (p *pace) slower(mean float64) float64 {
-	if p.seconds == 0 || !(mean > 0) {
-		return 0
-	}
-	return p.ln + math.Log(mean)
-}
-
-// presumedLate returns ln of the speed below which work is presumed late.
-func (p *pace) presumedLate() float64 {
-	if p.seconds == 0 {
-		return math.Inf(-1)
-	}
-	return p.ln - lnPatience
-}
-
 // stretch is what was admitted in a stretch of time under one limit.
 type stretch struct {
 	from         time.Duration

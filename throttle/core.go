@@ -41,10 +41,11 @@ func newCore(cfg *Config, bins int) core {
 
 // decide reports whether work of a class is sent, given a random number from 0 up to 1. Work that is not sent
 // counts as a refused request, if it counts. Otherwise the window of a client that sends little would soon have
-// accepted requests only. If most callers leave before their answer, or ask for an upgrade, few results
-// are left to outweigh the throttle's own refusals, and it would refuse for ever. That is so where fewer than one in K has a
-// result. There they count less often. Where an overloaded server gets K times what it takes, and all
-// the rest leaves, one in K has a result. So it makes no difference there.
+// accepted requests only.
+//
+// If most callers leave before their answer, or ask for an upgrade, few results are left to outweigh the throttle's own
+// refusals. It would refuse for ever where fewer than one in K has a result. So the refusals count less often there.
+// An overloaded server gets K times what it takes. Even if all the rest leaves, one in K has a result, and they count in full.
 func (c *core) decide(now time.Duration, class int, random float64, counts bool) (share float64, sent bool) {
 	c.advance(now)
 	share = c.share(class)

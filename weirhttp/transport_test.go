@@ -1343,7 +1343,7 @@ func TestTransportDoesNotWaitForABody(t *testing.T) {
 	}
 }
 
-// A panic of a body is one of whoever reads it, and what is read is what comes.
+// A panic of a body is one of whoever reads it, and what is read is what comes. After it was closed in a Read, it fails.
 func TestOwnBody(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -1351,6 +1351,22 @@ func TestOwnBody(t *testing.T) {
 	b := newOwnBody(ctx, &http.Request{Body: io.NopCloser(strings.NewReader(text))})
 	if got, err := io.ReadAll(b); err != nil || string(got) != text {
 		t.Errorf("%d bytes of %d, %v", len(got), len(text), err)
+	}
+	comes, begun := make(chan struct{}), make(chan struct{})
+	b = newOwnBody(ctx, &http.Request{Body: io.NopCloser(readerFunc(func(to []byte) (int, error) { close(begun); <-comes; return copy(to, "x"), nil }))})
+	read := make(chan error)
+	go func() {
+		_, err := b.Read(make([]byte, 1))
+		read <- err
+	}()
+	<-begun
+	_ = b.Close()
+	close(comes)
+	if err := <-read; err != nil {
+		t.Error(err)
+	}
+	if n, err := b.Read(make([]byte, 1)); n != 0 || err == nil {
+		t.Errorf("%d bytes, %v from a body that is closed", n, err)
 	}
 	b = newOwnBody(ctx, &http.Request{Body: io.NopCloser(readerFunc(func([]byte) (int, error) { panic("body") }))})
 	func() {

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/weir/sim"
 )
 
-// virtual plays the rows of part two in the simulator, for each seed from 1 to seeds, and prints what the default has of the best
+// virtual plays the rows of part two in the simulator, for each seed from 1 to seeds. It prints what the default has of the best
 // fixed limit's goodput. No machine disturbs it, so it tells what a limiter can do in so little time from what a machine
 // does to it. Where the live board falls behind by as much, the rows are short.
 func virtual(ctx context.Context, plan Plan, seeds int, out io.Writer) error {

@@ -89,7 +89,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !proxy.Sendable(r) {
-		q.call.WriteProblem(q, http.StatusBadRequest, "the method, the host or the query is written as HTTP does not allow, or a method that is known in lower case")
+		q.call.WriteProblem(q, http.StatusBadRequest, "the method, the host or the query has characters that HTTP does not allow there, or a known method is not in upper case")
 		return
 	}
 	if policy.Ambiguous(r.URL) { // it may lead to another route at the upstream

@@ -411,6 +411,22 @@ func TestFastBodyKeepsItsSlot(t *testing.T) {
 	}
 }
 
+// beforeAServerThatWorks is a gateway with one slot before a server that does not read bodies, and works until the test is over.
+func beforeAServerThatWorks(t *testing.T) (cfg *config.Config, arrived <-chan struct{}) {
+	t.Helper()
+	came, release := make(chan struct{}, 1), make(chan struct{})
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {
+		came <- struct{}{}
+		<-release
+	})
+	t.Cleanup(func() { close(release) }) // before the server is closed
+	cfg = baseConfig(t, up.URL)
+	change(cfg, func(u *config.Upstream, l *policy.LimitSpec) {
+		u.ResponseTimeout, l.Limit, l.Queue.Len = policy.Duration(2*time.Hour), 1, -1
+	})
+	return cfg, came
+}
+
 // A client that breaks off its upload makes no room by that: a server that does not read works on.
 // The slot is held for as long as its work usually takes, and before the first answer as long as it
 // may take.
@@ -428,19 +444,10 @@ func TestBrokenUpload(t *testing.T) {
 		{"release", time.Hour, func(u *config.Upstream) { u.OnAbandon = config.Release }, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			arrived, release := make(chan struct{}, 1), make(chan struct{})
-			up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {
-				arrived <- struct{}{}
-				<-release
-			})
-			defer close(release)
-			cfg := baseConfig(t, up.URL)
-			change(cfg, func(u *config.Upstream, l *policy.LimitSpec) {
-				u.ResponseTimeout, l.Limit, l.Queue.Len = policy.Duration(2*time.Hour), 1, -1
-				if tt.change != nil {
-					tt.change(u)
-				}
-			})
+			cfg, arrived := beforeAServerThatWorks(t)
+			if tt.change != nil {
+				change(cfg, func(u *config.Upstream, _ *policy.LimitSpec) { tt.change(u) })
+			}
 			g := start(t, cfg, Options{})
 			g.Upstreams()[0].Expect(tt.expect)
 			c := dial(t, g.Addr(), "POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 1048576\r\n\r\n"+strings.Repeat("x", uploadBytes))
@@ -464,16 +471,7 @@ func TestBrokenUpload(t *testing.T) {
 // The body of a GET that stalls is broken off, and its slot is kept: the server may have begun without it.
 func TestStalledBodyOfAGet(t *testing.T) {
 	t.Parallel()
-	arrived, release := make(chan struct{}, 1), make(chan struct{})
-	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {
-		arrived <- struct{}{}
-		<-release
-	})
-	defer close(release)
-	cfg := baseConfig(t, up.URL)
-	change(cfg, func(u *config.Upstream, l *policy.LimitSpec) {
-		u.ResponseTimeout, l.Limit, l.Queue.Len = policy.Duration(2*time.Hour), 1, -1
-	})
+	cfg, arrived := beforeAServerThatWorks(t)
 	g := start(t, cfg, Options{})
 	g.Upstreams()[0].Expect(time.Hour)
 	c := dial(t, g.Addr(), "GET / HTTP/1.1\r\nHost: test\r\nContent-Length: 1048576\r\n\r\n"+strings.Repeat("x", uploadBytes))
