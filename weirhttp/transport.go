@@ -387,6 +387,8 @@ func answerTo(ctx context.Context, r *http.Request, resp *http.Response, err err
 	}
 	a := throttle.Answer{Outcome: weir.ClassifyHTTP(resp.StatusCode)}
 	switch resp.StatusCode {
+	case http.StatusSwitchingProtocols:
+		a.Outcome = weir.OK // or a breaker before a server of WebSockets would never close again
 	case http.StatusTooManyRequests:
 		a.Outcome, a.Quota = weir.OK, true
 	case http.StatusBadGateway:

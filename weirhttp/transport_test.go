@@ -1443,7 +1443,7 @@ func TestTransportProbes(t *testing.T) {
 		{"overload", answers(503, http.NoBody), open},
 		{"a broken connection", fails(io.ErrUnexpectedEOF), open},
 		{"a time-out", fails(context.DeadlineExceeded), open},
-		{"a connection that is switched to another protocol", answers(101, &socket{Reader: strings.NewReader("hello")}), halfOpen},
+		{"a connection that is switched to another protocol", answers(101, &socket{Reader: strings.NewReader("hello")}), closed},
 		{"a caller who leaves", func(leave context.CancelFunc) (*http.Response, error) { leave(); return nil, io.ErrUnexpectedEOF }, halfOpen},
 		{"a caller of the server's who has left", answers(499, http.NoBody), halfOpen},
 		{"a panic", func(context.CancelFunc) (*http.Response, error) { panic("base") }, halfOpen},
