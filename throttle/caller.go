@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -77,11 +78,13 @@ func (c *Caller) Start(name string, deadline time.Time, safe bool) Call {
 
 // Do runs fn for a call to a target, and again if that is safe and can help. [AnswerOf] decides what an error
 // means. Before each attempt the target's guard and the own limit admit w, whose Attempt is the attempt's
-// number. Do returns nil, the error of the last attempt, or a [*weir.Rejection] if this process refused. safe
-// is as for [Caller.Start]. If w has an earlier deadline than ctx, the context of fn ends then, and when Do
-// returns. So read an answer to its end in fn. fn must make one call only. With two, a refusal of the second does not prove that
-// the first has not begun, and neither does a failure to connect. Wrap such an error by its text alone, or use
-// Do for each call.
+// number. Do returns nil, the error of the last attempt, or a [*weir.Rejection] if this process refused. The
+// refusal of a retry also wraps the error of the attempt before. safe is as for [Caller.Start].
+//
+// If w has an earlier deadline than ctx, the context of fn ends then, and when Do returns. So read an answer to
+// its end in fn. fn must make one call only. With two, a refusal of the second does not prove that the first
+// has not begun, and neither does a failure to connect. Wrap such an error by its text alone, or use Do for
+// each call.
 func (c *Caller) Do(ctx context.Context, name string, w weir.Work, safe bool, fn func(context.Context) error) error {
 	w.Inherit(ctx)
 	if at, ok := ctx.Deadline(); ok && (w.Deadline.IsZero() || !w.Deadline.Before(at)) {
@@ -93,15 +96,23 @@ func (c *Caller) Do(ctx context.Context, name string, w weir.Work, safe bool, fn
 	}
 	call := c.Start(name, w.Deadline, safe)
 	defer call.End()
+	var before error // that of the attempt before
 	for {
 		w.Attempt = call.Attempt()
 		answer, err := call.do(ctx, w, fn)
-		if err == nil || ctx.Err() != nil {
+		if err == nil {
+			return nil
+		}
+		if !call.sent && before != nil {
+			return fmt.Errorf("%w; attempt %d: %w", err, w.Attempt, before)
+		}
+		if ctx.Err() != nil {
 			return err
 		}
 		if wait, stop := call.Decide(answer); stop != Again || call.Wait(ctx, wait) != nil {
 			return err
 		}
+		before = err
 	}
 }
 

@@ -151,8 +151,8 @@ func TestDoWhenTheGuardOpens(t *testing.T) {
 		c := mustCaller(t, CallerConfig{Guard: GuardBreaker, Breaker: BreakerConfig{Run: 2}, Retry: Retry{Attempts: 7}})
 		n := 0
 		err := c.Do(t.Context(), "a", weir.Work{}, true, func(context.Context) error { n++; return errOverload })
-		if r := weir.AsRejection(err); n != 2 || r == nil || r.Rule != "open" {
-			t.Errorf("%d attempts, %v; want two, and then a refusal", n, err)
+		if r := weir.AsRejection(err); n != 2 || r == nil || r.Rule != "open" || !errors.Is(err, errOverload) {
+			t.Errorf("%d attempts, %v; want two, and then a refusal that says why it was a retry", n, err)
 		}
 		if left := c.Targets()[0].RetriesLeft; left != 4 {
 			t.Errorf("%d retries left, want 4", left)
