@@ -120,7 +120,8 @@ type Snapshot struct {
 
 	// Latency is the service time that the gate now expects of admitted work:
 	// the median of the last window. It is 0 if the gate measures none. Wait is
-	// the estimated wait of a newcomer of the priority [Normal].
+	// the estimated wait of a newcomer of the priority [Normal]. It is 0 if a slot is free, if nothing has been
+	// measured, and for gates that make no estimate.
 	Latency time.Duration `json:"latency_ns,omitempty"`
 	Wait    time.Duration `json:"wait_ns,omitempty"`
 

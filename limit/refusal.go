@@ -71,8 +71,12 @@ func (l *Limiter) refresh(now time.Duration) {
 }
 
 // wait estimates how long a newcomer of the usual priority would wait. It goes by how
-// fast slots came back when they were wanted, or else by the service time of the last window.
+// fast slots came back when they were wanted, or else by the service time of the last window. It is 0 while
+// nothing has been measured.
 func (l *Limiter) wait() time.Duration {
+	if l.drain.Rate == 0 && l.takes() == 0 {
+		return 0
+	}
 	return gate.Wait(l.room.AheadOf(weir.Normal.Class()), l.drain.Rate, l.limit, l.takes())
 }
 

@@ -461,6 +461,20 @@ func usually(d time.Duration) (s room.Service) {
 	return s
 }
 
+// Before anything is measured there is no estimate. A shedder must not take a guess for one.
+func TestNoEstimateOfTheWait(t *testing.T) {
+	l, _ := byHand(Config{Limit: 1})
+	l.take(t, 1)
+	l.enter(t, weir.Work{}, nil)
+	if w := l.Snapshot().Wait; w != 0 {
+		t.Errorf("%v with nothing measured", w)
+	}
+	l.service = usually(300 * ms)
+	if w := l.Snapshot().Wait; w != 600*ms {
+		t.Errorf("%v behind one that waits and one that runs, of 300 ms each; want 600 ms", w)
+	}
+}
+
 // keep is how many of a queue that stands may wait.
 const keep = 64
 

@@ -32,7 +32,8 @@ func LoadOf(gate weir.Snapshotter) func() (float64, bool) {
 
 // WaitOf returns the wait before another gate as a pressure. It is how long a newcomer is
 // expected to wait, over the most that is wanted (DAGOR: 20 ms). It is unknown if most is
-// not above 0.
+// not above 0, and while work waits at a gate that gives no estimate. A limit.Limiter gives none before it
+// has measured something, and the gates of package keyed never give one.
 func WaitOf(gate weir.Snapshotter, most time.Duration) func() (float64, bool) {
 	return func() (float64, bool) {
 		s := gate.Snapshot()
@@ -41,6 +42,8 @@ func WaitOf(gate weir.Snapshotter, most time.Duration) func() (float64, bool) {
 			return 0, false
 		case s.Waiting == 0:
 			return 0, true // whatever is estimated, nobody waits
+		case s.Wait == 0:
+			return 0, false
 		}
 		return float64(s.Wait) / float64(most), true
 	}

@@ -31,6 +31,9 @@ func TestLoadAndWait(t *testing.T) {
 	if _, ok := shed.WaitOf(still{}, 0)(); ok {
 		t.Error("a wait over nothing is known")
 	}
+	if _, ok := shed.WaitOf(still{Limit: 10, InFlight: 10, Waiting: 5}, 20*ms)(); ok {
+		t.Error("the wait before a gate that gives no estimate is known")
+	}
 }
 
 type still weir.Snapshot
