@@ -66,15 +66,16 @@ func (r *Room) losingClass(w *Waiter) int {
 	return own
 }
 
-// reserved returns how many places only this class may fill: 0 without a share or in a room
-// of one place, else at least 1. The only place is no class's own: a low class would
-// withhold it from all above it.
+// reserved returns how many places only this class may fill: its share of them, and at least
+// 1 if each class with a share can have one and a place is left. Otherwise low classes would
+// withhold a small room from all above them.
 func (r *Room) reserved(class int) int {
 	share, places := r.classes[class].share, r.places()
-	if share == 0 || places < 2 {
-		return 0
+	n := int(share * float64(places))
+	if n == 0 && share > 0 && places > r.sharing {
+		return 1
 	}
-	return max(1, int(share*float64(places)))
+	return n
 }
 
 // mustGive reports whether flow own has to give a place, if a newcomer raises its load

@@ -165,17 +165,27 @@ func TestChanceIsOfOneTenant(t *testing.T) {
 	}
 }
 
-// A room of one place reserves it for nobody.
-func TestNoShareOfOnePlace(t *testing.T) {
-	r := newRoom(1, FIFO)
-	r.SetShares([Classes]float64{.05})
-	low, high := &Waiter{Units: 1, Expires: Never}, &Waiter{Class: 3, Units: 1, Expires: Never}
-	r.Push(0, low)
-	if out, ok := r.Push(0, high); out != low || !ok {
-		t.Errorf("the higher one came in: %v, in place of %v", ok, out)
-	}
-	if _, ok := r.Push(0, low); ok {
-		t.Error("the lower one displaces the higher")
+// Classes with tiny shares do not take all of a small room from those above them.
+func TestTinySharesOfASmallRoom(t *testing.T) {
+	for _, shares := range [][Classes]float64{{0.05}, {0.05, 0.05}, {0.05, 0.05, 0.05}} {
+		places := 0
+		for places < Classes && shares[places] > 0 {
+			places++
+		}
+		r := newRoom(places, FIFO)
+		r.SetShares(shares)
+		low := make([]Waiter, places)
+		for i := range low {
+			low[i] = Waiter{Class: int8(i), Units: 1, Expires: Never}
+			r.Push(0, &low[i])
+		}
+		high := &Waiter{Class: 3, Units: 1, Expires: Never}
+		if out, ok := r.Push(0, high); out != &low[0] || !ok {
+			t.Errorf("%v: the higher one came in: %v, in place of %v", shares, ok, out)
+		}
+		if _, ok := r.Push(0, &low[0]); ok {
+			t.Errorf("%v: the lower one displaces the higher", shares)
+		}
 	}
 }
 

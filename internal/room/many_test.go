@@ -297,10 +297,16 @@ func (m *many) reserved(class int8) int {
 	if m.standing.is {
 		places = m.kept()
 	}
-	if m.shares[class] == 0 || places < 2 {
-		return 0
+	sharing := 0
+	for _, s := range m.shares {
+		if s > 0 {
+			sharing++
+		}
 	}
-	return max(1, int(m.shares[class]*float64(places)))
+	if m.shares[class] > 0 && sharing < places {
+		return max(1, int(m.shares[class]*float64(places)))
+	}
+	return int(m.shares[class] * float64(places))
 }
 
 // worst returns who of a level has most waiting, and how much.

@@ -42,6 +42,7 @@ type Room struct {
 	standing standing
 
 	classes   [Classes]class
+	sharing   int // classes with a guaranteed share
 	users     flows
 	inner     []level // of each user, its tenants
 	tenants   flows
