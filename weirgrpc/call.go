@@ -37,6 +37,7 @@ type Call struct {
 	work     *weir.Work // for messages; nil if there is no gate for messages
 	deadline time.Time  // of the work
 	priority weir.Priority
+	user     string
 
 	carry   sync.Once
 	carrier context.Context // see callContext
@@ -107,7 +108,7 @@ func (c *Call) ReleaseForStream() bool { return c != nil && c.move() }
 
 // start is called with the permit of an admitted call, before its handler runs.
 func (c *Call) start(gate weir.Gate, w *weir.Work, p weir.Permit) {
-	c.gate, c.permit, c.priority, c.deadline = gate, p, w.Priority, w.Deadline
+	c.gate, c.permit, c.priority, c.deadline, c.user = gate, p, w.Priority, w.Deadline, w.User
 	if p != (weir.Permit{}) {
 		carrying.Do(func() { weir.WithPermit(c.incoming, gate, p) })
 	}
@@ -158,7 +159,7 @@ func (c *Call) end(o weir.Outcome) {
 	}
 	c.mu.Unlock()
 	if moved {
-		c.guard.streams.Leave()
+		c.guard.streams.Leave(c.user)
 	}
 	p.Done(o)
 }
@@ -172,7 +173,7 @@ func (c *Call) move() bool {
 		c.mu.Unlock()
 		return moved
 	}
-	if !streams.Enter() {
+	if !streams.Enter(c.user) {
 		if !c.crowded {
 			c.crowded = true
 			streams.Overflow()

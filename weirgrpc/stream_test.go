@@ -186,14 +186,14 @@ func TestStreamFindsAPlaceLater(t *testing.T) {
 	}}
 	gate := newLimit(t, 1, -1)
 	pool := weirhttp.NewStreams(weirhttp.StreamsConfig{Max: 1, Grace: time.Nanosecond})
-	pool.Enter() // another stream
+	pool.Enter("") // another stream
 	client := serve(t, s, weirgrpc.New(gate, weirgrpc.WithStreams(pool)).ServerOptions()...)
 	both, err := client.FullDuplexCall(within(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	await(t, "it finds no place", func() bool { return pool.Snapshot().Overflowed == 1 })
-	pool.Leave()
+	pool.Leave("")
 	if n := gate.Snapshot().InFlight; n != 1 {
 		t.Errorf("%d in flight without a place, want 1", n)
 	}

@@ -21,6 +21,7 @@ type Request struct {
 	ctx     requestContext
 	out     writer
 	streams *Streams
+	user    string // of the work
 
 	returned bool // the handler returned, without a panic
 	timed    bool // the handler's time is measured
@@ -62,7 +63,7 @@ func newRequest(ctx context.Context, g weir.Gate, w *weir.Work, p weir.Permit, s
 	if p != (weir.Permit{}) {
 		carrying.Do(func() { weir.WithPermit(ctx, g, p) })
 	}
-	q := &Request{streams: s}
+	q := &Request{streams: s, user: w.User}
 	q.firstPermits[0] = p
 	q.permits = q.firstPermits[:1]
 	q.ctx = requestContext{Context: ctx, request: q, gate: g, priority: w.Priority, deadline: w.Deadline}
@@ -249,7 +250,7 @@ func (q *Request) Reacquire(ctx context.Context, w weir.Work) error {
 	}
 	q.mu.Unlock()
 	if back {
-		q.streams.Leave()
+		q.streams.Leave(q.user)
 		q.exchanged(permits, false)
 		return nil
 	}
@@ -288,7 +289,7 @@ func (q *Request) move() bool {
 		q.mu.Unlock()
 		return moved
 	}
-	if !q.streams.Enter() {
+	if !q.streams.Enter(q.user) {
 		if !q.crowded {
 			q.crowded = true
 			q.streams.Overflow()
@@ -391,7 +392,7 @@ func (q *Request) end(o weir.Outcome) {
 	moved, permits, charged := q.moved, Permits(q.permits), q.charged
 	q.mu.Unlock()
 	if moved {
-		q.streams.Leave()
+		q.streams.Leave(q.user)
 		charged.Done(o)
 		return
 	}

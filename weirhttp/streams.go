@@ -1,6 +1,8 @@
 package weirhttp
 
 import (
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -55,7 +57,8 @@ type StreamsConfig struct {
 // A handler that calls it while a body arrives slowly gets its slot back with [Request.Reacquire].
 //
 // When the pool is full the request keeps its slot, is counted as overflowed, and tries
-// again with each later write. It is never cut for that reason.
+// again with each later write. It is never cut for that reason. One user ([weir.Work].User) may have half of the
+// places, so that no user can take them all. Work without a user is not told apart.
 type Streams struct {
 	bytes        int64
 	grace, stall time.Duration
@@ -66,6 +69,9 @@ type Streams struct {
 	moved      atomic.Uint64
 	overflowed atomic.Uint64
 	cut        atomic.Uint64
+
+	mu     sync.Mutex
+	byUser map[string]int64 // places of each user that has some
 }
 
 // StreamsSnapshot is a pool at one moment. Moved, Overflowed and Cut only grow.
@@ -88,7 +94,7 @@ func NewStreams(cfg StreamsConfig) *Streams {
 	s := &Streams{
 		bytes: orDefault(cfg.Bytes, defaultStreamBytes),
 		grace: orDefault(cfg.Grace, defaultStreamGrace),
-		stall: orDefault(cfg.Stall, defaultStreamStall),
+		stall: orDefault(cfg.Stall, defaultStreamStall), byUser: map[string]int64{},
 	}
 	s.SetMax(cfg.Max)
 	return s
@@ -122,9 +128,27 @@ func (s *Streams) Snapshot() StreamsSnapshot {
 	}
 }
 
-// Enter takes a place if one is free, and reports whether it did. Adapters of other protocols share the pool
-// with it. A caller that got a place must call [Streams.Leave] once.
-func (s *Streams) Enter() bool {
+// Enter takes a place for work of a user, and reports whether it did. Adapters of other protocols share the pool
+// with it. A caller that got a place must call [Streams.Leave] once, with the same user.
+func (s *Streams) Enter(user string) bool {
+	if user == "" {
+		return s.enter()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, known := s.byUser[user]
+	if n >= s.mostOfOne() || !s.enter() {
+		return false
+	}
+	if !known {
+		user = strings.Clone(user) // it may be a piece of something large
+	}
+	s.byUser[user] = n + 1
+	return true
+}
+
+// enter takes a place if one is free.
+func (s *Streams) enter() bool {
 	for {
 		n := s.open.Load()
 		if n >= s.max.Load() {
@@ -136,6 +160,17 @@ func (s *Streams) Enter() bool {
 			return true
 		}
 	}
+}
+
+// mostOfOne is how many places one user may have.
+func (s *Streams) mostOfOne() int64 { return (s.max.Load() + 1) / 2 }
+
+// Exhausted reports whether a user has all the places that one user may have. It is false in a pool without places.
+func (s *Streams) Exhausted(user string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.byUser[user]
+	return n > 0 && n >= s.mostOfOne()
 }
 
 // Overflow counts a response that found the pool full, and keeps its slot. Count each response
@@ -154,5 +189,15 @@ func (s *Streams) raise(n int64) {
 	}
 }
 
-// Leave gives a place back that [Streams.Enter] took.
-func (s *Streams) Leave() { s.open.Add(-1) }
+// Leave gives a place back that [Streams.Enter] took for a user.
+func (s *Streams) Leave(user string) {
+	s.open.Add(-1)
+	if user == "" {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byUser[user]--; s.byUser[user] <= 0 {
+		delete(s.byUser, user)
+	}
+}

@@ -24,27 +24,54 @@ var longDownload = strings.Repeat("0123456789abcdef", 1<<20) // 16 MiB
 
 func TestPoolIsBounded(t *testing.T) {
 	s := NewStreams(StreamsConfig{Max: 2})
-	if got := []bool{s.Enter(), s.Enter(), s.Enter()}; !slices.Equal(got, []bool{true, true, false}) {
+	if got := []bool{s.Enter(""), s.Enter(""), s.Enter("")}; !slices.Equal(got, []bool{true, true, false}) {
 		t.Fatalf("three that enter a pool of two places: %v", got)
 	}
 	s.SetMax(1)
-	s.Leave()
-	if s.Enter() {
+	s.Leave("")
+	if s.Enter("") {
 		t.Error("a shrunken pool let somebody in")
 	}
 	s.SetMax(3)
-	if !s.Enter() {
+	if !s.Enter("") {
 		t.Error("a grown pool is full")
 	}
-	s.Leave()
-	s.Leave()
-	s.Enter()
+	s.Leave("")
+	s.Leave("")
+	s.Enter("")
 	want := StreamsSnapshot{Max: 3, Open: 1, High: 2, Moved: 4}
 	if got := s.Snapshot(); got != want {
 		t.Errorf("snapshot %+v, want %+v", got, want)
 	}
 	if got := NewStreams(StreamsConfig{Max: -1}).Snapshot().Max; got != 0 {
 		t.Errorf("a pool without places has %d", got)
+	}
+}
+
+// One user has half of the places at most, rounded up.
+func TestPoolIsSharedByUsers(t *testing.T) {
+	s := NewStreams(StreamsConfig{Max: 3})
+	if got := []bool{s.Enter("a"), s.Enter("a"), s.Enter("a")}; !slices.Equal(got, []bool{true, true, false}) {
+		t.Fatalf("three of one user that enter a pool of three places: %v", got)
+	}
+	if !s.Exhausted("a") || s.Exhausted("b") || s.Exhausted("") {
+		t.Errorf("exhausted: %v, another user %v, nobody %v", s.Exhausted("a"), s.Exhausted("b"), s.Exhausted(""))
+	}
+	if !s.Enter("b") || s.Enter("b") || s.Enter("") {
+		t.Error("the third place is not another user's, or there is a fourth")
+	}
+	s.Leave("a")
+	if s.Exhausted("a") || !s.Enter("a") {
+		t.Error("a user who has left a place gets none")
+	}
+	for _, user := range []string{"a", "a", "b"} {
+		s.Leave(user)
+	}
+	if s.Snapshot().Open != 0 || len(s.byUser) != 0 {
+		t.Errorf("%d are open, %d users are remembered, want none", s.Snapshot().Open, len(s.byUser))
+	}
+	if none := NewStreams(StreamsConfig{Max: -1}); none.Enter("a") || none.Exhausted("a") {
+		t.Error("a pool without places has one, or is exhausted")
 	}
 }
 

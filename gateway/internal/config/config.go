@@ -394,7 +394,7 @@ type Metrics struct {
 // Streams bounds what leaves its gate early: streams, upgrades, slow readers.
 type Streams struct {
 	// How many may be open at a time. Further ones go on, but keep their slot at the gate, and are counted as
-	// overflowed.
+	// overflowed. One user may have half of them.
 	Max int `json:"max,omitempty" default:"1000" min:"1" max:"1000000"`
 }
 

@@ -410,7 +410,7 @@ func (x *exchange) sample(m *request) mutation {
 // move exchanges the slot for a place among the streams. Without a free place it tries again later.
 func (x *exchange) move() {
 	streams := x.service.opts.Streams
-	if !streams.Enter() {
+	if !streams.Enter(x.Work.User) {
 		if !x.crowded {
 			x.crowded = true
 			streams.Overflow()
@@ -429,7 +429,7 @@ func (x *exchange) send(r *response) error { return x.stream.SendMsg(r) }
 func (x *exchange) finish(end End) {
 	switch {
 	case x.moved:
-		x.service.opts.Streams.Leave()
+		x.service.opts.Streams.Leave(x.Work.User)
 	case end == Early && !x.Release && x.permit != (weir.Permit{}): // without a gate there is no slot
 		x.service.held.Hold(x.rest(time.Since(x.admitted)), abandon(x.permit))
 	case end == Early:

@@ -136,7 +136,7 @@ func forward(w http.ResponseWriter, r *http.Request, admitted *weirhttp.Request)
 	q := requestOf(w)
 	q.decided()
 	if q.body != nil {
-		q.body.admitted(r.Context(), admitted, q.call.Work)
+		q.body.admitted(r.Context(), admitted, q.call.Work, q.handler.s.streams)
 	}
 	q.call.Request = admitted
 	q.route.upstream.Serve(w, r, &q.call)

@@ -31,7 +31,8 @@ const (
 // The request becomes a stream, so neither stalled nor endless bodies can fill a gate. While the
 // body comes, the upstream waits for the client too. When the body is complete the upstream has
 // work to do. So the request is admitted again before the upstream sees the end. If it is refused,
-// the upstream never sees the end.
+// the upstream never sees the end. The body of a user who has half of all streams is broken off instead of
+// becoming one more, or it would fill the gate.
 //
 // Few handlers read the body of a GET before they work. So that of a method that needs none is broken off where another one
 // would lose its slot. The slot is kept as for a client that has left.
@@ -52,6 +53,7 @@ type upload struct {
 	// What follows is for bodies of admitted requests.
 	ctx        context.Context // of the request
 	work       weir.Work
+	streams    *weirhttp.Streams
 	admittedAt time.Time
 
 	mu       sync.Mutex        // guards what follows against the timer
@@ -91,8 +93,8 @@ func (u *upload) end() {
 }
 
 // admitted is called when the request has got a slot, which the body can lose.
-func (u *upload) admitted(ctx context.Context, q *weirhttp.Request, w weir.Work) {
-	u.ctx, u.work, u.admittedAt = ctx, w, time.Now()
+func (u *upload) admitted(ctx context.Context, q *weirhttp.Request, w weir.Work, streams *weirhttp.Streams) {
+	u.ctx, u.work, u.streams, u.admittedAt = ctx, w, streams, time.Now()
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.request = q
@@ -173,12 +175,15 @@ func (u *upload) timeIsUp() {
 	}
 }
 
-// becomeStream gives the slot up, unless there are too many streams. u.mu is held, also while hooks
+// becomeStream gives the slot up, unless there are too many streams or the body is broken off. u.mu is held, also while hooks
 // run: the end of the body has to see whether there is a slot.
 func (u *upload) becomeStream() {
 	if u.needs {
-		u.moved = u.request.ReleaseForStream()
-	} else if !u.over {
+		if u.moved = u.request.ReleaseForStream(); u.moved || !u.streams.Exhausted(u.work.User) {
+			return
+		}
+	}
+	if !u.over {
 		_ = u.control.SetReadDeadline(time.Now()) // which ends the Read under way
 	}
 }

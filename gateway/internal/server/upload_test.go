@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -227,7 +228,7 @@ func TestCompleteBodyWithoutAnEnd(t *testing.T) {
 	w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", strings.NewReader("ab"))
 	u := newUpload(w, r, time.Minute)
 	weirhttp.NewGuard(weirhttp.WithStreams(streams)).Serve(w, r, gate, weir.Work{}, func(_ http.ResponseWriter, r *http.Request, q *weirhttp.Request) {
-		u.admitted(r.Context(), q, weir.Work{})
+		u.admitted(r.Context(), q, weir.Work{}, weirhttp.NewStreams(weirhttp.StreamsConfig{}))
 		u.reading = true
 		u.timeIsUp()
 		steps := []struct {
@@ -466,6 +467,29 @@ func TestBrokenUpload(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Who has half of all streams gets no more for bodies that stall. Such a body is broken off, and does not fill the gate.
+func TestStalledBodiesOfOneUser(t *testing.T) {
+	t.Parallel()
+	cfg := baseConfig(t, newWorker(t, 0).url)
+	cfg.Identity.Trusted = []string{}
+	cfg.Streams.Max = 2
+	g := start(t, cfg, Options{})
+	g.Upstreams()[0].Expect(time.Nanosecond)
+	stall := func() net.Conn {
+		return dial(t, g.Addr(), "POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 1048576\r\n\r\n"+strings.Repeat("x", uploadBytes))
+	}
+	stall()
+	eventually(t, "the first is a stream", func() bool { return g.streams.Snapshot().Open == 1 && g.gate().InFlight == 0 })
+	res, err := http.ReadResponse(bufio.NewReader(stall()), nil) // nothing more is sent
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res.StatusCode != http.StatusRequestTimeout {
+		t.Errorf("the second: %s, want 408", res.Status)
+	}
+	eventually(t, "its slot is free", func() bool { return g.gate().InFlight == 0 })
 }
 
 // The body of a GET that stalls is broken off, and its slot is kept: the server may have begun without it.
