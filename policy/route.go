@@ -453,7 +453,7 @@ func isClean(p string) bool {
 }
 
 // AmbiguousText tells a client why a request with an [Ambiguous] path is refused.
-const AmbiguousText = "servers differ on where the path leads: .. follows //, or with %2F unescaped it has an empty, . or .. segment, or it is no path"
+const AmbiguousText = "servers differ on where the path leads: .. follows // or goes above the root, or with %2F unescaped it has an empty, . or .. segment, or it is no path"
 
 // Ambiguous reports whether another server may read the path of u differently from a policy. nginx,
 // for example, unescapes slashes before it removes segments. So a %2F there can make an empty, "."
@@ -464,8 +464,9 @@ const AmbiguousText = "servers differ on where the path leads: .. follows //, or
 // Other escaped slashes are part of a name here: "/a%2Fb" has one segment.
 //
 // Some servers take out dot segments before they merge slashes, as RFC 3986 (5.2.4) does, and others the other way
-// round. "/heavy//../light" is /light here, and /heavy/light there. A target that is no path, such as "x:http://host/heavy", would be
-// sent on as it is, and is for "/" here.
+// round. "/heavy//../light" is /light here, and /heavy/light there. A path that goes above the root leaves the base path of
+// a proxy's target: "/../private" below "/public" is /private there. A target that is no path, such as
+// "x:http://host/heavy", would be sent on as it is, and is for "/" here.
 func Ambiguous(u *url.URL) bool {
 	if u == nil {
 		return false
@@ -473,16 +474,36 @@ func Ambiguous(u *url.URL) bool {
 	if u.Opaque != "" {
 		return true
 	}
-	if u.RawPath == "" && !strings.Contains(u.Path, "//") { // nearly all; what has an escaped slash has a RawPath
+	if u.RawPath == "" && !strings.Contains(u.Path, "//") && !strings.Contains(u.Path, "/..") { // nearly all; what has an escaped slash has a RawPath
 		return false
 	}
 	given := dots.Replace(u.EscapedPath())
+	if goesAboveRoot(given) {
+		return true
+	}
 	clean := cleanPath(given)
 	if strings.Contains(given, "//") && cleanPath(withoutDots(given)) != clean {
 		return true
 	}
 	unescaped := slashes.Replace(clean)
 	return unescaped != clean && cleanPath(unescaped) != unescaped
+}
+
+// goesAboveRoot reports whether a path does so for a server that merges slashes.
+func goesAboveRoot(p string) bool {
+	depth := 0
+	for segment := range strings.SplitSeq(p, "/") {
+		switch segment {
+		case "", ".":
+		case "..":
+			if depth--; depth < 0 {
+				return true
+			}
+		default:
+			depth++
+		}
+	}
+	return false
 }
 
 // withoutDots takes dot segments out of a path, where an empty segment is one like any other.

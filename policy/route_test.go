@@ -304,7 +304,13 @@ func TestAmbiguous(t *testing.T) {
 		"/x//../heavy/1":            true,
 		"/x//%2e%2E/heavy":          true,
 		"/x///../..":                true,
-		"//..":                      false, // here and there /
+		"//..":                      true,
+		"/..":                       true,
+		"/../private":               true, // below a target's path elsewhere
+		"/%2e%2E/private":           true,
+		"/a/../../private/..":       true,
+		"/a/b/.././../c":            false, // here and there /c
+		"/..a/...":                  false,
 	} {
 		if got := Ambiguous(get(path).URL); got != want {
 			t.Errorf("%s: %t, want %t", path, got, want)

@@ -210,10 +210,11 @@ func (x *exchange) end() {
 }
 
 // rewrite makes the outgoing request of the incoming one. ReverseProxy has removed the hop-by-hop
-// headers and the forwarding headers of the client. Those of a trusted peer are put back, with that
-// peer added. The policy's own headers come last.
+// headers, the forwarding headers of the client, and what it cannot read of the query. Those of a trusted peer are put back,
+// with that peer added, and so is the query, which nothing here reads. The policy's own headers come last.
 func (u *Upstream) rewrite(pr *httputil.ProxyRequest) {
 	x := pr.In.Context().Value(exchangeKey{}).(*exchange)
+	pr.Out.URL.RawQuery = pr.In.URL.RawQuery
 	if len(u.seats) > 1 {
 		x.url = pr.Out.URL
 		pr.Out.URL = x.seat.address(x.url)

@@ -183,6 +183,9 @@ func (q *request) Unwrap() http.ResponseWriter { return q.ResponseWriter }
 func (q *request) WriteHeader(status int) {
 	if status >= 200 || status == http.StatusSwitchingProtocols {
 		q.call.Status = status
+		if h := q.Header(); q.call.By == proxy.ByUpstream && h["Content-Type"] == nil {
+			h["Content-Type"] = nil // net/http would guess one from the body, which may be a script then
+		}
 		if status != http.StatusSwitchingProtocols && (q.handler.s.draining.Load() || q.handler.listener.closed.Load()) {
 			q.Header().Set("Connection", "close")
 		}
