@@ -430,13 +430,16 @@ func canonical(u *url.URL) (unescaped, escaped string) {
 	if u.Path == "" || u.Path == "*" {
 		return "/", ""
 	}
-	given := u.EscapedPath()
+	given, raw := EscapedPath(u), u.RawPath
+	if raw != "" {
+		raw = given
+	}
 	if isClean(given) {
-		return u.Path, u.RawPath
+		return u.Path, raw
 	}
 	clean := cleanPath(dots.Replace(given))
 	if clean == given {
-		return u.Path, u.RawPath
+		return u.Path, raw
 	}
 	unescaped, err := url.PathUnescape(clean)
 	if err != nil { // cannot be: EscapedPath returns valid escapes only
@@ -450,6 +453,33 @@ func canonical(u *url.URL) (unescaped, escaped string) {
 func isClean(p string) bool {
 	return p[0] == '/' && !strings.Contains(p, "//") && !strings.Contains(p, "/.") &&
 		!strings.Contains(p, "/%2")
+}
+
+// EscapedPath returns the path of u as it came, with the bytes escaped that have to be. [url.URL.EscapedPath] escapes the
+// unescaped path instead, if there are such bytes. So "/a%2Fb|" would be "/a/b%7C", which is for another route.
+func EscapedPath(u *url.URL) string {
+	p := u.EscapedPath()
+	if u.RawPath == "" || p == u.RawPath {
+		return p
+	}
+	if path, err := url.PathUnescape(u.RawPath); err != nil || path != u.Path {
+		return p // somebody has changed the path
+	}
+	var b strings.Builder
+	for i := range len(u.RawPath) {
+		if c := u.RawPath[i]; c == '%' || mayStandInPath(c) {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	return b.String()
+}
+
+// mayStandInPath reports whether a byte needs no escape in a path. Brackets need one by RFC 3986 (3.3), but all
+// send them as they are.
+func mayStandInPath(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-._~!$&'()*+,;=:@/[]", c) >= 0
 }
 
 // AmbiguousText tells a client why a request with an [Ambiguous] path is refused.
@@ -477,7 +507,7 @@ func Ambiguous(u *url.URL) bool {
 	if u.RawPath == "" && !strings.Contains(u.Path, "//") && !strings.Contains(u.Path, "/..") { // nearly all; what has an escaped slash has a RawPath
 		return false
 	}
-	given := dots.Replace(u.EscapedPath())
+	given := dots.Replace(EscapedPath(u))
 	if goesAboveRoot(given) {
 		return true
 	}

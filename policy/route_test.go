@@ -48,6 +48,7 @@ func TestMatch(t *testing.T) {
 		{"CONNECT", "", "/tree", "tree", "", ""},
 		{"GET", "", "//tree", "tree", "", ""},
 		{"GET", "", "/dir/a%2Fb", "dir", "a/b", ""},
+		{"GET", "", "/dir/a%2Fb|", "dir", "a/b|", ""},
 		{"GET", "", "/trees", "", "", ""},
 		{"GET", "", "/files", "files", "", ""},
 		{"GET", "", "/files/a/b%20c", "files", "", "a/b c"},
@@ -323,6 +324,34 @@ func TestAmbiguous(t *testing.T) {
 	}
 	if Ambiguous(nil) {
 		t.Error("no URL is ambiguous")
+	}
+}
+
+// A byte that should have been escaped is, and nothing else of the path changes.
+func TestEscapedPath(t *testing.T) {
+	for path, want := range map[string]string{
+		"/":               "/",
+		"/a b":            "/a%20b",
+		"/a%2Fb":          "/a%2Fb",
+		"/a%2fb|c":        "/a%2fb%7Cc",
+		"/a%2Fcaf\u00e9":  "/a%2Fcaf%C3%A9",
+		"/%7e[a]\"#%2F":   "/%7e[a]%22%23%2F",
+		"/a%2Fb%20{c}%7D": "/a%2Fb%20%7Bc%7D%7D",
+	} {
+		u := &url.URL{Path: path}
+		if raw, err := url.ParseRequestURI(path); err == nil {
+			u = raw
+		}
+		got := EscapedPath(u)
+		if got != want {
+			t.Errorf("%q: %s, want %s", path, got, want)
+		}
+		if u.RawPath = got; u.EscapedPath() != got {
+			t.Errorf("%q: net/url takes %s for %s", path, got, u.EscapedPath())
+		}
+	}
+	if got := EscapedPath(&url.URL{Path: "/c", RawPath: "/a%2Fb|"}); got != "/c" {
+		t.Errorf("%s, and the path was changed to /c", got)
 	}
 }
 

@@ -222,11 +222,12 @@ func (t *target) address(in *url.URL) *url.URL {
 // target's path before its own.
 func (t *target) direct(u *url.URL) {
 	u.Scheme, u.Host = t.url.Scheme, t.url.Host
-	base := strings.TrimSuffix(t.url.EscapedPath(), "/")
+	given, base := policy.EscapedPath(u), strings.TrimSuffix(t.url.EscapedPath(), "/")
 	if base == "" {
+		u.RawPath = given
 		return
 	}
-	escaped := base + "/" + strings.TrimPrefix(u.EscapedPath(), "/")
+	escaped := base + "/" + strings.TrimPrefix(given, "/")
 	path, err := url.PathUnescape(escaped)
 	if err != nil { // cannot be: both halves come from parsed URLs
 		path = escaped

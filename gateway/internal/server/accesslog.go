@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-go/weir/gateway/internal/accesslog"
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/policy"
 )
 
 // lastLines is how long an access log has to write its last lines.
@@ -67,7 +68,7 @@ func (q *request) entry(r *http.Request) accesslog.Entry {
 	call := &q.call
 	e := accesslog.Entry{
 		Time: call.Arrived, Client: q.handler.s.Policy().Origin(r).String(),
-		Method: r.Method, Host: r.Host, Path: r.URL.EscapedPath(), Query: r.URL.RawQuery, Proto: r.Proto,
+		Method: r.Method, Host: r.Host, Path: policy.EscapedPath(r.URL), Query: r.URL.RawQuery, Proto: r.Proto,
 		Status: call.Status, Bytes: q.bytes, Waited: call.Waited, By: call.By.String(),
 		Upstream: call.Upstream, Target: call.Target, Reason: call.Failure, RequestID: r.Header.Get("X-Request-Id"),
 		TraceID: traceID(cmp.Or(call.Traceparent, r.Header.Get("Traceparent"))),
