@@ -275,9 +275,13 @@ func TestAmbiguousPaths(t *testing.T) {
 		"/x%2F..%2Fheavy/a|":        http.StatusBadRequest,
 		"/calm%2Fnames/are|%2Ffine": http.StatusOK,
 	} {
-		res, body := get(t, g.url+path)
+		c := dial(t, g.Addr(), "GET "+path+" HTTP/1.1\r\nHost: test\r\n\r\n") // a client of net/http escapes by itself
+		res, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
 		if res.StatusCode != want {
-			t.Errorf("%s: %d %s, want %d", path, res.StatusCode, body, want)
+			t.Errorf("%s: %s, want %d", path, res.Status, want)
 		}
 		if problem := res.Header.Get("Content-Type") == "application/problem+json"; problem != (want != http.StatusOK) {
 			t.Errorf("%s: %s", path, res.Header.Get("Content-Type"))
@@ -291,7 +295,7 @@ func TestAmbiguousPaths(t *testing.T) {
 
 	w := httptest.NewRecorder()
 	g.metrics.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-	if line := `weir_http_requests_total{by="gateway",code="4xx",route="/"} 5`; !strings.Contains(w.Body.String(), line) {
+	if line := `weir_http_requests_total{by="gateway",code="4xx",route="/"} 6`; !strings.Contains(w.Body.String(), line) {
 		t.Errorf("no %s", line)
 	}
 }
