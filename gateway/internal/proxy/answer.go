@@ -55,6 +55,9 @@ func (u *Upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
 		u.answerUntaken(w, r, x.call, err)
 	case errors.Is(err, errNotHTTP2):
 		u.problem(w, x.call, http.StatusNotImplemented, noGRPC)
+	case lacksMeans(err):
+		u.events.UpstreamFailed(u.name, x.seat.key, "gateway_limits", err)
+		u.problem(w, x.call, http.StatusServiceUnavailable, "the gateway has no file descriptor, port or memory left for a connection to the upstream")
 	case err == errUpgrade:
 		u.problem(w, x.call, http.StatusBadGateway, err.Error())
 	case timedOut(err):

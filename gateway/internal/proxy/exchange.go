@@ -178,6 +178,8 @@ var (
 	errIdle            = errors.New("neither side of the call sent anything for grpc_idle_timeout")
 )
 
+var errNoStatus = errors.New("the upstream answered with a status below 100")
+
 type exchangeKey struct{}
 
 // Value finds the exchange itself, without a context of its own around it.
@@ -224,7 +226,7 @@ func (u *Upstream) rewrite(pr *httputil.ProxyRequest) {
 	}
 	u.setForwarded(pr)
 	removeBypasses(pr.Out)
-	if u.h2c { // which has no upgrade: net/http would not send it, and the target would get the blame
+	if u.h2c || !pr.In.ProtoAtLeast(1, 1) { // neither has an upgrade; net/http would not send it over HTTP/2, and blame the target
 		pr.Out.Header.Del("Upgrade")
 		pr.Out.Header.Del("Connection")
 	}
@@ -271,7 +273,7 @@ func (rt roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 			}
 		}
 		x.endWait()
-		if f == failedConnect {
+		if f == failedConnect || lacksMeans(err) {
 			x.call.Request.SetCost("", 0) // nothing has been sent to anybody
 		}
 		x.call.Request.Sample(o)
@@ -296,8 +298,12 @@ func (x *exchange) send(req *http.Request) (*http.Response, error) {
 	trips.begin()
 	res, err := transport.RoundTrip(req)
 	trips.end()
-	if errors.Is(err, errNotHTTP2) {
+	switch {
+	case errors.Is(err, errNotHTTP2):
 		x.seat.noCallsUntil.Store(int64(u.now() + callsAgain))
+	case err == nil && res.StatusCode < 100: // net/http reads it, and panics when it is to write it
+		res.Body.Close()
+		return nil, errNoStatus
 	}
 	return res, err
 }
@@ -382,8 +388,8 @@ func (x *exchange) diagnose(err error) (failure, weir.Outcome) {
 		return -1, weir.NoSample
 	case cause != nil:
 		return -1, weir.Abandoned
-	case errors.Is(err, errNotHTTP2):
-		return -1, weir.NoSample // the target may be well: it is a call that it cannot take
+	case errors.Is(err, errNotHTTP2), lacksMeans(err):
+		return -1, weir.NoSample // the target may be well: it cannot take a call, or was never reached
 	case errors.As(err, &dial) && dial.Op == "dial":
 		if dial.Timeout() {
 			return failedConnect, weir.Overload

@@ -122,7 +122,9 @@ func (u *Upstream) checkTarget(ctx context.Context, t *target, slots chan struct
 		if ctx.Err() != nil {
 			return // the check was cut off, which says nothing about the target
 		}
-		u.learn(t, err)
+		if !lacksMeans(err) {
+			u.learn(t, err)
+		}
 		t.health.checked(u.now(), interval)
 		due.Reset(t.health.wait(u.now(), 2*interval))
 	}

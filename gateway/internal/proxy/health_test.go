@@ -7,10 +7,12 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -95,8 +97,12 @@ func TestHealthChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var sick sync.Map
 		asked := new(atomic.Int32)
+		var lacking atomic.Bool
 		respond := func(r *http.Request) (*http.Response, error) {
 			asked.Add(1)
+			if lacking.Load() {
+				return nil, os.NewSyscallError("socket", syscall.EMFILE)
+			}
 			if r.URL.Path != "/healthz" || r.Header.Get("User-Agent") != "weir-health-check" {
 				t.Errorf("asked for %s as %s", r.URL, r.Header.Get("User-Agent"))
 			}
@@ -124,6 +130,10 @@ func TestHealthChecks(t *testing.T) {
 		if n := asked.Load(); n < 2 || n > 4 {
 			t.Errorf("%d checks after an interval, want one or two of each", n)
 		}
+		lacking.Store(true)
+		time.Sleep(45 * time.Second)
+		expect("the gateway has no file descriptor", u, "ab")
+		lacking.Store(false)
 		sick.Store("a", true)
 		time.Sleep(45 * time.Second)
 		expect("a is sick", u, "b")

@@ -28,6 +28,7 @@ import (
 	"net/http/httputil"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/weir-go/weir/gateway/internal/config"
@@ -338,6 +339,17 @@ func newTransport(p pool) *http.Transport {
 			PingTimeout:     5 * time.Second,
 		},
 	}
+}
+
+// lacksMeans reports whether a connection could not be made for want of a file descriptor, a port or memory here. That is
+// no fault of the target.
+func lacksMeans(err error) bool {
+	for _, lack := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.EADDRNOTAVAIL, syscall.ENOBUFS, syscall.ENOMEM} {
+		if errors.Is(err, lack) {
+			return true
+		}
+	}
+	return false
 }
 
 // errNotHTTP2 is why no call of gRPC was sent to an https target.

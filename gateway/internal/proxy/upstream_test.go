@@ -13,9 +13,11 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -437,6 +439,29 @@ func TestFaultsOfUpstreams(t *testing.T) {
 	f("scheme", "ftp://a")
 	f("no host", "http://")
 	f("1 of its 2 targets are h2c", "http://a:1", "h2c://b:2")
+}
+
+// Without a file descriptor of the gateway's own nobody knows how the target is: neither a request nor a check counts.
+func TestNoMeansForAConnection(t *testing.T) {
+	for _, lack := range []error{
+		os.NewSyscallError("socket", syscall.EMFILE), os.NewSyscallError("connect", syscall.EADDRNOTAVAIL),
+		&net.DNSError{UnwrapErr: os.NewSyscallError("socket", syscall.ENFILE), Err: "too many open files in system", Name: "a"},
+	} {
+		u := makeUpstream(t, config.Upstream{
+			Targets: []string{"http://a", "http://b"}, Eject: config.Eject{Failures: 1, For: policy.Duration(time.Hour)},
+		}, io.Discard, nil)
+		u.shared.transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: lack}
+		}
+		w := httptest.NewRecorder()
+		u.Serve(w, httptest.NewRequest(http.MethodGet, "/", nil), &Call{})
+		if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "file descriptor") {
+			t.Errorf("%v: %d %s, want 503 and why", lack, w.Code, w.Body)
+		}
+		if got := picks(t, u, 2); got != "ab" && got != "ba" {
+			t.Errorf("%v: requests go to %s afterwards, want both targets", lack, got)
+		}
+	}
 }
 
 // newTestUpstream returns an upstream that leaves targets out after 3 failures,

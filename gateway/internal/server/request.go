@@ -47,6 +47,7 @@ type request struct {
 	bytes   int64         // of the answer's body
 	span    *tracing.Span // nil for none
 	asked   bool          // the gates have decided
+	final   bool          // a client of HTTP/1.0: it takes the first answer for the last (RFC 9110, 15.2)
 }
 
 // ServeHTTP leads a request through policy and gates to its upstream.
@@ -55,7 +56,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.s.inFlight.Add(1)
 	defer h.s.inFlight.Add(-1)
 	defer h.inProgress.Add(-1)
-	q := &request{ResponseWriter: w, handler: h, call: proxy.Call{Arrived: time.Now(), GRPC: proxy.IsGRPC(r)}}
+	q := &request{ResponseWriter: w, handler: h, final: !r.ProtoAtLeast(1, 1), call: proxy.Call{Arrived: time.Now(), GRPC: proxy.IsGRPC(r)}}
 	defer h.s.finished(q, r)
 	if most := h.listener.conns.MaxRequests(); inProgress > most {
 		h.refuseOneTooMany(q, r, most)
@@ -181,6 +182,9 @@ func (q *request) Unwrap() http.ResponseWriter { return q.ResponseWriter }
 // WriteHeader begins the answer. A gateway or listener that is closing tells its clients to go: on
 // HTTP/1 the answer ends the connection, on HTTP/2 net/http sends a GOAWAY.
 func (q *request) WriteHeader(status int) {
+	if status < 200 && q.final {
+		return
+	}
 	if status >= 200 || status == http.StatusSwitchingProtocols {
 		q.call.Status = status
 		if h := q.Header(); q.call.By == proxy.ByUpstream && h["Content-Type"] == nil {

@@ -185,6 +185,25 @@ func TestEventStream(t *testing.T) {
 	g.idle()
 }
 
+// HTTP/1.0 has neither answers before the answer nor upgrades (RFC 9110, 7.8 and 15.2).
+func TestHTTP10(t *testing.T) {
+	up := upstreamOf(t, func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusEarlyHints)
+		fmt.Fprintf(w, "upgrade %q", r.Header.Get("Upgrade"))
+	})
+	g := start(t, baseConfig(t, up.URL), Options{})
+	for protocol, want := range map[string]string{"1.0": "HTTP/1.0 200 OK", "1.1": "HTTP/1.1 103 Early Hints"} {
+		c := dial(t, g.Addr(), "GET / HTTP/"+protocol+"\r\nHost: x\r\nConnection: close, Upgrade\r\nUpgrade: websocket\r\n\r\n")
+		answer, err := io.ReadAll(c)
+		if first, _, _ := strings.Cut(string(answer), "\r\n"); err != nil || first != want {
+			t.Errorf("%s: %v, %q, want %q first", protocol, err, answer, want)
+		}
+		if ends := strings.HasSuffix(string(answer), `upgrade ""`); ends != (protocol == "1.0") {
+			t.Errorf("%s: %q", protocol, answer)
+		}
+	}
+}
+
 func TestWebSocketUpgrade(t *testing.T) {
 	up := upstreamOf(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Upgrade") != "websocket" {

@@ -190,6 +190,7 @@ func TestUpstreamFailures(t *testing.T) {
 	f("refuses", refusing, time.Minute, http.StatusBadGateway, weir.Failed)
 	f("hangs", hanging.URL, 100*time.Millisecond, http.StatusGatewayTimeout, weir.Overload)
 	f("speaks something else", garbage, time.Minute, http.StatusBadGateway, weir.Failed)
+	f("has no status", rawUpstream(t, "HTTP/1.1 099 None\r\nContent-Length: 0\r\n\r\n"), time.Minute, http.StatusBadGateway, weir.Failed)
 	f("resets", resetting, time.Minute, http.StatusBadGateway, weir.Failed)
 	f("sends endless headers", huge, time.Minute, http.StatusBadGateway, weir.Failed)
 }
