@@ -1,12 +1,15 @@
 package kafka
 
-import "time"
+import (
+	"time"
+	"unsafe"
+)
 
 // connection is the state of a client's connection: its pending answers, its principal, and until when no request is read. It has no
 // socket, no lock and no clock. A [relay] has them.
 type connection struct {
 	pending []pending // in the order of the requests
-	kept    int       // bytes in them whose number clients choose
+	kept    int       // their bytes
 	writing bool      // a goroutine writes the gateway's own answers
 	login   login
 	muted   mute
@@ -37,20 +40,17 @@ type pending struct {
 	makes    bool      // it asks for metadata, and the broker may create topics that are counted
 }
 
-// kept is how many bytes of the client's choice are kept until the answer.
+// kept is how many bytes are kept until the answer. Clients choose the texts, and how many answers are pending.
 func (p *pending) kept() int {
-	return len(p.client) + len(p.own) + len(p.step.mechanism) + len(p.step.user.name) + len(p.step.user.token) + len(p.rule) + len(p.bucket)
+	return int(unsafe.Sizeof(*p)) + len(p.client) + len(p.own) + len(p.step.mechanism) + len(p.step.user.name) + len(p.step.user.token) + len(p.rule) + len(p.bucket)
 }
 
-const (
-	// mostPending bounds the requests of a connection that have no answer yet. Further requests are read when there is room.
-	mostPending = 4096
-	// mostKept bounds the bytes that a connection keeps of these requests: a client id may have 32 KiB.
-	mostKept = 64 << 10
-)
+// mostKept bounds the bytes that a connection keeps of requests without an answer: some 280 requests, or two with a client id of 32 KiB.
+// Further requests are read when there is room. A broker works on one request of a connection at a time, so more of them gain nothing.
+const mostKept = 64 << 10
 
 // full reports whether no further request may be read now.
-func (c *connection) full() bool { return len(c.pending) >= mostPending || c.kept >= mostKept }
+func (c *connection) full() bool { return c.kept >= mostKept }
 
 // expect appends a pending answer.
 func (c *connection) expect(p pending) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -197,7 +198,7 @@ func (m *connectionModel) check() {
 	kept := 0
 	for i := range m.pending {
 		p := &m.pending[i]
-		kept += len(p.client) + len(p.own) + len(p.step.mechanism) + len(p.step.user.name) + len(p.step.user.token) + len(p.rule) + len(p.bucket)
+		kept += int(unsafe.Sizeof(*p)) + len(p.client) + len(p.own) + len(p.step.mechanism) + len(p.step.user.name) + len(p.step.user.token) + len(p.rule) + len(p.bucket)
 	}
 	if m.connection.kept != kept || m.full() != (kept >= mostKept) {
 		m.fatal("%d bytes are kept of %d pending, not %d; full: %v", m.connection.kept, len(m.pending), kept, m.full())

@@ -366,6 +366,26 @@ func TestLoginStepsAreBounded(t *testing.T) {
 	}
 }
 
+// Requests that wait for an answer take little more memory than is counted for them. A list that grows has at most twice its length.
+func TestPendingAnswersAreCounted(t *testing.T) {
+	for name, p := range map[string]pending{
+		"without a client id": {request: request{key: keyMetadata}},
+		"with a quota":        {request: request{key: keyProduce, client: "app"}, rule: "user=*", bucket: "in/user=alice"},
+	} {
+		all := make([]connection, 100)
+		before := heap()
+		for i := range all {
+			for c := &all[i]; !c.full(); {
+				c.expect(p)
+			}
+		}
+		if each := (heap() - before) / uint64(len(all)); each > 2*mostKept+8<<10 { // a page beside it
+			t.Errorf("%s: a connection keeps %d bytes for %d requests", name, each, len(all[0].pending))
+		}
+		runtime.KeepAlive(all)
+	}
+}
+
 // newMutations is a gate of mutations.
 func newMutations(t *testing.T) *policy.Gate {
 	p, err := policy.Compile(policy.Spec{Gates: map[string]policy.GateSpec{"g": {Quota: &ample}}, OtherWork: map[string]string{"g": ""}}, policy.Options{})

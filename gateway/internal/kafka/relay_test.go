@@ -264,6 +264,8 @@ func TestRequestsInFlightAreBounded(t *testing.T) {
 				}
 			}
 		})
+		each := (&pending{request: request{client: "app"}}).kept()
+		most := int64(mostKept+each-1) / int64(each)
 		var got atomic.Int64
 		all.Go(func() {
 			for b := make([]byte, len(one)); ; got.Add(1) {
@@ -274,7 +276,7 @@ func TestRequestsInFlightAreBounded(t *testing.T) {
 		})
 		for more := range int64(3) {
 			synctest.Wait()
-			if n := got.Load(); n != mostPending+more {
+			if n := got.Load(); n != most+more {
 				t.Fatalf("%d requests are sent on with %d answers", n, more)
 			}
 			if _, err := broker.Write(answer(0, kmsg.NewPtrListGroupsResponse())); err != nil {
