@@ -359,6 +359,33 @@ func TestBrokerHasNotHeardOfATopic(t *testing.T) {
 	}
 }
 
+// A topic that is deleted by its id counts as one that is deleted by its name: by its partitions, and again when it is made anew.
+func TestDeletedByID(t *testing.T) {
+	for _, byID := range []bool{false, true} {
+		for _, heard := range []bool{false, true} {
+			b, client := newCluster(t, policy.Enforce, 200) // 3 partitions by default
+			b.ask(client, create(7, "a", 50))
+			b.topics["a"] = 50
+			if !heard {
+				b.unheard = []string{"a"}
+			}
+			name := "a"
+			req, topic := kmsg.NewPtrDeleteTopicsRequest(), kmsg.DeleteTopicsRequestTopic{Topic: &name}
+			if byID {
+				topic = kmsg.DeleteTopicsRequestTopic{TopicID: idOf(name)}
+			}
+			req.Version, req.Topics = 6, append(req.Topics, topic)
+			if got, _ := codes(b.ask(client, req)); !slices.Equal(got, []int16{0}) || b.left() != 100 {
+				t.Errorf("deleted by id %v, heard %v: errors %v, %v left, not 100", byID, heard, got, b.left())
+			}
+			delete(b.topics, name)
+			if b.ask(client, metadata(12, true, name)); b.left() != 97 {
+				t.Errorf("deleted by id %v, heard %v, and made anew: %v left, not 97", byID, heard, b.left())
+			}
+		}
+	}
+}
+
 // If the broker's answer has no number of partitions for a topic, the number in the cluster's configuration counts.
 func TestPartitionsByDefault(t *testing.T) {
 	b, client := newCluster(t, policy.Enforce, 10)

@@ -331,25 +331,46 @@ func (d *deletion) questions() (all []kmsg.Request) {
 
 func (d *deletion) hear(answer kmsg.Response) {
 	if d.has == nil {
-		d.has, d.one = map[string]int64{}, map[string]string{}
+		d.has = map[string]int64{}
 	}
 	for _, t := range answer.(*kmsg.MetadataResponse).Topics {
-		name, id := nameOf(t.Topic, t.TopicID), nameOf(nil, t.TopicID)
-		if d.one[name] = name; t.TopicID != [16]byte{} {
-			d.one[id] = name
-		}
+		name := d.learn(t.Topic, t.TopicID)
 		if t.ErrorCode == 0 && t.AuthorizedOperations&mayDelete != 0 {
 			d.has[name] = int64(len(t.Partitions))
 		}
 	}
 }
 
+// learn keeps the name that a broker gives for a topic, and returns it.
+func (d *deletion) learn(as *string, id [16]byte) string {
+	if d.one == nil {
+		d.one = map[string]string{}
+	}
+	name := nameOf(as, id)
+	if d.one[name] = name; id != [16]byte{} {
+		d.one[nameOf(nil, id)] = name
+	}
+	return name
+}
+
+// name is the name of a topic, or its id while no broker has said the name.
+func (d *deletion) name(i int) string {
+	var n string
+	if d.Version < byID {
+		n = d.TopicNames[i]
+	} else {
+		n = nameOf(d.Topics[i].Topic, d.Topics[i].TopicID)
+	}
+	if as, ok := d.one[n]; ok {
+		return as
+	}
+	return n
+}
+
 func (d *deletion) count(sizes) []int64 {
 	names := slices.Clone(d.names())
-	for i, n := range names {
-		if as, ok := d.one[n]; ok {
-			names[i] = as
-		}
+	for i := range names {
+		names[i] = d.name(i)
 	}
 	return once(names, func(i int) int64 {
 		if n, ok := d.has[names[i]]; ok {
@@ -359,9 +380,9 @@ func (d *deletion) count(sizes) []int64 {
 	})
 }
 
-func (d *deletion) size(i int, of sizes) int64 { return of.lately(d.names()[i]) }
+func (d *deletion) size(i int, of sizes) int64 { return of.lately(d.name(i)) }
 
-func (d *deletion) done(i int, _ int64, _ time.Time, m *made) { m.forget(d.names()[i]) }
+func (d *deletion) done(i int, _ int64, _ time.Time, m *made) { m.forget(d.name(i)) }
 
 func (d *deletion) without(refused func(int) bool) kmsg.Request {
 	rest := *d.DeleteTopicsRequest
@@ -377,10 +398,11 @@ func (d *deletion) without(refused func(int) bool) kmsg.Request {
 	return &rest
 }
 
+// results also keeps names: the controller may know a topic of which the broker has not heard yet.
 func (d *deletion) results(resp kmsg.Response) map[string]int16 {
 	codes := map[string]int16{}
 	for _, t := range resp.(*kmsg.DeleteTopicsResponse).Topics {
-		codes[nameOf(t.Topic, t.TopicID)] = t.ErrorCode
+		codes[d.learn(t.Topic, t.TopicID)] = t.ErrorCode
 		codes[nameOf(nil, t.TopicID)] = t.ErrorCode
 	}
 	return codes
