@@ -56,9 +56,10 @@ the gateway counts as rules there. These are controller_mutation_rate, producer_
 consumer_byte_rate and connection_creation_rate. Others stay with the brokers. FILE is the
 gateway's configuration. It says how to reach the brokers, and which gates count.
 
-Each broker counts bytes for itself, the gateway once for the cluster. So byte rates are
-multiplied by --factor. It is the number of brokers unless you say another, which is as
-much as anybody could get before.
+Each broker counts bytes and connections for itself, the gateway once for the cluster. So
+these rates are multiplied by --factor. It is the number of brokers unless you say another,
+which is as much as anybody could get before. controller_mutation_rate stays,
+because one controller counts it for all brokers.
 
 Without --apply it shows what would be done, and changes nothing. With --apply the rules are
 set, in place of rules that match the same. With --remove the brokers' quotas are deleted
@@ -72,7 +73,7 @@ its token (--token-file), as for weir quota set.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.File, o.Out = args[0], cmd.OutOrStdout()
 			if cmd.Flags().Changed("factor") && !(o.Factor > 0 && o.Factor <= mostFactor) {
-				return usage("--factor %g is what byte rates are multiplied by, above 0 and at most %d; leave it out for the number of brokers", o.Factor, mostFactor)
+				return usage("--factor %g multiplies rates of bytes and connections; write one above 0 and at most %d, or leave it out for the number of brokers", o.Factor, mostFactor)
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), importPatience)
 			defer cancel()
@@ -83,7 +84,7 @@ its token (--token-file), as for weir quota set.`,
 	adminFlag(cmd, &o.Admin)
 	f.StringVar(&o.TokenFile, "token-file", "", "file with the gateway's token")
 	f.StringVar(&o.Cluster, "cluster", "", "cluster, by its name in FILE (default: the only one that clients reach through the gateway)")
-	f.Float64Var(&o.Factor, "factor", 0, "what byte rates are multiplied by (default: the number of brokers)")
+	f.Float64Var(&o.Factor, "factor", 0, "what rates of bytes and connections are multiplied by (default: the number of brokers)")
 	f.Lookup("factor").DefValue = ""
 	f.BoolVar(&o.Apply, "apply", false, "set the rules")
 	f.BoolVar(&o.Remove, "remove", false, "delete the brokers' quotas, once the rules are set")
@@ -188,7 +189,7 @@ func (o *importOptions) set(ctx context.Context, cluster string, all []kafka.Bro
 		}
 		steps = append(steps, res.Steps...)
 	}
-	fmt.Fprintf(o.Out, "cluster %s, byte rates × %g\n", cluster, factor)
+	fmt.Fprintf(o.Out, "cluster %s, rates of bytes and connections × %g\n", cluster, factor)
 	if err := printImport(o.Out, all, steps); err != nil {
 		return 0, err
 	}

@@ -76,6 +76,7 @@ func TestKafkaImport(t *testing.T) {
 		"user=alice":               {"producer_byte_rate": 1000, "request_percentage": 50, "controller_mutation_rate": 0.5},
 		"user=alice client-id=app": {"consumer_byte_rate": 9223372036854775807},
 		"user client-id":           {"producer_byte_rate": 70},
+		"ip=10.0.0.7":              {"connection_creation_rate": 20},
 	})
 	file := write(t, "weir.yaml", fmt.Sprintf(`
 kafka:
@@ -83,9 +84,9 @@ kafka:
     bootstrap: ["%s"]
     listen: {address: 127.0.0.1:19092}
     nodes: {ports: 19100-19110, advertise: 127.0.0.1}
-    quotas: {mutations: topics, produce: in, fetch: out}
+    quotas: {mutations: topics, produce: in, fetch: out, connections: dial}
   other: {bootstrap: [127.0.0.1:9]}
-gates: {topics: {quota: {debt: true}}, in: {quota: {}}, out: {quota: {}}}
+gates: {topics: {quota: {debt: true}}, in: {quota: {}}, out: {quota: {}}, dial: {quota: {}}}
 runtime_quotas: {file: quotas.json}
 `, strings.Join(addrs, `", "`)))
 	cfg, err := config.Load(file)
@@ -108,15 +109,16 @@ runtime_quotas: {file: quotas.json}
 		}
 		return strings.Join(strings.Fields(out), " ")
 	}
-	const all = 5 // of the brokers
+	const all = 6 // of the brokers
 	if n := len(strings.Fields(brokers())); n != all {
 		t.Fatalf("%d quotas of the brokers", n)
 	}
-	want := `cluster orders, byte rates × 3
+	want := `cluster orders, rates of bytes and connections × 3
 
 WHO                             QUOTA                     AT THE BROKERS        GATE    HERE
 default user, default client-id producer_byte_rate        70                    in      210/s burst 2100
 user "alice", client-id "app"   consumer_byte_rate        9.223372036854776e+18 out     exempt
+ip "10.0.0.7"                   connection_creation_rate  20                    dial    60/s burst 600
 user "alice"                    controller_mutation_rate  0.5                   topics  0.5/s burst 5.5
 user "alice"                    producer_byte_rate        1000                  in      3000/s burst 30000
 
@@ -132,11 +134,11 @@ nothing is changed; --apply sets these rules, and with --remove the brokers' quo
 	if got := rules(); !strings.HasSuffix(got, "none") || len(strings.Fields(brokers())) != all {
 		t.Errorf("only shown, and there are rules: %s; the brokers have %s", got, brokers())
 	}
-	f("in force at the gateway: 4; the brokers' own hold too", "--apply")
+	f("in force at the gateway: 5; the brokers' own hold too", "--apply")
 	if got := rules(); !strings.Contains(got, "in user=*,client=* 210/s burst 2100") || !strings.Contains(got, "out user=alice,client=app exempt") || len(strings.Fields(brokers())) != all {
 		t.Errorf("%s; the brokers have %s", got, brokers())
 	}
-	f("deleted at the brokers: 4", "--apply", "--remove", "--factor", "2")
+	f("deleted at the brokers: 5", "--apply", "--remove", "--factor", "2")
 	if got := rules(); !strings.Contains(got, "in user=alice 2000/s burst 20000") || brokers() != "request_percentage" {
 		t.Errorf("%s; the brokers have %s", got, brokers())
 	}
@@ -163,7 +165,7 @@ func TestKafkaImportFaults(t *testing.T) {
 		}
 	}
 	f(2, "needs a file")
-	f(2, "--factor 0 is what byte rates are multiplied by", one, "--factor", "0")
+	f(2, "--factor 0 multiplies rates of bytes and connections", one, "--factor", "0")
 	f(2, "--factor NaN", one, "--factor", "NaN")
 	f(2, "weir.yaml has no such cluster; it has orders", one, "--cluster", "ordres")
 	f(1, "counts nothing for a cluster of Kafka", with("  orders: {bootstrap: [ADDR]}\n"))

@@ -52,8 +52,8 @@ func gateOf(q *config.KafkaQuotas) map[string]string {
 }
 
 // ReadBrokerQuotas asks a cluster for those quotas of its brokers that the gates of q count, too. Their order is always the same. Each
-// broker counts bytes for itself, so byte rates here are the brokers' times factor. A factor of 0 means the number of brokers. by is the
-// factor used.
+// broker counts bytes and connections for itself, so rates of these here are the brokers' times factor. A factor of 0 means the number of
+// brokers. by is the factor used.
 func ReadBrokerQuotas(ctx context.Context, client *kgo.Client, q *config.KafkaQuotas, factor float64) (all []BrokerQuota, by float64, err error) {
 	if factor == 0 {
 		nodes := kmsg.NewPtrMetadataRequest()
@@ -124,7 +124,7 @@ func (q *Quotas) imported(b *BrokerQuota, gate string, factor float64) (op quota
 		return op, err
 	}
 	value := b.Value
-	if (b.Key == produceRate || b.Key == fetchRate) && value < unlimited {
+	if b.Key != mutationRate && value > 0 && value < unlimited { // the controller alone counts mutations
 		value = math.Max(1, math.Round(value*factor)) // a whole number, as in Kafka
 	}
 	op.Gate = gate

@@ -72,25 +72,27 @@ func TestBothHold(t *testing.T) {
 	look("brokers have no quotas that count the same as this gateway", map[string]int{})
 }
 
-// A broker's quotas become rules here, if they can: byte rates are multiplied, and stay whole.
+// A broker's quotas become rules here, if they can: rates of bytes and connections are multiplied, and stay whole.
 func TestImported(t *testing.T) {
-	name := "a"
 	q := Quotas{Samples: 11, Window: time.Second}
 	for _, c := range []struct {
-		kind, key string
-		value     float64
-		rate      string
-		asked     float64
-		err       string
+		kind, name, key string
+		value           float64
+		rate            string
+		asked           float64
+		err             string
 	}{
-		{ofUser, produceRate, 1000, "3333/s", 0, ""},
-		{ofUser, fetchRate, 0.1, "1/s", 0, ""},
-		{ofUser, mutationRate, 0.5, "0.5/s", 0, ""},
-		{ofUser, produceRate, unlimited, "", unlimited, ""},
-		{ofUser, mutationRate, math.NaN(), "", 0, "is not a rate"},
-		{ofAddress, connectionRate, 10, "", 0, `"a" is not an address`},
+		{ofUser, "a", produceRate, 1000, "3333/s", 0, ""},
+		{ofUser, "a", fetchRate, 0.1, "1/s", 0, ""},
+		{ofUser, "a", mutationRate, 0.5, "0.5/s", 0, ""},
+		{ofUser, "a", produceRate, unlimited, "", unlimited, ""},
+		{ofUser, "a", mutationRate, math.NaN(), "", 0, "is not a rate"},
+		{ofUser, "a", produceRate, 0, "", 0, "is not a rate"},
+		{ofAddress, "10.0.0.7", connectionRate, 10, "33/s", 0, ""},
+		{ofAddress, "10.0.0.7", connectionRate, 0, "", 0, "is not a rate"},
+		{ofAddress, "a", connectionRate, 10, "", 0, `"a" is not an address`},
 	} {
-		b := BrokerQuota{Key: c.key, Value: c.value, entity: []kmsg.DescribeClientQuotasResponseEntryEntity{{Type: c.kind, Name: &name}}}
+		b := BrokerQuota{Key: c.key, Value: c.value, entity: []kmsg.DescribeClientQuotasResponseEntryEntity{{Type: c.kind, Name: &c.name}}}
 		op, err := q.imported(&b, "gate", 3.333)
 		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s=%v: %v, want %q", c.key, c.value, err, c.err)
