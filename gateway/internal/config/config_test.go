@@ -456,6 +456,30 @@ func TestTLS(t *testing.T) {
 	}
 }
 
+// Without a login, brokers know who asks by the certificate. On the connections of clients that is the gateway's own.
+func TestKafkaCertificateOfTheGateway(t *testing.T) {
+	dir := t.TempDir()
+	certificate(t, dir, "me")
+	const (
+		listen = "\n    listen: {address: 127.0.0.1:19092}\n    nodes: {ports: 9100-9199, advertise: kafka.example.org}\n"
+		sasl   = "\n    sasl: {mechanism: scram-sha-512, user: weir, password_file: me.key}"
+		fault  = "weir.yaml:4:17: kafka.main.tls.cert: makes every client at listen the gateway itself to brokers: without a login, they take names from certificates; " +
+			"remove cert and key, or let the gateway and clients log in by SASL"
+		signal = "\nupstreams: {app: {targets: [http://127.0.0.1:3000]}}\nroutes: [{match: [/], upstream: app}]\n"
+	)
+	for settings, want := range map[string]string{
+		"{cert: me.crt, key: me.key}" + listen:        fault,
+		"{cert: me.crt, key: me.key}" + sasl + listen: "",
+		"{cert: me.crt, key: me.key}" + signal:        "", // only the gateway connects
+		"{ca: me.crt}" + listen:                       "",
+	} {
+		_, err := config.Parse(filepath.Join(dir, "weir.yaml"), []byte("kafka:\n  main:\n    bootstrap: [10.0.0.1:9092]\n    tls: "+settings))
+		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", settings, err, want)
+		}
+	}
+}
+
 func certificate(t *testing.T, dir, name string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

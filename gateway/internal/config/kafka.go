@@ -32,13 +32,14 @@ type Kafka struct {
 	// host:port of some of its brokers. They name the others.
 	Bootstrap []string `json:"bootstrap" example:"[127.0.0.1:9092]" form:"host:port" required:"true"`
 	// Certificates for TLS. {} lets the authorities of the system vouch for the brokers. Left out, there is no TLS.
+	// Connections for clients at listen have the same, so cert needs sasl beside listen.
 	TLS *StoreTLS `json:"tls,omitempty" example:"{}"`
 	// How to log in. Left out, nobody does.
 	SASL *SASL `json:"sasl,omitempty" example:"{mechanism: scram-sha-512, user: weir, password_file: kafka.password}"`
 	// The claim of a token of OAUTHBEARER that is the name of its client, as the brokers' sasl.oauthbearer.sub.claim.name.
 	OAuthClaim string `json:"oauth_claim,omitempty" default:"sub" example:"client_id"`
-	// Where clients of Kafka connect to reach this cluster through the gateway. They keep their own principals: tls
-	// and sasl above are the gateway's. Left out, it is only read.
+	// Where clients of Kafka connect to reach this cluster through the gateway. They keep their own principals: sasl
+	// above is the gateway's. Left out, it is only read.
 	Listen *KafkaListen `json:"listen,omitempty" example:"{address: \":9092\"}"`
 	// The addresses by which clients reach the single brokers through the gateway. Required with listen.
 	Nodes *KafkaNodes `json:"nodes,omitempty" example:"{ports: 9100-9199, advertise: kafka.example.org}"`
@@ -304,6 +305,9 @@ func (m *meaning) kafkaListen(path fault.Path, k *Kafka) {
 		return
 	case n == nil:
 		m.report(path.At("listen"), "write nodes: {ports: 9100-9199, advertise: kafka.example.org} beside it", "lets clients bootstrap, and nodes does not say where the brokers are to them")
+	}
+	if k.TLS != nil && k.TLS.Cert != "" && k.SASL == nil { // with sasl, these brokers take names from logins only
+		m.report(path.At("tls", "cert"), "remove cert and key, or let the gateway and clients log in by SASL", "makes every client at listen the gateway itself to brokers: without a login, they take names from certificates")
 	}
 	m.address(path.At("listen", "address"), l.Address)
 	m.exempt(path.At("listen", "connections", "exempt"), l.Connections.Exempt)
