@@ -132,7 +132,7 @@ func runKafkaImport(ctx context.Context, o *importOptions) error {
 func (o *importOptions) cluster(cfg *config.Config) (string, error) {
 	names := slices.DeleteFunc(cfg.KafkaListeners(), func(name string) bool {
 		q := cfg.Kafka[name].Quotas
-		return q == config.KafkaQuotas{MaxThrottle: q.MaxThrottle, Samples: q.Samples, Window: q.Window}
+		return !q.Counts()
 	})
 	switch _, known := cfg.Kafka[o.Cluster]; {
 	case slices.Contains(names, o.Cluster):

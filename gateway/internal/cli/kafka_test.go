@@ -169,6 +169,11 @@ func TestKafkaImportFaults(t *testing.T) {
 	f(2, "--factor NaN", one, "--factor", "NaN")
 	f(2, "weir.yaml has no such cluster; it has orders", one, "--cluster", "ordres")
 	f(1, "counts nothing for a cluster of Kafka", with("  orders: {bootstrap: [ADDR]}\n"))
+	const plainly = "listen: {address: 127.0.0.1:19094}, nodes: {ports: 19300-19310, advertise: 127.0.0.1}}\n"
+	f(1, "counts nothing for a cluster of Kafka", with("  orders: {bootstrap: [ADDR], "+plainly))
+	both := with("  orders: {bootstrap: [ADDR], " + counts + "  plainly: {bootstrap: [ADDR], " + plainly)
+	f(1, "counts nothing for cluster plainly", both, "--cluster", "plainly")
+	f(1, "no gateway answers", both, "--admin", "127.0.0.1:1") // orders is the only one that counts
 	f(1, "counts nothing for cluster orders", with("  orders: {bootstrap: [ADDR]}\n"), "--cluster", "orders")
 	f(2, "has several clusters; add --cluster, one of a, b", with("  a: {bootstrap: [ADDR], "+counts+"  b: {bootstrap: [ADDR], listen: {address: 127.0.0.1:19093}, nodes: {ports: 19200-19210, advertise: 127.0.0.1}, quotas: {produce: in}}\n"))
 	f(1, "do not say which quotas they have", with("  orders: {bootstrap: [127.0.0.1:1], "+counts))

@@ -80,6 +80,11 @@ func (q *KafkaQuotas) gates() map[string]string {
 	return map[string]string{"mutations": q.Mutations, "produce": q.Produce, "fetch": q.Fetch, connections: q.Connections}
 }
 
+// Counts reports whether a gate counts anything for the cluster.
+func (q *KafkaQuotas) Counts() bool {
+	return q.Mutations != "" || q.Produce != "" || q.Fetch != "" || q.Connections != ""
+}
+
 // connections is the quota that counts by address. The others count by who has logged in.
 const connections = "connections"
 
