@@ -19,6 +19,7 @@ const (
 	maxID     = 128       // bytes of a batch's id
 	maxName   = 200       // bytes of a database's name, and of an event's type
 	maxEvents = 1000      // events of a batch
+	maxDepth  = 1000      // levels of an event's data; Go's decoder reads 10,000, and a record has one more than a batch
 )
 
 // version is that of the records in the topic.
@@ -70,6 +71,9 @@ func (b *batch) check() error {
 		if !utf8.Valid(e.Data) { // whoever reads the log could not read it
 			return fmt.Errorf("events[%d].data is not UTF-8", i)
 		}
+		if n := depth(e.Data); n > maxDepth {
+			return fmt.Errorf("events[%d].data has %d levels of arrays and objects, at most %d", i, n, maxDepth)
+		}
 	}
 	return nil
 }
@@ -101,6 +105,26 @@ func checkText(what, s string, most int) error {
 		}
 	}
 	return nil
+}
+
+// depth is how many levels of arrays and objects a value of JSON has.
+func depth(value []byte) (most int) {
+	level, text := 0, false
+	for i := 0; i < len(value); i++ {
+		switch c := value[i]; {
+		case text && c == '\\':
+			i++ // the next character does not end the text
+		case c == '"':
+			text = !text
+		case text:
+		case c == '[' || c == '{':
+			level++
+			most = max(most, level)
+		case c == ']' || c == '}':
+			level--
+		}
+	}
+	return most
 }
 
 // digest is what makes two batches of one id the same: the precondition and the events, however they were

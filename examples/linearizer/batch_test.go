@@ -55,3 +55,31 @@ func FuzzParseRecord(f *testing.F) {
 		}
 	})
 }
+
+// A batch that the API takes is one that processors can read: JSON's decoder has a bound, and a record nests deeper than a batch.
+func TestDeepBatches(t *testing.T) {
+	nested := func(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
+	for _, tt := range []struct{ name, data, want string }{
+		{"levels that are allowed", nested(maxDepth), ""},
+		{"one more", `{"a":` + nested(maxDepth) + `}`, "events[0].data has 1001 levels of arrays and objects, at most 1000"},
+		{"as many as the decoder reads of a batch", nested(10_000 - 3), "has 9997 levels"},
+		{"brackets in a text", `["` + strings.Repeat(`[{\"`, 5000) + `\\"]`, ""},
+		{"many that end", "[" + strings.Repeat("[{}],", 5000) + "0]", ""},
+	} {
+		b, err := parseBatch(strings.NewReader(`{"id":"a","events":[{"type":"t","data":` + tt.data + `}]}`))
+		if (err != nil) != (tt.want != "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
+		if err != nil {
+			continue
+		}
+		r := record{Version: version, Database: "orders", Origin: "127.0.0.1:1", Token: "t", Batch: b}
+		value, err := r.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := parseRecord(value); err != nil {
+			t.Errorf("%s: a processor says %v", tt.name, err)
+		}
+	}
+}

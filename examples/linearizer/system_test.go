@@ -231,6 +231,7 @@ func TestAnswers(t *testing.T) {
 		{"an id with half a character", "orders", `{"id":"9\ud800","events":[{"type":"x"}]}`, 400, 0, 0, "id has the character U+FFFD, or something that is not UTF-8"},
 		{"an id that is no text", "orders", "{\"id\":\"9\xff\",\"events\":[{\"type\":\"x\"}]}", 400, 0, 0, "id has the character U+FFFD"},
 		{"data that is no text", "orders", "{\"id\":\"9\",\"events\":[{\"type\":\"x\",\"data\":\"\xff\"}]}", 400, 0, 0, "events[0].data is not UTF-8"},
+		{"data that nests too deep", "orders", `{"id":"9","events":[{"type":"x","data":` + strings.Repeat("[", 9997) + strings.Repeat("]", 9997) + `}]}`, 400, 0, 0, "events[0].data has 9997 levels"},
 		{"a name that is no text", "a%FF", `{"id":"9","events":[{"type":"x"}]}`, 400, 0, 0, "name is not UTF-8"},
 		{"a name that cannot be printed", "a%0Ab", `{"id":"9","events":[{"type":"x"}]}`, 400, 0, 0, "U+000A"},
 		{"a name that is too long", strings.Repeat("x", 201), `{"id":"9","events":[{"type":"x"}]}`, 400, 0, 0, "201 bytes"},
