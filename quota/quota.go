@@ -309,7 +309,7 @@ func (q *Quota) short(set *settings, w *weir.Work, c *bill, d Decision) *weir.Re
 	switch {
 	case d.Wait < Never:
 		refused.RetryAfter, refused.Retryable = d.Wait, true
-	case float64(c.cost) > burst && d.Remaining >= 0:
+	case float64(c.cost) > burst && !set.debt:
 		refused.Reason, refused.Value = weir.ReasonTooLarge, float64(c.cost)
 	}
 	return refused

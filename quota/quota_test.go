@@ -161,6 +161,29 @@ func TestRefusalNamesItsWindow(t *testing.T) {
 	}
 }
 
+// What is refused for ever is too large if it costs more than the burst, whatever is left. A gate that
+// charges debts admits such work, so there the debt is the reason.
+func TestRefusedForEver(t *testing.T) {
+	slow := Window{Rate: MinRate, Burst: 10}
+	for _, c := range []struct {
+		debt       bool
+		owed, cost int64
+		want       weir.Reason
+	}{
+		{false, 0, 11, weir.ReasonTooLarge},
+		{false, 50, 11, weir.ReasonTooLarge},
+		{false, MaxTokens, 10, weir.ReasonQuota},
+		{true, MaxTokens, 11, weir.ReasonQuota},
+	} {
+		r := newRig(t, Config{Debt: c.debt, Rules: everyUser(slow)})
+		p := r.admit(of(alice, 0))
+		p.SetCost("", c.owed)
+		if got := r.refused(of(alice, c.cost)); got.Reason != c.want || got.Retryable || got.RetryAfter != 0 {
+			t.Errorf("%+v: %+v", c, *got)
+		}
+	}
+}
+
 // S24: a rate of 5, a burst of 500, a cost of 560.
 func TestDebt(t *testing.T) {
 	r := newRig(t, Config{Debt: true, Rules: everyUser(Samples(5, 100, time.Second))})
