@@ -169,8 +169,8 @@ func (q *Quota) expectedRefusal(ctx context.Context, set *settings, w *weir.Work
 // telling the client what is left, without asking a remote store again.
 //
 // For a Memory it returns what Peek returns. For a remote store it returns the decision
-// that this process got in the last second, and false if it got none. Decisions of the
-// fallback are not remembered. Two buckets may share one place here. Then only the last
+// that this process got in the last second, and false if it got none. What this process has
+// given back or charged since is in its Remaining. Decisions of the fallback are not remembered. Two buckets may share one place here. Then only the last
 // is known.
 func (q *Quota) Last(ctx context.Context, w weir.Work) (Answer, bool) {
 	if q.memory != nil {
@@ -217,6 +217,18 @@ func (m *recent) put(key string, now time.Duration, d Decision) {
 	m.mu.Lock()
 	m.places[hash>>1%uint64(len(m.places))] = remembered{hash, now, d}
 	m.mu.Unlock()
+}
+
+// correct adds tokens that were given back to what is left of key. The store does not say what is
+// left after a correction, but who is told what is left must not be told an estimate.
+func (m *recent) correct(key string, windows []Window, tokens float64) {
+	hash := m.hash(key)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r := &m.places[hash>>1%uint64(len(m.places))]
+	if d := &r.decision; r.key == hash && d.Window < len(windows) {
+		d.Remaining = min(d.Remaining+tokens, windows[d.Window].Burst)
+	}
 }
 
 // get returns the decision about key, and when it was made.

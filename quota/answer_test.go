@@ -288,6 +288,40 @@ func TestLast(t *testing.T) {
 	}
 }
 
+// What is left follows the cost that is settled, wherever the buckets are, and no other bucket.
+func TestLastAfterSettling(t *testing.T) {
+	for _, remote := range []bool{false, true} {
+		clock := &still{}
+		cfg := Config{Name: "q", Now: clock.now, Debt: true, Rules: everyUser(Per(20, time.Hour))}
+		store := &elsewhere{flaky: flaky{Store: newMemory(t, MemoryConfig{Now: clock.now})}}
+		if remote {
+			cfg.Store = store
+		}
+		r := &rig{newQuota(t, cfg), t, clock}
+		left := func(w weir.Work) float64 {
+			a, _ := r.Last(ctx, w)
+			return a.Remaining
+		}
+		r.admit(bob)
+		p := r.admit(of(alice, 5))
+		for _, step := range []struct{ cost, left float64 }{{30, -10}, {3, 17}, {0, 20}} {
+			if p.SetCost("", int64(step.cost)); left(alice) != step.left {
+				t.Errorf("remote %v: cost %v: %v left, want %v", remote, step.cost, left(alice), step.left)
+			}
+		}
+		p.SetCost("", 5)
+		if _, err := r.Reset(ctx, alice); err != nil {
+			t.Fatal(err)
+		}
+		if p.Cancel(); left(alice) != 20 {
+			t.Errorf("remote %v: %v left of 20 after all was given back", remote, left(alice))
+		}
+		if left(bob) != 19 || remote && store.asked != 3 {
+			t.Errorf("remote %v: %v left of another's 20; asked %d times, want 3", remote, left(bob), store.asked)
+		}
+	}
+}
+
 // Of many buckets the last of each place is remembered, and a rule with fewer windows
 // than the answer was about says nothing.
 func TestLastIsBounded(t *testing.T) {
@@ -307,9 +341,22 @@ func TestLastIsBounded(t *testing.T) {
 	if most := len(q.recent.places); known > most || known < most/2 {
 		t.Errorf("%d are known, of at most %d", known, most)
 	}
+	placeOf := func(user string) uint64 { return q.recent.hash("q/user="+user) >> 1 % uint64(len(q.recent.places)) }
+	p, _ := q.TryAdmit(weir.Work{User: "4999"})
+	other := weir.Work{User: "5000"}
+	for i := 5001; placeOf(other.User) != placeOf("4999"); i++ {
+		other.User = fmt.Sprint(i)
+	}
+	_, _ = q.TryAdmit(other)
+	p.SetCost("", 3)
+	if d, ok := q.Last(ctx, other); !ok || d.Remaining != 4 {
+		t.Errorf("after another's correction it tells %+v, %v, want 4 left of 5", d, ok)
+	}
+	p, _ = q.TryAdmit(weir.Work{User: "4999"})
 	if err := q.SetRules(everyUser(Per(100, time.Hour))); err != nil {
 		t.Fatal(err)
 	}
+	p.Cancel()
 	if d, ok := q.Last(ctx, weir.Work{User: "4999"}); ok {
 		t.Errorf("it tells of a window that is gone: %+v", d)
 	}

@@ -294,7 +294,9 @@ func (q *Quota) adjust(c *bill, tokens float64) {
 	case c.fallback:
 		err = q.local(true).Refund(context.Background(), c.key, windows, tokens)
 	default:
-		err = q.store.Refund(context.Background(), c.key, windows, tokens)
+		if err = q.store.Refund(context.Background(), c.key, windows, tokens); err == nil {
+			q.recent.correct(c.key, windows, tokens)
+		}
 	}
 	if err != nil {
 		q.counts.unsettled.Add(1)
