@@ -11,8 +11,8 @@ import (
 )
 
 // Lease takes more tokens from the server than a decision needs. As long as they last, the
-// process decides without asking the server. It also remembers a refusal, and repeats it
-// without asking until its wait is over.
+// process decides without asking the server. It also remembers a refusal. Until its wait is over,
+// it refuses that cost and greater ones without asking, each with its own wait.
 //
 // Only strict decisions without debts use leases; all others ask the server. For permissive charges, which leave
 // debts, [quota.Quota.AdmitAhead] asks it less often. A bucket lends
@@ -74,8 +74,8 @@ type held struct {
 	granted quota.Decision // the decision with which it was lent; Remaining is without tokens
 
 	refusedCost int64 // 0: nothing was refused
-	refused     quota.Decision
 	refusedAt   time.Time
+	found       reply // what the server had then, from which greater costs have their own wait
 }
 
 func newLeases(s *Store, l Lease) *leases {
@@ -105,7 +105,7 @@ func (ls *leases) decide(t *quota.Request, l *loan) (r quota.Decision, ok bool) 
 	defer ls.mu.Unlock()
 	now := ls.store.now()
 	if h != nil && slices.Equal(h.limits, t.Windows) {
-		if r, ok = h.decide(t.Cost, now, ls.For); ok {
+		if r, ok = h.decide(t, now, ls.For); ok {
 			ls.count(r.OK)
 			return r, true
 		}
@@ -136,8 +136,8 @@ func (ls *leases) prepareLocked(t *quota.Request, h *held, now time.Time) (*held
 }
 
 // decide decides by the lease alone, if it can.
-func (h *held) decide(cost int64, now time.Time, most time.Duration) (r quota.Decision, ok bool) {
-	switch {
+func (h *held) decide(t *quota.Request, now time.Time, most time.Duration) (r quota.Decision, ok bool) {
+	switch cost := t.Cost; {
 	case cost == 0:
 		return r, false
 	case h.tokens >= cost:
@@ -148,8 +148,8 @@ func (h *held) decide(cost int64, now time.Time, most time.Duration) (r quota.De
 	case h.refusedCost == 0 || cost < h.refusedCost:
 		return r, false
 	}
-	passed := now.Sub(h.refusedAt)
-	if r = h.refused; passed < 0 || passed >= min(r.Wait, most) {
+	found, passed := h.found.tokens, now.Sub(h.refusedAt)
+	if r = t.Decide(found[:len(t.Windows)], h.found.now); passed < 0 || passed >= min(r.Wait, most) {
 		return r, false
 	}
 	if r.Wait != quota.Never {
@@ -175,7 +175,7 @@ func (ls *leases) record(cost int64, l *loan, d quota.Decision, r reply, err err
 		return 0
 	}
 	if !d.OK {
-		h.refusedCost, h.refused, h.refusedAt = cost, d, now
+		h.refusedCost, h.refusedAt, h.found = cost, now, r
 		return 0
 	}
 	h.refusedCost = 0

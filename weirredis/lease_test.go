@@ -216,6 +216,39 @@ func TestLeaseRefusal(t *testing.T) {
 	}
 }
 
+// A refusal that is remembered tells greater costs how long they have to wait, and what can never be admitted that.
+func TestLeaseRefusalTellsEachItsWait(t *testing.T) {
+	wide, narrow := quota.Window{Rate: 10, Burst: 100}, quota.Window{Rate: 1, Burst: 110}
+	for _, c := range []struct {
+		limits []quota.Window
+		cost   int64
+		later  time.Duration
+		window int
+		wait   time.Duration
+	}{
+		{[]quota.Window{wide}, 1, 0, 0, 100 * time.Millisecond},
+		{[]quota.Window{wide}, 50, 0, 0, 5 * time.Second},
+		{[]quota.Window{wide}, 50, 900 * time.Millisecond, 0, 4100 * time.Millisecond},
+		{[]quota.Window{wide}, 101, 0, 0, quota.Never},
+		{[]quota.Window{wide, narrow}, 5, 0, 0, 500 * time.Millisecond},
+		{[]quota.Window{wide, narrow}, 12, 0, 1, 2 * time.Second},
+	} {
+		w := newSharers(t, 1, Lease{Tokens: 10, For: time.Second})
+		w.take(t, 0, 100, c.limits...)
+		if r := w.take(t, 0, 1, c.limits...); r.OK || r.Wait != 100*time.Millisecond {
+			t.Fatalf("1 of nothing: %+v", r)
+		}
+		w.pass(c.later)
+		asked := w.stores[0].Stats().Decisions
+		if r := w.take(t, 0, c.cost, c.limits...); r.OK || r.Wait != c.wait || r.Window != c.window {
+			t.Errorf("%+v: %+v", c, r)
+		}
+		if n := w.stores[0].Stats().Decisions; n != asked {
+			t.Errorf("%+v: the server was asked", c)
+		}
+	}
+}
+
 // A refusal says nothing about what costs less.
 func TestLeaseRefusalOfMore(t *testing.T) {
 	l := quota.Window{Rate: 1e-9, Burst: 10}
