@@ -304,8 +304,8 @@ func (b *Book) Follow(ctx context.Context) {
 func (b *Book) refresh(ctx context.Context) error {
 	known := b.snapshot()
 	doc, tagged, err := known.fetch(ctx, known.store)
-	if err == nil && tagged == tag(nil) {
-		doc, tagged, err = b.restore(ctx, &known)
+	if err == nil && known.lostBy(doc, tagged) {
+		doc, tagged, err = b.restore(ctx, &known, doc, tagged)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -324,21 +324,28 @@ func (b *Book) refresh(ctx context.Context) error {
 	return nil
 }
 
-// restore writes the known rules to a store that has lost them. A store in memory may have
-// restarted, or somebody has removed the file. That is no wish to have no rules: it would admit
-// users that are blocked. If there never were rules, it does nothing.
-func (b *Book) restore(ctx context.Context, known *Saved) (*document, string, error) {
-	if known.tag == tag(nil) {
-		return known.doc, known.tag, nil
+// lostBy reports whether a store with a document has lost known rules. A store in memory may have
+// restarted, or somebody has removed the file. That is no wish to have no rules: it would admit users
+// that are blocked. An older document is the same in a store where people put none. It is what a
+// gateway wrote that had missed the last change when the store came back empty, or what a replica had.
+func (s *Saved) lostBy(doc *document, tagged string) bool {
+	if tagged == tag(nil) {
+		return s.tag != tagged
 	}
+	return doc.Revision < s.doc.Revision && !s.store.ByHand()
+}
+
+// restore writes the known rules to a store that has lost them, in place of what it has.
+func (b *Book) restore(ctx context.Context, known *Saved, lost *document, tagged string) (*document, string, error) {
 	data, err := known.doc.encode()
 	if err != nil {
 		return nil, "", err
 	}
-	if err := known.store.Write(ctx, tag(nil), data); err != nil {
+	if err := known.store.Write(ctx, tagged, data); err != nil {
 		return nil, "", fmt.Errorf("the rules are gone, and writing the known ones again failed: %w", &unwritten{err})
 	}
-	b.log.Warn("quota rules were gone from their store; wrote the known ones again", "to", known.where(), "rules", known.Len())
+	b.log.Warn("quota rules were gone from their store; wrote the known ones again", "to", known.where(), "rules", known.Len(),
+		"revision", known.doc.Revision, "found_revision", lost.Revision)
 	return known.doc, tag(data), nil
 }
 

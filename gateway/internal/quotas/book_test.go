@@ -390,6 +390,65 @@ func TestGoneIsRestored(t *testing.T) {
 	}
 }
 
+// A shared store that has older rules has lost some: whoever knows the newest writes them again. They stay in force
+// meanwhile, also while that fails. An older file is a backup, and holds.
+func TestOlderInAStore(t *testing.T) {
+	block := Change{Ops: []Op{{Gate: "api", Set: &policy.QuotaRuleSpec{Rule: quota.Rule{User: "mallory", Blocked: true}}}}}
+	t.Run("shared", func(t *testing.T) {
+		shared := new(shelf)
+		failing := &failing{Store: shared}
+		behind, newest := newDesk(t, shared, base()), newDesk(t, failing, base())
+		behind.must(set("api", "carol", "3/h"))
+		etag := newest.must(block).ETag
+		shared.doc = nil // the server restarts without a disk
+		behind.Follow(t.Context())
+		failing.write = syscall.EIO
+		newest.Follow(t.Context())
+		if l := newest.List(""); l.ETag != etag || !strings.Contains(l.Trouble, "writing the known ones again failed") || newest.passes("api", "mallory", 5) != 0 {
+			t.Errorf("while nothing can be written: %+v", l)
+		}
+		failing.write = nil
+		newest.Follow(t.Context())
+		behind.Follow(t.Context())
+		for name, d := range map[string]*desk{"the one behind": behind, "the one with the newest": newest} {
+			if l := d.List(""); l.ETag != etag || l.Trouble != "" || d.passes("api", "mallory", 5) != 0 {
+				t.Errorf("%s: %+v", name, l)
+			}
+		}
+		if log := newest.log.String(); strings.Count(log, "wrote the known ones again") != 1 || !strings.Contains(log, "revision=2 found_revision=1") {
+			t.Errorf("not logged once, with both revisions:\n%s", log)
+		}
+	})
+	t.Run("of the same revision", func(t *testing.T) { // or two gateways would replace each other's rules for ever
+		shared := new(shelf)
+		one, other := newDesk(t, shared, base()), newDesk(t, shared, base())
+		other.must(set("api", "carol", "3/h"))
+		shared.doc = nil
+		etag := one.must(set("api", "bob", "3/h")).ETag
+		other.Follow(t.Context())
+		if l := other.List(""); l.ETag != etag {
+			t.Errorf("%+v, want what the store has", l)
+		}
+	})
+	t.Run("file", func(t *testing.T) {
+		file := newFile(t, inTemp(t))
+		d := newDesk(t, file, base())
+		d.must(set("api", "carol", "3/h"))
+		backup, err := file.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.must(block)
+		if err := os.WriteFile(file.Name(), backup, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		d.Follow(t.Context())
+		if l := d.List(""); l.ETag != tag(backup) || d.passes("api", "mallory", 5) != 5 {
+			t.Errorf("after a backup was put back: %+v", l)
+		}
+	})
+}
+
 // Each step is logged with who, before and after, and what was not done with what was
 // asked for: nobody tries to change a quota without a line in the log.
 func TestAudit(t *testing.T) {

@@ -22,6 +22,8 @@ type Store interface {
 	Write(ctx context.Context, was string, next []byte) error
 	// Most is the largest document, in bytes.
 	Most() int
+	// ByHand reports whether people replace the document, perhaps with an older one.
+	ByHand() bool
 	// Name names the store in messages.
 	Name() string
 	Close() error
@@ -67,6 +69,9 @@ func (f *File) Name() string { return f.name }
 
 // Most implements [Store].
 func (f *File) Most() int { return maxBytes }
+
+// ByHand implements [Store]: a backup of a file is put back by hand.
+func (f *File) ByHand() bool { return true }
 
 // Close lets others open the file.
 func (f *File) Close() error { return f.lock.Close() }
@@ -173,6 +178,9 @@ func (m *Memory) Name() string { return "the memory of this gateway" }
 // Most implements [Store].
 func (m *Memory) Most() int { return maxBytes }
 
+// ByHand implements [Store].
+func (m *Memory) ByHand() bool { return false }
+
 // Close implements [Store].
 func (m *Memory) Close() error { return nil }
 
@@ -207,6 +215,9 @@ func (s *Shared) Name() string { return s.name }
 
 // Most is what the server takes at a time.
 func (s *Shared) Most() int { return weirredis.MaxDocument }
+
+// ByHand implements [Store]: the document is behind its digest.
+func (s *Shared) ByHand() bool { return false }
 
 // Close ends the connection.
 func (s *Shared) Close() error { return s.store.Close() }

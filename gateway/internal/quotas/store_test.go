@@ -127,6 +127,7 @@ func (s *shelf) Write(_ context.Context, was string, next []byte) error {
 }
 
 func (s *shelf) Most() int    { return maxBytes }
+func (s *shelf) ByHand() bool { return false }
 func (s *shelf) Name() string { return "shelf" }
 func (s *shelf) Close() error { return nil }
 
