@@ -2,6 +2,7 @@ package quota
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -18,8 +19,9 @@ type Charge struct {
 	// negative number gives tokens back, up to the burst. It does so also if the bucket is
 	// still in debt afterwards, and refuses.
 	Tokens int64
-	// Windows, if there are any, count in place of every rule. The Work's Descriptor has a
-	// bucket of its own then. It is for callers who bring a limit along.
+	// Windows, if there are any, count in place of every rule. The Work's Descriptor has
+	// buckets of its own then, others for other Windows. It is for callers who bring a limit
+	// along.
 	Windows []Window
 	// Debt charges although there are too few tokens, into debt if need be. Nothing of it is
 	// given back. Refused says that there were too few.
@@ -222,7 +224,21 @@ func (q *Quota) given(set *settings, c *Charge) *settings {
 	if f.Len() > 0 {
 		return nil
 	}
+	given.rules.rules[0].last = keyOfWindows(c.Windows)
 	return &given
+}
+
+// keyOfWindows is what a bucket's key has of windows that a charge brings along. In one bucket with other
+// windows, or with those of a rule, the faster would fill it for the slower.
+func keyOfWindows(windows []Window) string {
+	var b []byte
+	for _, w := range windows {
+		b = fmt.Appendf(b, "/given=%v,%v", w.Rate, w.Burst)
+		if w.Calendar.set() {
+			b = appendEscaped(append(b, ','), w.Calendar.String())
+		}
+	}
+	return string(b)
 }
 
 // giveBack gives back what was charged.

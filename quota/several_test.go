@@ -239,7 +239,7 @@ func TestChargeAllGivesLast(t *testing.T) {
 	})
 }
 
-// A caller may bring a limit along: it counts for the same bucket, in place of every rule.
+// A caller may bring a limit along: it counts in place of every rule.
 func TestChargeAllWindows(t *testing.T) {
 	several(t, []Rule{{Descriptor: "a=1", Blocked: true}}, func(t *testing.T, q *Quota) {
 		all := about("a=1", "a=2")
@@ -252,6 +252,41 @@ func TestChargeAllWindows(t *testing.T) {
 		all[0].Windows = []Window{{}}
 		if q.ChargeAll(t.Context(), all[:1]) || all[0].Refused.Reason != weir.ReasonBlocked {
 			t.Errorf("a window that is none: %+v", all)
+		}
+	})
+}
+
+// Limits that callers bring along for one descriptor share no bucket, with a rule's neither: the faster would fill
+// it for the slower, and the smaller would empty it for the larger.
+func TestChargeAllWindowsApart(t *testing.T) {
+	slow := Window{Rate: 1e-6, Burst: 3}
+	several(t, []Rule{{Descriptor: "a=1", Windows: []Window{slow}}}, func(t *testing.T, q *Quota) {
+		given := [][]Window{
+			nil, // the rule's
+			{slow},
+			{{Rate: 1e-6 * (1 + 1e-12), Burst: 3}},
+			{{Rate: 1e6, Burst: 3}},
+			{{Rate: 1e-6, Burst: 2}},
+			{slow, {Rate: 1e6, Burst: 3}},
+			{PerCalendar(3, Month, nil)},
+			{PerCalendar(3, Month, time.FixedZone("there", 0))},
+		}
+		for round := range 4 {
+			for i, windows := range given {
+				all := about("a=1")
+				all[0].Windows = windows
+				want := true
+				for _, w := range windows {
+					want = want && (w.Rate > 1 || round < int(w.Burst))
+				}
+				if windows == nil {
+					want = round < 3
+				}
+				if q.ChargeAll(t.Context(), all) != want {
+					t.Errorf("round %d: windows %d, %v: %v, want %v", round, i, windows, !want, want)
+				}
+			}
+			time.Sleep(ms)
 		}
 	})
 }

@@ -206,6 +206,12 @@ func TestOverride(t *testing.T) {
 		{with("rl", "any=5", 1_000_000, typev3.RateLimitUnit_YEAR, 400), "OK; OK 7/DAY left 999999 in 3h30m14s"},
 		{with("rl", "any=6", 20, typev3.RateLimitUnit_MINUTE, 40_000), "OK; OK 5/WEEK left 19 in 33h20m0s"},
 		{with("nobody", "any=1", 0, typev3.RateLimitUnit_HOUR, 0), "OK; OK"},
+		// Each limit of one descriptor counts apart.
+		{told(b.ask(t, about("rl", "db=users"))), "OK; OK 50/DAY left 49 in 28m48s"},
+		{with("rl", "db=users", 1, typev3.RateLimitUnit_DAY, 0), "OK; OK 1/DAY in 24h0m0s"},
+		{with("rl", "db=users", 2, typev3.RateLimitUnit_SECOND, 0), "OK; OK 2/SECOND left 1 in 1s"},
+		{with("rl", "db=users", 1, typev3.RateLimitUnit_DAY, 0), "OVER_LIMIT; OVER_LIMIT 1/DAY in 24h0m0s"},
+		{told(b.ask(t, about("rl", "db=users"))), "OK; OK 50/DAY left 48 in 57m36s"},
 	} {
 		if step.got != step.want {
 			t.Errorf("step %d: %s, want %s", i, step.got, step.want)
