@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"time"
 )
@@ -83,9 +82,6 @@ func (d *Document) Write(ctx context.Context, was, next []byte) (written bool, e
 	return text == "1", err
 }
 
-// errDown is the error of a document before the server was reached for the first time.
-var errDown = errors.New("the server has not been reached yet")
-
 // run runs a script on the document. The caller waits until ctx ends, but no longer than a
 // connection may stay silent. The script goes on until the client returns, and nothing
 // else is sent meanwhile. So if the server stands still, one script waits for it.
@@ -132,7 +128,7 @@ func (d *Document) run(ctx context.Context, script string, args ...string) (stri
 func (d *Document) send(script string, args []string) (string, *Error) {
 	c := d.store.client.Load()
 	if c == nil {
-		return "", fail(Down, errDown)
+		return "", fail(Down, d.store.lanes[0].lastCause())
 	}
 	text, err := c.Do(context.Background(), c.B().Eval().Script(script).Numkeys(1).Key(d.key).Arg(args...).Build()).ToString()
 	fault := errorOf(err)

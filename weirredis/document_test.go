@@ -226,6 +226,18 @@ func TestDocumentSlow(t *testing.T) {
 	d.writeAfter(t, "a", "b")
 }
 
+// A document of a server that has never been reached says where it was looked for, and what came of it.
+func TestDocumentNotThereYet(t *testing.T) {
+	server := startRedis(t)
+	server.kill(t)
+	s := open(t, Config{Addrs: []string{server.addr}})
+	_, err := s.Document("quotas").Read(t.Context(), nil)
+	var e *Error
+	if !errors.As(err, &e) || e.Reason != Down || e.Charged() || !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), server.addr) {
+		t.Errorf("%v, want down, with the address and that it refuses", err)
+	}
+}
+
 // A server that comes back without the document has none: whoever knows what it was may
 // write it again, and nobody else.
 func TestDocumentServerEmpty(t *testing.T) {
