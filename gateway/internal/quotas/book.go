@@ -234,7 +234,7 @@ func (b *Book) replaceStore(next *Saved) (closeOld func()) {
 	old := b.saved
 	b.saved = *next
 	if next.trouble != nil {
-		b.log.Error("quota rules set at run time cannot be read; none of them is in force", "from", next.where(), "error", next.trouble)
+		b.log.Error("quota rules set at run time cannot be read; "+noneInForce, "from", next.where(), "error", next.trouble)
 	}
 	b.log.Info("quota rules set at run time are now kept in another place", "before", old.where(), "now", next.where(), "rules", next.Len())
 	if left := old.doc.lost(next.doc); left > 0 {
@@ -246,6 +246,9 @@ func (b *Book) replaceStore(next *Saved) (closeOld func()) {
 		}
 	}
 }
+
+// noneInForce says what holds if the rules never could be read.
+const noneInForce = "none of them is in force"
 
 // setDocumentLocked puts another document in force.
 func (b *Book) setDocumentLocked(doc *document, tagged string) {
@@ -354,9 +357,12 @@ func (b *Book) logTrouble(err error) {
 	b.mu.Lock()
 	same := eventlog.SameTrouble(b.saved.trouble, err)
 	b.saved.trouble = err
-	where := b.saved.where()
+	where, force := b.saved.where(), "the known ones stay in force"
+	if b.saved.read.IsZero() {
+		force = noneInForce
+	}
 	b.mu.Unlock()
 	if !same {
-		b.log.Error("quota rules set at run time cannot be read; the known ones stay in force", "from", where, "error", err)
+		b.log.Error("quota rules set at run time cannot be read; "+force, "from", where, "error", err)
 	}
 }

@@ -311,6 +311,16 @@ func TestBroken(t *testing.T) {
 	if d.List("").Trouble == "" || !strings.Contains(log.String(), "blcoked") {
 		t.Errorf("no trouble told:\n%s", log)
 	}
+	if err := os.WriteFile(name, []byte("{"), 0o600); err != nil { // other trouble, and nothing was read so far
+		t.Fatal(err)
+	}
+	d.Follow(t.Context())
+	if n := strings.Count(log.String(), "cannot be read; none of them is in force"); n != 2 || strings.Contains(log.String(), "stay in force") {
+		t.Errorf("%d lines say that no rule is in force, want 2:\n%s", n, log)
+	}
+	if err := os.WriteFile(name, []byte(broken), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := d.Change(t.Context(), set("api", "carol", "3/h")); err == nil {
 		t.Error("written over what is broken")
 	}
@@ -351,7 +361,7 @@ func TestFollow(t *testing.T) {
 	write("{")
 	d.Follow(t.Context())
 	d.Follow(t.Context())
-	if n := strings.Count(d.log.String(), "level=ERROR"); n != 1 {
+	if n := strings.Count(d.log.String(), "level=ERROR"); n != 1 || !strings.Contains(d.log.String(), "cannot be read; the known ones stay in force") {
 		t.Errorf("%d errors logged, want 1:\n%s", n, d.log)
 	}
 	if l := d.List("api"); len(l.Rules) != 3 || l.Trouble == "" {
