@@ -244,6 +244,9 @@ func (m *recent) get(key string, now time.Duration) (d Decision, at time.Duratio
 // own.
 var ErrNoBucket = errors.New("there is no bucket to fill")
 
+// ErrNotFilled is wrapped by the error of [Quota.Reset] if it failed before anything was filled.
+var ErrNotFilled = errors.New("it was not filled")
+
 // Reset fills the bucket that w would be charged to, in all of its windows. It is for
 // debts that are a mistake, such as one of 9e14 tokens in place of 900. The Answer
 // names the bucket, its rule and its windows. Its Decision is what was there before,
@@ -255,9 +258,9 @@ var ErrNoBucket = errors.New("there is no bucket to fill")
 // These stay: until they expire w may still be refused.
 //
 // The error wraps [ErrNoBucket] if no rule matches, or the rule exempts or blocks. It
-// also does if a [Memory] has no place left for a bucket of w's own. It wraps
-// [weir.ErrClosed] for a closed gate. Otherwise it is the store's error, and the bucket may
-// be full or not: repeating the reset does no harm.
+// also does if a [Memory] has no place left for a bucket of w's own. It wraps [ErrNotFilled] and
+// [weir.ErrClosed] for a closed gate, or ErrNotFilled and the store's error. Otherwise it is the
+// store's error alone, and the bucket may be full or not: repeating the reset does no harm.
 func (q *Quota) Reset(ctx context.Context, w weir.Work) (Answer, error) {
 	a, err := q.reset(ctx, &w)
 	if err != nil {
@@ -271,7 +274,7 @@ func (q *Quota) reset(ctx context.Context, w *weir.Work) (a Answer, err error) {
 	r := q.settings.Load().ruleOf(w, &id)
 	switch {
 	case q.closed.Load():
-		return a, weir.ErrClosed
+		return a, fmt.Errorf("%w, so %w", weir.ErrClosed, ErrNotFilled)
 	case w.Exempt:
 		return a, fmt.Errorf("the work is exempt: %w", ErrNoBucket)
 	case r == nil:
@@ -287,7 +290,7 @@ func (q *Quota) reset(ctx context.Context, w *weir.Work) (a Answer, err error) {
 		err = dry.checkDecision(a.Decision)
 	}
 	if err != nil {
-		return a, fmt.Errorf("the store did not say what bucket %s holds, so it was not filled: %w", a.Key, err)
+		return a, fmt.Errorf("the store did not say what bucket %s holds, so %w: %w", a.Key, ErrNotFilled, err)
 	}
 	if m := q.memory; m != nil && m.overflows(maphash.String(m.seed, a.Key), r.Windows) {
 		return a, fmt.Errorf("%s shares a bucket with all for whom there was no place, and cannot fill that; raise MaxKeys: %w", a.Key, ErrNoBucket)

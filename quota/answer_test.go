@@ -419,7 +419,7 @@ func TestResetOfNobody(t *testing.T) {
 		}
 	}
 	r.Close()
-	if _, err := r.Reset(ctx, alice); !errors.Is(err, weir.ErrClosed) {
+	if _, err := r.Reset(ctx, alice); !errors.Is(err, weir.ErrClosed) || !errors.Is(err, ErrNotFilled) {
 		t.Errorf("%v, want %v", err, weir.ErrClosed)
 	}
 }
@@ -453,7 +453,7 @@ func TestResetWithAStore(t *testing.T) {
 	store.err = down
 	r.admit(of(alice, 3)) // by the one that stands in
 	r.refused(alice)
-	if _, err := r.Reset(ctx, alice); !errors.Is(err, down) || !strings.Contains(err.Error(), "was not filled") {
+	if _, err := r.Reset(ctx, alice); !errors.Is(err, down) || !errors.Is(err, ErrNotFilled) {
 		t.Errorf("%v, want %v", err, down)
 	}
 	r.refused(alice)

@@ -79,6 +79,8 @@ func (b *Book) auditReset(r *Reset, res *Refilled, err error) {
 		result = Filled
 	} else if errors.As(err, &faults) {
 		result = Refused
+	} else if errors.Is(err, quota.ErrNotFilled) {
+		result = Failed
 	}
 	b.count(r.Via, result)
 	line := b.log.With("by", r.By, "gate", fmt.Sprintf("%.60s", r.Gate), "whose", fmt.Sprintf("%.200s", r.Whose.Pattern().String()))
@@ -87,6 +89,8 @@ func (b *Book) auditReset(r *Reset, res *Refilled, err error) {
 		line.Info("quota bucket reset", "rule", res.Rule, "bucket", res.Bucket, "held", res.Held, "limits", strings.Join(res.Limits, "; "))
 	case Refused:
 		line.Warn("quota reset refused", "result", result, "error", err.Error())
+	case Failed:
+		line.Error("quota reset failed; nothing is changed", "result", result, "bucket", res.Bucket, "error", err.Error())
 	default:
 		line.Error("quota reset failed; the bucket may have been filled all the same", "result", result, "bucket", res.Bucket, "error", err.Error())
 	}

@@ -122,32 +122,40 @@ func TestResetRefused(t *testing.T) {
 	}
 }
 
-// A store that cannot tell leaves the reset unsure, and that is an error in the log.
+// What is unknown after a store has failed is said, and no more: nothing was filled if it did not tell what there is.
 func TestResetStoreFails(t *testing.T) {
-	spec := base()
-	spec.Gates["api"].Quota.Store = "shared"
 	down := errors.New("the store is down")
-	d := newDesk(t, nil, base())
-	p, err := policy.Compile(spec, policy.Options{Stores: map[string]quota.Store{"shared": dead{down}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.Close)
-	d.SetPolicy(d.Plan(spec, nil, nil), p)
-	_, err = d.Reset(t.Context(), Reset{Gate: "api", Whose: quota.Rule{User: "alice"}, By: "tester", Via: ViaSocket})
-	if !errors.Is(err, down) || !strings.Contains(err.Error(), "api/user=alice") {
-		t.Errorf("%v", err)
-	}
-	if log := d.log.String(); !strings.Contains(log, "level=ERROR") || !strings.Contains(log, "quota reset failed; the bucket may have been filled all the same") || d.Stats().Changes[By{ViaSocket, Unsure}] != 1 {
-		t.Errorf("%s", log)
+	for _, c := range []struct {
+		store        dead
+		result, says string
+	}{
+		{dead{decide: down, refund: down}, Failed, "quota reset failed; nothing is changed"},
+		{dead{refund: down}, Unsure, "quota reset failed; the bucket may have been filled all the same"},
+	} {
+		spec := base()
+		spec.Gates["api"].Quota.Store = "shared"
+		d := newDesk(t, nil, base())
+		p, err := policy.Compile(spec, policy.Options{Stores: map[string]quota.Store{"shared": c.store}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(p.Close)
+		d.SetPolicy(d.Plan(spec, nil, nil), p)
+		_, err = d.Reset(t.Context(), Reset{Gate: "api", Whose: quota.Rule{User: "alice"}, By: "tester", Via: ViaSocket})
+		if !errors.Is(err, down) || !strings.Contains(err.Error(), "api/user=alice") {
+			t.Errorf("%s: %v", c.result, err)
+		}
+		if log := d.log.String(); !strings.Contains(log, "level=ERROR") || !strings.Contains(log, c.says) || d.Stats().Changes[By{ViaSocket, c.result}] != 1 {
+			t.Errorf("%s: %s", c.result, log)
+		}
 	}
 }
 
-// dead is a store that answers nothing.
-type dead struct{ err error }
+// dead is a store that fails, at both or at refunds alone.
+type dead struct{ decide, refund error }
 
 func (s dead) Decide(context.Context, *quota.Request) (quota.Decision, error) {
-	return quota.Decision{}, s.err
+	return quota.Decision{OK: true, Remaining: 1}, s.decide
 }
 
-func (s dead) Refund(context.Context, string, []quota.Window, float64) error { return s.err }
+func (s dead) Refund(context.Context, string, []quota.Window, float64) error { return s.refund }
