@@ -221,6 +221,9 @@ func runQuotaSet(ctx context.Context, o *quotaOptions) error {
 	if r.Rate == "" && len(r.Limits) == 0 && !r.Exempt && !r.Blocked {
 		return usage("the rule gives nothing; add --rate 10/s, --limit, --exempt or --blocked")
 	}
+	if !(r.Burst >= 0 && r.Burst <= quota.MaxTokens) {
+		return usage("--burst %v is not a number of tokens; write one from 1 to %v, or leave the flag out", r.Burst, float64(quota.MaxTokens))
+	}
 	if _, err := r.Parse(); err != nil {
 		return usage("%v", err)
 	}

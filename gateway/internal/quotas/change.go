@@ -111,16 +111,17 @@ type Faults []Fault
 // and it need not be read so often.
 const mostFaults = 20
 
-// Error lists the faults, one a line, and at most twenty.
+// Error lists the faults, one a line, and at most twenty. It numbers the operations if it is about several.
 func (fs Faults) Error() string {
 	var lines []string
+	several := slices.ContainsFunc(fs, func(f Fault) bool { return f.Op != fs[0].Op })
 	for i, f := range fs {
 		if i == mostFaults {
 			lines = append(lines, fmt.Sprintf("and %d more", len(fs)-i))
 			break
 		}
 		line := f.Error()
-		if len(fs) > 1 && f.Op >= 0 {
+		if several && f.Op >= 0 {
 			line = fmt.Sprintf("ops[%d]: %s", f.Op, line)
 		}
 		lines = append(lines, line)
