@@ -205,6 +205,20 @@ func TestMovingBuckets(t *testing.T) {
 	}
 }
 
+// The cells of a key with several windows are in one table, also if the table grows while they are collected.
+func TestSeveralWindowsInATableThatGrows(t *testing.T) {
+	var clock still
+	m := newMemory(t, MemoryConfig{Now: clock.now})
+	windows := []Window{{Rate: 1, Burst: 3}, {Rate: 1, Burst: 1000}, {Rate: 1, Burst: 1000}}
+	for i := range 20_000 {
+		for n := range 4 {
+			if d := take(t, m, Request{Key: fmt.Sprint(i), Windows: windows, Cost: 1}); d.OK != (n < 3) {
+				t.Fatalf("key %d, request %d: %+v", i, n, d)
+			}
+		}
+	}
+}
+
 // Full buckets are forgotten when there is no place; debts and half-empty ones are
 // not, whoever comes.
 func TestForgetsOnlyTheFull(t *testing.T) {

@@ -499,6 +499,29 @@ func TestStoreFails(t *testing.T) {
 	}
 }
 
+// leaving is a store whose caller leaves while it is asked.
+type leaving struct {
+	Store
+	leave context.CancelFunc
+}
+
+func (l *leaving) Decide(context.Context, *Request) (Decision, error) {
+	l.leave()
+	return Decision{}, errors.New("the caller has left")
+}
+
+// A caller that leaves is no failure of the store, and gets in nowhere.
+func TestCallerLeavesTheStore(t *testing.T) {
+	for _, on := range []OnStoreError{Local, Open, Closed} {
+		ctx, leave := context.WithCancel(t.Context())
+		q := newQuota(t, Config{Name: "q", Rules: everyUser(Per(3, time.Hour)), Store: &leaving{newMemory(t, MemoryConfig{}), leave}, OnStoreError: on})
+		_, err := q.Admit(ctx, alice)
+		if r := weir.AsRejection(err); r == nil || r.Reason != weir.ReasonCanceled || q.Faults().StoreErrors != 0 {
+			t.Errorf("%v: %v; %+v", on, err, q.Faults())
+		}
+	}
+}
+
 // A store that is busy lets a flood through no gate, whatever is to be done if it
 // fails.
 func TestStoreIsBusy(t *testing.T) {

@@ -561,3 +561,66 @@ func FuzzTabInOutages(f *testing.F) {
 		}
 	})
 }
+
+// A rule may lose the window that binds, before the next charge and while the store is asked.
+func TestAheadOfFewerWindows(t *testing.T) {
+	wide, narrow := Window{Rate: 1e6, Burst: 1e6}, Window{Rate: 1, Burst: 5}
+	for _, c := range []struct {
+		name string
+		wait time.Duration // until the window is gone; the store takes 100 ms
+	}{{"before the next charge", time.Second}, {"while the store is asked", 50 * time.Millisecond}} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q := newQuota(t, Config{Name: "g", Store: newDistant(t, 100*time.Millisecond), Mode: Permissive, Rules: everyUser(wide, narrow)})
+				charge := func() Answer {
+					_, a, err := q.AdmitAhead(t.Context(), of(alice, 10))
+					if err != nil {
+						t.Fatal(err)
+					}
+					return a
+				}
+				charge()
+				time.Sleep(c.wait)
+				if err := q.SetRules(everyUser(wide)); err != nil {
+					t.Fatal(err)
+				}
+				if a := charge(); a.Window != 0 {
+					t.Errorf("%+v, of a window that is gone", a)
+				}
+				time.Sleep(time.Second)
+				if a := charge(); a.Window != 0 || a.Wait != 0 {
+					t.Errorf("%+v, of a window that is gone", a)
+				}
+			})
+		})
+	}
+}
+
+// What the fallback was charged is given back there, and not to the store, which never had it.
+func TestAheadGivesBackToTheFallback(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newDistant(t, 0)
+		s.down = true
+		q := aheadOf(t, s, Local, 1e-6, 100)
+		defer q.Close()
+		admit := func(cost int64) weir.Permit {
+			p, _, err := q.AdmitAhead(t.Context(), of(alice, cost))
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(100 * time.Millisecond)
+			return p
+		}
+		first, second := admit(60), admit(30)
+		first.Cancel()
+		second.Cancel()
+		time.Sleep(time.Second)
+		if s.refunds != 0 {
+			t.Errorf("the store, which was down, was given back %v tokens", s.refunds)
+		}
+		admit(1)
+		if _, a, _ := q.AdmitAhead(t.Context(), of(alice, 1)); math.Round(a.Remaining) != 98 {
+			t.Errorf("%v left in the fallback, want 98", a.Remaining)
+		}
+	})
+}
