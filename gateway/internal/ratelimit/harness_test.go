@@ -1,9 +1,11 @@
 package ratelimit_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -165,4 +167,84 @@ func told(r *rls.RateLimitResponse, err error) string {
 		words = append(words, word)
 	}
 	return strings.Join(words, "; ")
+}
+
+// node is a descriptor of a file: a key, perhaps a value, perhaps a limit, and those below.
+type node struct {
+	key, value string
+	limit      int // 0: none; -1: unlimited
+	below      []*node
+}
+
+// grow returns random siblings of few keys and values, so that many are less exact than others.
+func grow(r *rand.Rand, depth int, limits *int) (siblings []*node) {
+	seen := map[[2]string]bool{}
+	for range 1 + r.IntN(4) {
+		n := &node{key: string("ab"[r.IntN(2)]), value: []string{"", "x", "xy", "xyz", "x*", "xy*", "*", "z"}[r.IntN(8)]}
+		if seen[[2]string{n.key, n.value}] {
+			continue
+		}
+		seen[[2]string{n.key, n.value}] = true
+		switch r.IntN(12) {
+		case 0, 1, 2, 3:
+		case 4:
+			n.limit = -1
+		default:
+			*limits++
+			n.limit = 1000 + *limits
+		}
+		if depth > 1 && r.IntN(3) > 0 {
+			n.below = grow(r, depth-1, limits)
+		}
+		siblings = append(siblings, n)
+	}
+	return siblings
+}
+
+// write writes siblings as a file has them.
+func (n *node) write(b *strings.Builder, indent string) {
+	fmt.Fprintf(b, "%s- key: %s\n", indent, n.key)
+	if n.value != "" {
+		fmt.Fprintf(b, "%s  value: %q\n", indent, n.value)
+	}
+	if n.limit < 0 {
+		fmt.Fprintf(b, "%s  rate_limit: {unlimited: true}\n", indent)
+	} else if n.limit > 0 {
+		fmt.Fprintf(b, "%s  rate_limit: {unit: second, requests_per_unit: %d}\n", indent, n.limit)
+	}
+	if len(n.below) > 0 {
+		fmt.Fprintf(b, "%s  descriptors:\n", indent)
+		for _, m := range n.below {
+			m.write(b, indent+"    ")
+		}
+	}
+}
+
+// limitOf is the lookup of envoyproxy/ratelimit. At each level an exact value goes before the first wildcard, and that before
+// the key alone. There is no way back.
+func limitOf(siblings []*node, entries [][2]string) int {
+	for i, e := range entries {
+		find := func(matches func(n *node) bool) *node {
+			for _, n := range siblings {
+				if n.key == e[0] && matches(n) {
+					return n
+				}
+			}
+			return nil
+		}
+		next := cmp.Or(find(func(n *node) bool { return n.value != "" && n.value == e[1] }),
+			find(func(n *node) bool {
+				begin, wild := strings.CutSuffix(n.value, "*")
+				return wild && strings.HasPrefix(e[1], begin)
+			}),
+			find(func(n *node) bool { return n.value == "" }))
+		switch {
+		case next == nil:
+			return 0
+		case i == len(entries)-1:
+			return next.limit
+		}
+		siblings = next.below
+	}
+	return 0
 }

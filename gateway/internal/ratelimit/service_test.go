@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -85,6 +86,41 @@ func TestMatching(t *testing.T) {
 	}
 	if got := told(b.ask(t, about("nobody", "db=users"))); got != "OK; OK" {
 		t.Errorf("an unknown domain: %s", got)
+	}
+}
+
+// Random descriptors find the limits that they would find in envoyproxy/ratelimit, in random files.
+func TestMatchingAsThere(t *testing.T) {
+	for seed := range uint64(500) {
+		r, limits := rand.New(rand.NewPCG(seed, 7)), 0
+		var file strings.Builder
+		file.WriteString("domain: rl\ndescriptors:\n  - {key: c, rate_limit: {unit: day, requests_per_unit: 1}}\n")
+		siblings := grow(r, 3, &limits)
+		for _, n := range siblings {
+			n.write(&file, "  ")
+		}
+		b := newBench(t, map[string]string{"limits.yaml": file.String()}, policy.Spec{}, nil)
+		for range 40 {
+			var entries [][2]string
+			var words []string
+			for range 1 + r.IntN(3) {
+				e := [2]string{string("ab"[r.IntN(2)]), []string{"x", "xy", "xyz", "xyzz", "q", "z", "xa", ""}[r.IntN(8)]}
+				entries, words = append(entries, e), append(words, e[0]+"="+e[1])
+			}
+			res, err := b.ask(t, about("rl", strings.Join(words, ",")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := 0
+			if s := res.Statuses[0]; s.CurrentLimit != nil {
+				got = int(s.CurrentLimit.RequestsPerUnit)
+			} else if s.LimitRemaining == math.MaxUint32 {
+				got = -1
+			}
+			if want := limitOf(siblings, entries); got != want {
+				t.Fatalf("seed %d, %v: limit %d, want %d\n%s", seed, words, got, want, file.String())
+			}
+		}
 	}
 }
 
