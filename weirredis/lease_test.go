@@ -276,6 +276,19 @@ func TestLeaseIsHalf(t *testing.T) {
 	}
 }
 
+// Of several windows the one that can spare least says how much is lent: others have to find half of it.
+func TestLeaseIsHalfOfEachWindow(t *testing.T) {
+	wide, narrow := quota.Window{Rate: 1e-9, Burst: 1e6}, quota.Window{Rate: 1e-9, Burst: 11}
+	for _, windows := range [][]quota.Window{{wide, narrow}, {narrow, wide}} {
+		w := newSharers(t, 2, Lease{Tokens: 100, For: time.Minute})
+		w.take(t, 0, 1, windows...)
+		r, err := w.stores[1].Decide(t.Context(), &quota.Request{Key: "k", Windows: windows, Mode: quota.DryRun})
+		if err != nil || math.Round(r.Remaining) != 5 || windows[r.Window] != narrow {
+			t.Errorf("%v: %+v, %v; want 5 of 11 for others, after 1 was used", windows, r, err)
+		}
+	}
+}
+
 // Many callers at once lease no more than one.
 func TestLeaseOnce(t *testing.T) {
 	const callers, tokens = 50, 20

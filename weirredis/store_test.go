@@ -544,6 +544,12 @@ func TestExpiry(t *testing.T) {
 	between("in any order", take("h", 1, slow, quick), 19*time.Second, 20*time.Second+2*time.Millisecond)
 	between("a window less", take("c", 1, quick), 18*time.Second, 20*time.Second+2*time.Millisecond)
 	between("a token in 31 years", take("d", 1, vast), 555_555*time.Hour, 555_556*time.Hour)
+	ages := quota.Window{Rate: quota.MinRate, Burst: quota.MaxTokens} // longer than a server can say
+	for key, windows := range map[string][]quota.Window{"i": {ages}, "j": {ages, ages}} {
+		if left := take(key, 1e14, windows...); left >= 0 {
+			t.Errorf("%v: the key goes after %v, want never", windows, left)
+		}
+	}
 	day := quota.PerCalendar(10, quota.Day, nil)
 	untilNext := func() time.Duration {
 		_, end := quota.Calendar{Period: quota.Day}.Current(time.Now())
