@@ -72,6 +72,11 @@ type Config struct {
 	OnDown func(err error)
 	OnUp   func(after time.Duration)
 
+	// OnForeign is called when the value of a key is no bucket: somebody else has written it.
+	// The server decides nothing about this key until err.Key is deleted there. It is called
+	// at most once a minute for a key, and for 16 keys, without a lock, and must not block.
+	OnForeign func(err *Error)
+
 	// Now replaces the process's clock, for leases and down times. Buckets depend on the
 	// server's clock only. Default time.Now.
 	Now func() time.Time

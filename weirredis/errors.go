@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -19,6 +21,9 @@ type Error struct {
 	Reason Reason
 	// Err is the cause: what the connection or the server said.
 	Err error
+	// Key is the server's key if its value is no bucket, else empty. Such a value does not
+	// expire: somebody has to delete it. It is not in the text, which strangers may see.
+	Key string
 
 	busy bool // the server may be well
 }
@@ -100,6 +105,37 @@ func serverError(err error) *Error {
 		return fail(Invalid, err) // of this key, not of the server
 	}
 	return fail(Refused, err)
+}
+
+// foreign reports whether the server says that the value of a key is no bucket.
+func foreign(e *Error) bool {
+	return e.Reason == Invalid && (strings.Contains(e.Err.Error(), "WRONGTYPE") || strings.Contains(e.Err.Error(), foreignFault))
+}
+
+// told says which keys with foreign values were told lately.
+type told struct {
+	mu    sync.Mutex
+	since time.Time
+	keys  map[string]struct{}
+}
+
+const (
+	tellAgain = time.Minute
+	mostTold  = 16 // within tellAgain
+)
+
+// first reports whether a key was not told lately, and is to be told now.
+func (t *told) first(key string, now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.keys == nil || now.Sub(t.since) >= tellAgain {
+		t.since, t.keys = now, map[string]struct{}{}
+	}
+	if _, ok := t.keys[key]; ok || len(t.keys) >= mostTold {
+		return false
+	}
+	t.keys[key] = struct{}{}
+	return true
 }
 
 func fail(r Reason, err error) *Error { return &Error{Reason: r, Err: err} }

@@ -177,7 +177,7 @@ func TestCalendarByServersClock(t *testing.T) {
 	}
 	_, err := lost.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{l}, Cost: 1})
 	var e *Error
-	if !errors.As(err, &e) || e.Reason != Invalid || !strings.Contains(err.Error(), "clocks") {
+	if !errors.As(err, &e) || e.Reason != Invalid || e.Key != "" || !strings.Contains(err.Error(), "clocks") {
 		t.Errorf("a day off: %v, want that the clocks are apart", err)
 	}
 	server = server.Add(30 * time.Second)

@@ -21,6 +21,7 @@ type Store struct {
 	solos  solos
 	leases *leases
 	count  counters
+	told   told
 
 	document chan struct{} // full while a request for a document is under way
 
@@ -206,6 +207,12 @@ func (s *Store) replyTo(q *question, n int) (reply, error) {
 		fault = fail(Invalid, err)
 	}
 	s.count.failed[fault.Reason].Add(1)
+	if foreign(fault) {
+		fault.Key = q.key
+		if s.cfg.OnForeign != nil && s.told.first(q.key, s.now()) {
+			s.cfg.OnForeign(fault)
+		}
+	}
 	if c := s.client.Load(); c != nil {
 		fault.busy = s.laneOf(c, q.key).busy(fault.Reason)
 	}

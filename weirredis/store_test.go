@@ -415,22 +415,43 @@ func TestBadTakes(t *testing.T) {
 	}
 }
 
-// Somebody else's value under a key is an error for that key, and for no other.
+// Somebody else's value under a key is an error for that key, and for no other. It is told once a minute, so that somebody deletes it.
 func TestForeignValue(t *testing.T) {
 	server := startRedis(t)
-	s := open(t, Config{Addrs: []string{server.addr}})
+	now := time.Now()
+	told := map[string]int{}
+	s := open(t, Config{Addrs: []string{server.addr}, Now: func() time.Time { return now }, OnForeign: func(err *Error) { told[err.Key]++ }})
 	server.ask(t, "SET weir:{=text} hello")
 	server.ask(t, "RPUSH weir:{=list} hello")
-	for range 2 * tripAfter {
-		for _, key := range []string{"text", "list"} {
-			_, err := s.Decide(context.Background(), &quota.Request{Key: key, Windows: []quota.Window{vast}, Cost: 1})
-			var e *Error
-			if !errors.As(err, &e) || e.Reason != Invalid {
-				t.Errorf("%s: %v, want invalid", key, err)
-			}
+	server.set(t, "weir:{=weird}", "\x07"+strings.Repeat("x", 17))
+	ask := func(key string) {
+		t.Helper()
+		_, err := s.Decide(context.Background(), &quota.Request{Key: key, Windows: []quota.Window{vast}, Cost: 1})
+		var e *Error
+		if !errors.As(err, &e) || e.Reason != Invalid || e.Key != "weir:{="+key+"}" || strings.Contains(err.Error(), e.Key) {
+			t.Errorf("%s: %v, want invalid", key, err)
 		}
 	}
+	for minute := range 3 {
+		for range 2 * tripAfter {
+			for _, key := range []string{"text", "list", "weird"} {
+				if ask(key); told["weir:{="+key+"}"] != minute+1 {
+					t.Errorf("%s: told %d times in minute %d", key, told["weir:{="+key+"}"], minute+1)
+				}
+			}
+		}
+		now = now.Add(time.Minute)
+	}
 	takeOne(t, s, vast)
+	clear(told)
+	for i := range 2 * mostTold {
+		key := fmt.Sprint(i)
+		server.ask(t, "SET weir:{="+key+"} hello")
+		ask(key)
+	}
+	if len(told) != mostTold {
+		t.Errorf("%d keys are told in a minute, want %d", len(told), mostTold)
+	}
 }
 
 // A server that forgets its scripts is sent the script again, and no decision fails.

@@ -28,6 +28,9 @@ var scriptSHA = func() string {
 // scriptFault begins the script's errors about a key; all others are about the server.
 const scriptFault = "weir: "
 
+// foreignFault is the script's error about a value that is no bucket.
+const foreignFault = scriptFault + "this value is not a bucket"
+
 // modeRefund is the mode of a refund. It follows those of quota.Mode.
 const modeRefund = uint8(quota.Reserve) + 1
 

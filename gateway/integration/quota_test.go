@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
@@ -392,6 +393,37 @@ routes: [{match: [/], gates: [api], upstream: app, settle: header:X-Actual}]
 	}
 	if log := a.out.String(); !strings.Contains(log, "quota bucket reset") || !strings.Contains(log, "uid ") {
 		t.Errorf("no line in the log:\n%s", log)
+	}
+
+	// A value of somebody else's has to be deleted, and both the log and the reset say which.
+	const key = "weir:{=api/user=carol}"
+	tellRedis(t, addr, "SET "+key+" x")
+	if in := a.let(t, "carol", 1); in != 0 {
+		t.Error("carol, whose bucket is none, is let in")
+	}
+	eventually(t, "the log says what to delete", func() bool {
+		return strings.Contains(a.out.String(), "delete it there") && strings.Contains(a.out.String(), `"key":"`+key+`"`)
+	})
+	if out, ok := weirCommand(t, "quota", "reset", "--user", "carol", "--admin", at); ok || !strings.Contains(out, "delete the key "+key+" there") {
+		t.Errorf("%v %s", ok, out)
+	}
+	tellRedis(t, addr, "DEL "+key)
+	if in := a.let(t, "carol", 1); in != 1 {
+		t.Error("carol is not let in, and the value is gone")
+	}
+}
+
+// tellRedis has a server that startRedis started carry out a command.
+func tellRedis(t *testing.T, addr, command string) {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	fmt.Fprintf(c, "AUTH hunter2\r\n%s\r\nQUIT\r\n", command)
+	if answer, err := io.ReadAll(c); err != nil || strings.Contains(string(answer), "-") {
+		t.Fatalf("%s: %q, %v", command, answer, err)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/weirredis"
 )
 
 // Reset asks to fill one bucket, whatever its debt.
@@ -66,6 +67,9 @@ func (b *Book) reset(ctx context.Context, r *Reset) (Refilled, error) {
 	d, err := g.Quota().Reset(ctx, w)
 	if errors.Is(err, quota.ErrNoBucket) {
 		return Refilled{}, Faults{faultf("weir explain shows which rule counts", "%s", strings.TrimPrefix(err.Error(), "quota: "))}
+	}
+	if fault := new(weirredis.Error); errors.As(err, &fault) && fault.Key != "" {
+		err = fmt.Errorf("%w; delete the key %s there", err, fault.Key)
 	}
 	res := Refilled{Gate: r.Gate, Whose: r.Whose.Pattern().String(), Rule: d.Rule, Bucket: d.Key, Held: Rounded(d.Remaining)}
 	for _, l := range d.Windows {

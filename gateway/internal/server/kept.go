@@ -88,6 +88,10 @@ func (s *Server) openStore(name string, spec config.Store, prev *store) (*store,
 	cfg.OnUp = func(after time.Duration) {
 		s.log.Info("a store of quotas can be used again", "store", name, "after", after.Round(time.Millisecond).String())
 	}
+	cfg.OnForeign = func(err *weirredis.Error) {
+		s.log.Warn("a key in a store of quotas has a value that is no bucket of this version; delete it there. Until then each gate does what its on_store_error says for this bucket",
+			"store", name, "key", err.Key, "error", err.Err)
+	}
 	opened, err := weirredis.New(cfg)
 	if err != nil {
 		return nil, err
