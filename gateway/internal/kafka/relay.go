@@ -46,6 +46,11 @@ type relay struct {
 
 	size  [2][4]byte // the size of the present frame: of a request, of an answer
 	holds holding
+
+	sides struct {
+		client, broker departure   // only look uses them
+		next           *time.Timer // of look; guarded by mu, nil until connected
+	}
 }
 
 const (
@@ -97,6 +102,9 @@ func (r *relay) close() {
 	r.closed = true
 	if r.late != nil {
 		r.late.Stop()
+	}
+	if r.sides.next != nil {
+		r.sides.next.Stop()
 	}
 	r.moved.Broadcast()
 	r.mu.Unlock()
@@ -153,6 +161,7 @@ func (r *relay) run() {
 		r.sendBack()
 		return
 	}
+	r.lookLater()
 	var answers sync.WaitGroup
 	answers.Go(func() {
 		defer r.close()

@@ -98,6 +98,8 @@ type Server struct {
 
 	overlap overlap
 
+	lookEvery time.Duration // the constant, unless a test has changed it
+
 	memory *budgets
 	crowd  time.Time // of the last line about connections that wait for memory
 	full   time.Time // of the last line about a client that could not be accepted
@@ -109,7 +111,7 @@ type Server struct {
 
 // New returns a server. It accepts no client and makes no connection before [Server.Serve].
 func New(o Options) (*Server, error) {
-	s := &Server{opts: o, log: o.Logger.With("cluster", o.Cluster), nodes: newNodes(&o.Config), memory: newBudgets(), open: map[*relay]struct{}{}}
+	s := &Server{opts: o, log: o.Logger.With("cluster", o.Cluster), nodes: newNodes(&o.Config), memory: newBudgets(), open: map[*relay]struct{}{}, lookEvery: lookEvery}
 	s.bootstrap.id = -1
 	s.throttled.produce.quota, s.throttled.fetch.quota, s.throttled.mutations.quota = countedBy(keyProduce), countedBy(keyFetch), countedBy(keyCreateTopics)
 	if o.Quotas == nil {
