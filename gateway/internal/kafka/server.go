@@ -74,6 +74,7 @@ type Server struct {
 	stopping context.Context // ended by StopAccepting
 	stop     context.CancelFunc
 	draining atomic.Bool
+	away     atomic.Bool   // the cluster has not named its nodes, and has failed to once; clients that bootstrap are reset
 	next     atomic.Uint32 // of the bootstrap brokers
 
 	serving sync.WaitGroup // Serve, and the goroutines that it has started
@@ -156,8 +157,9 @@ func (s *Server) openNode(address string) (*accept.Listener, error) {
 	return s.opts.Open(address, nil)
 }
 
-// Serve accepts clients at the bootstrap listener, and at the listeners of the nodes, once the cluster has named its nodes. It returns when
-// the listener ends, or after [Server.StopAccepting].
+// Serve accepts clients at the bootstrap listener, and at the listeners of the nodes, once it has asked the cluster for its nodes. If the
+// cluster does not answer, clients that bootstrap are reset until it does. Serve returns when the listener ends, or after
+// [Server.StopAccepting].
 func (s *Server) Serve(l net.Listener) error {
 	s.mu.Lock()
 	if s.stopping.Err() != nil {
@@ -167,33 +169,37 @@ func (s *Server) Serve(l net.Listener) error {
 	s.serving.Add(1) // before anybody waits for it, because StopAccepting takes mu
 	s.mu.Unlock()
 	defer s.serving.Done()
-	if !s.awaitNodes() {
+	err := s.nodes.ask(s.stopping, s.asks)
+	if s.stopping.Err() != nil {
 		return net.ErrClosed
 	}
-	s.serving.Go(s.follow)
+	s.away.Store(err != nil)
+	s.serving.Go(func() {
+		if s.awaitNodes(err) {
+			s.follow()
+		}
+	})
 	s.serveNodes()
 	return s.accept(l, &s.bootstrap)
 }
 
-// awaitNodes asks the cluster for its nodes until it answers. It returns false if the server stops before.
-func (s *Server) awaitNodes() bool {
-	var said error
-	for {
-		err := s.nodes.ask(s.stopping, s.asks)
+// awaitNodes asks the cluster for its nodes until it answers. err is the error of the last attempt. It returns false if the server stops
+// before.
+func (s *Server) awaitNodes(err error) bool {
+	for said := error(nil); err != nil; err = s.nodes.ask(s.stopping, s.asks) {
 		if s.stopping.Err() != nil {
 			return false
 		}
-		if err == nil {
-			return true
-		}
 		if !eventlog.SameTrouble(said, err) {
 			said = err
-			s.log.Error("Kafka does not answer which nodes it has; no client is accepted until it does", "bootstrap", s.opts.Config.Bootstrap, "error", err)
+			s.log.Error("Kafka does not answer which nodes it has; clients that bootstrap are reset until it does", "bootstrap", s.opts.Config.Bootstrap, "error", err)
 		}
 		if !s.pause(askAgain) {
 			return false
 		}
 	}
+	s.away.Store(false)
+	return true
 }
 
 // follow asks the cluster for its nodes at intervals.
@@ -269,7 +275,12 @@ func (s *Server) accept(l net.Listener, n *node) error {
 		case err == nil:
 			pause = 0
 			n.accepted.Add(1)
-			s.startRelay(c, n)
+			if n == &s.bootstrap && s.away.Load() {
+				n.failed.Add(1)
+				accept.Reset(c)
+			} else {
+				s.startRelay(c, n)
+			}
 		case errors.As(err, &passing) && passing.Temporary() && !errors.Is(err, net.ErrClosed):
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 			s.notAccepted(n, err)

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -456,6 +457,25 @@ func TestKafkaReload(t *testing.T) {
 	}
 }
 
+// A reload to other settings while the cluster is away leaves no client waiting, at no listener: each is reset.
+func TestKafkaReloadWhileAway(t *testing.T) {
+	t.Parallel()
+	cluster := brokers(t, kfake.NumBrokers(1))
+	first, listen := portsFor(t, 2), closedPort(t)
+	next := beforeKafka(t, cluster.ListenAddrs(), first, 2, listen)
+	g := start(t, beforeKafka(t, cluster.ListenAddrs(), first, 1, listen), Options{Load: func() (*config.Config, error) { return next, nil }})
+	node := awaitNode(t, g, fmt.Sprintf("127.0.0.1:%d", first))
+	cluster.Close()
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	for _, address := range []string{listen, node} {
+		if err := lists(address); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("a client at %s: %v", address, err)
+		}
+	}
+}
+
 // A client that a reload meets between ApiVersions and its first request comes back. An end in order would tell franz-go that a login is
 // missing, and it would not try again.
 func TestKafkaReloadMeetsANewClient(t *testing.T) {
@@ -569,13 +589,47 @@ func TestKafkaTLS(t *testing.T) {
 	}
 }
 
-// A cluster that is away lets nobody in, and the gateway stops all the same.
+// lists lists the groups of a cluster, on a connection of its own that may be reset at any time.
+func lists(address string) error {
+	c, err := net.DialTimeout("tcp", address, await.Patience)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(await.Patience)); err != nil {
+		return err
+	}
+	if _, err := c.Write(kafkaRequest(1, 0, kmsg.NewPtrListGroupsRequest())); err != nil {
+		return err
+	}
+	_, _, err = tryAnswer(c)
+	return err
+}
+
+// A cluster that is away at the start lets nobody in: clients are reset at once, and come back or go on to another gateway. The gateway
+// stops all the same, and serves clients if the cluster comes.
 func TestKafkaAway(t *testing.T) {
 	t.Parallel()
-	g := start(t, beforeKafka(t, []string{"127.0.0.1:1"}, portsFor(t, 1), 1, "127.0.0.1:0"), Options{})
-	eventually(t, "a line in the log", func() bool { return strings.Contains(g.log.String(), "Kafka does not answer which nodes it has") })
-	if err := g.stop(); err != nil {
-		t.Errorf("%v", err)
+	for name, comes := range map[string]bool{"it stays away": false, "it comes": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			port := portsFor(t, 2) + 1
+			g := start(t, beforeKafka(t, []string{fmt.Sprintf("127.0.0.1:%d", port)}, port-1, 1, "127.0.0.1:0"), Options{})
+			eventually(t, "a line in the log", func() bool { return strings.Contains(g.log.String(), "Kafka does not answer which nodes it has") })
+			if err := lists(g.Addr().String()); !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("a client without a cluster: %v", err)
+			}
+			if b := g.cluster().Bootstrap; b.Accepted != 1 || b.Failed != 1 {
+				t.Errorf("%+v", b)
+			}
+			if comes {
+				brokers(t, kfake.NumBrokers(1), kfake.Ports(port))
+				eventually(t, "a client is served", func() bool { return lists(g.Addr().String()) == nil })
+			}
+			if err := g.stop(); err != nil {
+				t.Errorf("%v", err)
+			}
+		})
 	}
 }
 
