@@ -149,7 +149,7 @@ func (r *relay) decodeAnswer(a *incoming) (resp kmsg.Response, header []byte, er
 	}
 	whole := a.frame[4:]
 	if 4+a.size > buffer {
-		if a.share, err = r.acquire(&r.server.memory.answers, heldAnswer*a.size); err != nil {
+		if a.share, err = r.acquire(r.server.memory.forAnswer(&a.request), heldAnswer*a.size); err != nil {
 			return nil, nil, err
 		}
 	}

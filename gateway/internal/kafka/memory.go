@@ -14,14 +14,15 @@ import (
 //
 //   - with a share of raw, it waits for its own client, for a bounded time. Then it waits for small or large, or for its broker to read;
 //   - with a share of small or large, it waits for its broker, and then for answers. When it gets such a share, nothing is in flight on it;
-//   - with a share of answers, it waits for its broker or its client, for a bounded time, and for no budget.
+//   - with a share of answers or consumed, it waits for its broker or its client, for a bounded time, and for no budget.
 //
 // So no two connections wait for each other.
 type budgets struct {
-	raw     budget // bytes of requests beyond a buffer
-	small   budget // decoded requests of up to one buffer
-	large   budget // larger decoded requests; so they do not delay small ones
-	answers budget // bytes of answers beyond a buffer, and their decoded form
+	raw      budget // bytes of requests beyond a buffer
+	small    budget // decoded requests of up to one buffer
+	large    budget // larger decoded requests; so they do not delay small ones
+	answers  budget // bytes of answers beyond a buffer, and their decoded form
+	consumed budget // the same of answers to consumers of share groups; so their records delay no other answers
 }
 
 const (
@@ -38,10 +39,21 @@ const (
 	heldWithin = 10 * time.Second
 )
 
-// newBudgets returns the budgets of a server, which are 384 MiB together. The largest request fits once. An answer larger than its budget
+// newBudgets returns the budgets of a server, which are 512 MiB together. The largest request fits once. An answer larger than its budget
 // takes all of it.
 func newBudgets() *budgets {
-	return &budgets{raw: newBudget(64 << 20), small: newBudget(64 << 20), large: newBudget(heldRequest * mostRequest), answers: newBudget(128 << 20)}
+	return &budgets{
+		raw: newBudget(64 << 20), small: newBudget(64 << 20), large: newBudget(heldRequest * mostRequest),
+		answers: newBudget(128 << 20), consumed: newBudget(128 << 20),
+	}
+}
+
+// forAnswer returns the budget for an answer to a request.
+func (b *budgets) forAnswer(to *request) *budget {
+	if to.key == keyShareFetch || to.key == keyShareAck {
+		return &b.consumed
+	}
+	return &b.answers
 }
 
 // patience is how long n bytes may take.
@@ -93,7 +105,7 @@ func (s *share) free() { s.shrink(0) }
 
 // held is how many bytes are held, and how many connections wait for memory.
 func (b *budgets) held() (bytes, waiting int64) {
-	for _, one := range []*budget{&b.raw, &b.small, &b.large, &b.answers} {
+	for _, one := range []*budget{&b.raw, &b.small, &b.large, &b.answers, &b.consumed} {
 		bytes, waiting = bytes+one.held.Load(), waiting+one.waiting.Load()
 	}
 	return bytes, waiting

@@ -214,6 +214,47 @@ func TestManyLargeAnswers(t *testing.T) {
 	await.That(t, "nothing is held", func() bool { bytes, waiting := r.server.memory.held(); return bytes == 0 && waiting == 0 })
 }
 
+// largeShareFetch is an answer to ShareFetch of more than a buffer.
+func largeShareFetch() *kmsg.ShareFetchResponse {
+	resp, topic, part := kmsg.NewPtrShareFetchResponse(), kmsg.NewShareFetchResponseTopic(), kmsg.NewShareFetchResponseTopicPartition()
+	part.Records = make([]byte, 100_000)
+	topic.Partitions = append(topic.Partitions, part)
+	resp.Topics = append(resp.Topics, topic)
+	return resp
+}
+
+// Answers with records, which clients can make large, delay no others, however slowly their clients read.
+func TestShareFetchesDelayNoOthers(t *testing.T) {
+	r := newRig(t, policy.Off, time.Minute)
+	consumed := &r.server.memory.consumed
+	all, err := consumed.acquire(t.Context(), int(consumed.size), func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	acknowledge, topic := kmsg.NewPtrShareAcknowledgeResponse(), kmsg.NewShareAcknowledgeResponseTopic()
+	topic.Partitions = make([]kmsg.ShareAcknowledgeResponseTopicPartition, 10_000)
+	acknowledge.Topics = append(acknowledge.Topics, topic)
+	var late []net.Conn
+	for _, resp := range []kmsg.Response{largeShareFetch(), acknowledge} {
+		client, broker := r.pair()
+		r.write(client, framed("app", 1, resp.RequestKind()))
+		r.frame(broker)
+		go func() { _, _ = broker.Write(answer(1, resp)) }()
+		late = append(late, client)
+	}
+	await.That(t, "both wait", func() bool { return consumed.waiting.Load() == int64(len(late)) })
+	client, broker := r.pair()
+	r.write(client, framed("app", 12, kmsg.NewPtrMetadataRequest()))
+	r.frame(broker)
+	go func() { _, _ = broker.Write(answer(12, largeMetadata())) }()
+	r.frame(client)
+	all.free()
+	for _, client := range late {
+		r.frame(client)
+	}
+	await.That(t, "nothing is held", func() bool { bytes, waiting := r.server.memory.held(); return bytes == 0 && waiting == 0 })
+}
+
 // If two questions have large answers, and there is memory for one, no connection waits for ever.
 func TestQuestionsWithLargeAnswers(t *testing.T) {
 	r := newRigWith(t, ample, policy.Enforce, time.Minute)
