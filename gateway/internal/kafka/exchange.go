@@ -57,7 +57,7 @@ type request struct {
 	client       string
 	software     string // of the client, with its version, from ApiVersions 3 on
 	silent       bool   // there is no answer: Produce with acks 0
-	maxBytes     int    // the offset of max_bytes in a fetch, after the size of the frame; 0 for other requests
+	maxBytes     int    // the offset of max_bytes in a Fetch or ShareFetch, after the size of the frame; 0 for other requests
 }
 
 // leastRequest is the size of the fields that every request has: key, version and correlation id.
@@ -115,6 +115,13 @@ func readRequest(b []byte, size int) (r request, more bool, err error) {
 		in.next(8) // max_wait and min_bytes
 		r.maxBytes = in.at
 		in.int32()
+	case keyShareFetch:
+		in.tags()
+		in.compact() // the group
+		in.compact() // the member
+		in.next(12)  // the epoch, max_wait and min_bytes
+		r.maxBytes = in.at
+		in.int32()
 	case keyProduce:
 		if r.version >= 9 {
 			in.tags()
@@ -157,6 +164,13 @@ func (r *request) decoded() bool {
 		return false
 	}
 	return r.response() != nil
+}
+
+// lower lowers max_bytes of a fetch, whose frame begins with these bytes.
+func (r *request) lower(frame []byte, most float64) {
+	field := frame[4+r.maxBytes:]
+	asked := float64(int32(binary.BigEndian.Uint32(field)))
+	binary.BigEndian.PutUint32(field, uint32(int32(min(asked, most))))
 }
 
 // response returns an empty answer to r, or nil if such answers are not decoded. kmsg could make an answer of every kind, but that would

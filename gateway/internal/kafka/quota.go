@@ -141,31 +141,33 @@ func (r *relay) owed(g *policy.Gate, p *pending, t *throttles) time.Time {
 	return r.note(t, Charge{Gate: g.Name(), Rule: p.rule, Bucket: p.bucket, User: w.User, Client: w.Client, Wait: wait}, longest)
 }
 
-// leastFetch is the smallest value to which max_bytes of a fetch is lowered. Brokers still send a larger batch.
-const leastFetch = 1 << 20
+// leastFetch is the smallest value to which max_bytes of a fetch is lowered, and mostShareFetch the largest one of a ShareFetch. Brokers
+// still send a larger batch.
+const (
+	leastFetch     = 1 << 20
+	mostShareFetch = 4 << 20
+)
 
-// lower lowers max_bytes of a fetch to the tokens of a full bucket of its quota. A larger answer would always make a debt. A remote store
-// is asked for the state of the bucket while the broker works: the throttle time is in the first bytes of the answer.
+// lower lowers max_bytes of a fetch to the tokens of a full bucket of its quota. A larger answer would always make a debt. An answer to
+// ShareFetch is held in memory, so several must have room at a time, whatever the quota. A remote store is asked for the state of the
+// bucket while the broker works: the throttle time is in the first bytes of the answer.
 func (r *relay) lower(g *policy.Gate, req *request, frame []byte) {
+	if req.key == keyShareFetch {
+		req.lower(frame, mostShareFetch)
+	}
 	if g == nil || g.Mode() != policy.Enforce {
 		return
 	}
 	if g.IsDistant() {
 		_ = g.Owed(r.work(req, 1))
 	}
-	if req.maxBytes == 0 {
-		return
-	}
 	matched := g.Quota().Explain(r.work(req, 0))
 	if len(matched) == 0 {
 		return
 	}
-	field := frame[4+req.maxBytes:]
-	most := float64(int32(binary.BigEndian.Uint32(field)))
 	for _, w := range matched[0].Windows {
-		most = min(most, max(w.Burst, leastFetch))
+		req.lower(frame, max(w.Burst, leastFetch))
 	}
-	binary.BigEndian.PutUint32(field, uint32(int32(most)))
 }
 
 // mostTold is the longest wait that an answer can express, some 24.8 days.

@@ -63,6 +63,28 @@ func TestFieldsOfFetch(t *testing.T) {
 	}
 }
 
+// max_bytes is found in each version of a ShareFetch, with and without a group. It is lowered whatever quota there is, so that several
+// answers have room in memory at a time. A smaller one stays.
+func TestShareFetchIsLowered(t *testing.T) {
+	group := strings.Repeat("g", 200)
+	for version := offered[keyShareFetch].min; version <= offered[keyShareFetch].max; version++ {
+		for asked, want := range map[int32]int32{math.MaxInt32: mostShareFetch, 50 << 20: mostShareFetch, mostShareFetch: mostShareFetch, 1000: 1000, 0: 0} {
+			for _, name := range []*string{nil, &group} {
+				r := newRig(t, policy.Off, time.Minute)
+				client, broker := r.pair()
+				req := kmsg.NewPtrShareFetchRequest()
+				req.GroupID, req.MemberID, req.MaxBytes, req.MaxRecords = name, name, asked, 77
+				r.write(client, framed("app", version, req))
+				got := kmsg.NewPtrShareFetchRequest()
+				got.Version = version
+				if err := readBody(r.frame(broker), got); err != nil || got.MaxBytes != want || got.MaxRecords != 77 {
+					t.Errorf("version %d: asked for %d, the broker gets %d, %v", version, asked, got.MaxBytes, err)
+				}
+			}
+		}
+	}
+}
+
 func TestThrottleOf(t *testing.T) {
 	now := time.Now()
 	for _, c := range []struct {
