@@ -15,6 +15,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/quota"
@@ -140,11 +141,12 @@ func (v View) Explain(ask Ask) (*Answer, error) {
 	a.Upstream = rt.Upstream()
 	gates := rt.Gates()
 	for i, g := range gates {
-		a.addGate(g, cfg.Gates[g.Name()].Quota, w, i == len(gates)-1)
+		a.addGate(g, cfg.Gates[g.Name()], w, i == len(gates)-1)
 		if q := g.Quota(); q != nil && !w.Exempt && g.Mode() != policy.Off {
 			a.Gates[i].Rules = v.rules(q, w)
 		}
 	}
+	a.addTarget(&v, rt.Upstream(), w)
 	return a, nil
 }
 
@@ -164,7 +166,7 @@ func (v View) explainDescriptor(ask Ask) (*Answer, error) {
 			continue
 		}
 		gate := &Answer{} // on its own: Envoy asks one domain
-		gate.addGate(g, v.Config.Gates[name].Quota, w, false)
+		gate.addGate(g, v.Config.Gates[name], w, false)
 		gate.Gates[0].Rules = v.rules(g.Quota(), w)
 		a.Gates = append(a.Gates, gate.Gates[0])
 		if a.Status == 0 {
@@ -182,7 +184,7 @@ func looksAtDescriptors(q *quota.Quota) bool {
 }
 
 // addGate adds what a gate would do. Work may wait at the last gate only.
-func (a *Answer) addGate(g *policy.Gate, spec *policy.QuotaSpec, w weir.Work, last bool) {
+func (a *Answer) addGate(g *policy.Gate, spec policy.GateSpec, w weir.Work, last bool) {
 	gate := Gate{Name: g.Name(), Kind: g.Snapshot().Kind, Mode: g.Mode(), Says: Passes}
 	rej := gate.describe(g, spec, w, last)
 	if gate.Says == Waits && !last {
@@ -226,21 +228,14 @@ func (a *Answer) setRefusal(g *policy.Gate, rej *weir.Rejection) {
 }
 
 // describe fills in what the gate itself would do, and returns the refusal that w would get.
-func (gate *Gate) describe(g *policy.Gate, spec *policy.QuotaSpec, w weir.Work, last bool) *weir.Rejection {
+func (gate *Gate) describe(g *policy.Gate, spec policy.GateSpec, w weir.Work, last bool) *weir.Rejection {
 	switch {
 	case g.Quota() != nil:
-		return gate.quota(g, spec, w, last)
+		return gate.quota(g, spec.Quota, w, last)
 	case g.Shedder() != nil:
 		return gate.shed(g, w)
-	case w.Exempt:
-		gate.Why = "exempt: takes no slot"
-	case g.Pools() != nil:
-		gate.pool(g.Pools(), w)
-	default:
-		s := g.Snapshot()
-		gate.slots(s.Limit, s.InFlight, s.Waiting, s.Wait, w)
 	}
-	return nil
+	return gate.slots(g, spec.Limit, w)
 }
 
 // quota describes a gate with a quota. last says that work may wait for its tokens, if the
@@ -345,32 +340,6 @@ func (gate *Gate) shed(g *policy.Gate, w weir.Work) *weir.Rejection {
 	return &weir.Rejection{Gate: gate.Name, Reason: weir.ReasonShed, Retryable: true}
 }
 
-// pool describes the pool that w draws on.
-func (gate *Gate) pool(p policy.Pools, w weir.Work) {
-	gate.Bucket = p.KeyOf(w)
-	use, known := p.Key(gate.Bucket)
-	if !known {
-		gate.Why = "nothing is known of this key: all of its pool is free"
-		return
-	}
-	gate.slots(use.Limit, use.InFlight, use.Waiting, 0, w)
-}
-
-// slots says whether a slot is free. Whether work that waits is served in the end depends on
-// what comes meanwhile.
-func (gate *Gate) slots(limit, inFlight, waiting int64, wait time.Duration, w weir.Work) {
-	gate.Why = fmt.Sprintf("%d of %d slots taken", inFlight, limit)
-	if waiting > 0 {
-		gate.Why += fmt.Sprintf(", %d waiting", waiting)
-	}
-	if waiting > 0 || inFlight > 0 && inFlight+w.CostOrOne() > limit {
-		gate.Says = Waits
-		if wait > 0 {
-			gate.Why += ", about " + wait.Round(time.Millisecond).String()
-		}
-	}
-}
-
 // Handler answers GET requests with what the gateway would do now. The query is an Ask. current
 // returns the View now.
 func Handler(current func() View) http.Handler {
@@ -415,6 +384,7 @@ func Offline(cfg *config.Config, ask Ask) (*Answer, error) {
 	spec := cfg.Policy()
 	plan := kept.Plan(spec, cfg.QuotaPlace)
 	opts.QuotaRules = plan.Rules
+	spec.Gates = proxy.WithTargetGates(spec.Gates, cfg.Upstreams)
 	p, err := policy.Compile(spec, opts)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -8,8 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/quota"
 )
@@ -95,6 +98,89 @@ func TestSays(t *testing.T) {
 		if (a.AfterMS > 0) != (a.Status == 429) {
 			t.Errorf("%s: come back in %d ms with status %d", tt.name, a.AfterMS, a.Status)
 		}
+	}
+}
+
+// A gate with a limit says what it really does, and so does the limit of the upstream behind it.
+func TestSaysOfSlots(t *testing.T) {
+	const app = "app@127.0.0.1:3000"
+	tests := []struct {
+		name, limit string // of the gate
+		route       string // its further settings
+		upstream    string // what follows its first target
+		taken       string // gates where a slot is taken
+		says        string
+		status      int
+		why         string // of the last
+	}{
+		{name: "room", limit: "limit: 1", says: "passes", why: "0 of 1 slots taken"},
+		{name: "a route that does not wait", limit: "limit: 1", route: "max_wait: -1", taken: "g", says: "refuses", status: 503, why: "1 of 1 slots taken, and nothing waits"},
+		{name: "no queue", limit: "limit: {limit: 1, queue: off}", taken: "g", says: "refuses", status: 503, why: "1 of 1 slots taken, and nothing waits"},
+		{name: "no queue, and room", limit: "limit: {limit: 1, queue: off}", says: "passes", why: "0 of 1 slots taken"},
+		{name: "no queue of each", limit: "limit: {limit: 1, queue: off}, each: {by: user}", taken: "g", says: "refuses", status: 503, why: "1 of 1 slots taken, and nothing waits"},
+		{name: "no queue, and nobody minds", limit: "mode: observe, limit: {limit: 1, queue: off}", taken: "g", says: "observes", why: "1 of 1 slots taken, and nothing waits"},
+		{name: "too dear", limit: "limit: {limit: 5, refuse_oversize: true}", route: "cost_from: header:X-Cost", says: "refuses", status: 413, why: "costs 7, more than the limit of 5"},
+		{name: "too dear for each", limit: "limit: {limit: 5, refuse_oversize: true}, each: {by: user}", route: "cost_from: header:X-Cost", says: "refuses", status: 413, why: "costs 7, more than the limit of 5"},
+		{name: "runs alone", limit: "limit: {limit: 5}", route: "cost_from: header:X-Cost", says: "passes", why: "0 of 5 slots taken"},
+		{name: "one slot for each request", limit: "limit: {limit: 5, count: requests}", route: "cost_from: header:X-Cost", taken: "g", says: "passes", why: "1 of 5 slots taken"},
+		{name: "exempt", limit: "limit: 1", route: "exempt: true", taken: "g", says: "passes", why: "exempt: takes no slot"},
+		{name: "nothing is exempt", limit: "limit: {limit: 1, exempt: -1}", route: "exempt: true", taken: "g", says: "waits", why: "1 of 1 slots taken"},
+		{name: "reads and writes", limit: "limit: {controller: probe, limit: 8, probe: {read_write: true}}", taken: "g g g g", says: "waits", why: "4 of 4 slots taken"},
+		{name: "only writes", limit: "limit: {controller: probe, limit: 8, probe: {read_write: true}}", route: "access: write", taken: "g", says: "passes", why: "1 of 4 slots taken"},
+		{name: "a target with room", limit: "limit: 1", upstream: "], limit: 2", taken: app, says: "passes passes", why: "1 of 2 slots taken"},
+		{name: "a full target", limit: "limit: 1", upstream: "], limit: 1", taken: app, says: "passes waits", why: "1 of 1 slots taken"},
+		{name: "a full gate before a target", limit: "limit: 1", upstream: "], limit: 1", taken: "g", says: "waits passes", why: "0 of 1 slots taken"},
+		{name: "a full target, and nothing waits", limit: "limit: 1", upstream: "], limit: {limit: 1, queue: off}", taken: app, says: "passes refuses", status: 503, why: "1 of 1 slots taken, and nothing waits"},
+		{name: "no way to the target", limit: "limit: 1", route: "max_wait: -1", upstream: "], limit: 1", taken: "g", says: "refuses not reached", status: 503},
+		{name: "one of two targets", limit: "limit: 1", upstream: ", http://127.0.0.1:3001], limit: 1", taken: app, says: "passes passes", why: "0 of 1 slots taken, the freest of 2 targets"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			cfg, err := config.Parse("weir.yaml", []byte("upstreams: {app: {targets: [http://127.0.0.1:3000"+cmp.Or(tt.upstream, "]")+"}}\ngates: {g: {"+tt.limit+"}}\nroutes: [{match: [/], gates: [g], upstream: app, "+tt.route+"}]\n"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			spec := cfg.Policy()
+			spec.Gates = proxy.WithTargetGates(spec.Gates, cfg.Upstreams)
+			p, err := policy.Compile(spec, policy.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(p.Close)
+			_, w := p.Match(httptest.NewRequest("GET", "/", nil))
+			w.Exempt, w.MaxWait = false, 0
+			for _, gate := range strings.Fields(tt.taken) {
+				if _, _, err := p.Gate(gate).Arrive(w, func(weir.Permit, error) {}); err != nil && err != weir.ErrWaiting {
+					t.Fatal(err)
+				}
+			}
+			ask := Ask{From: "192.0.2.1"}
+			if tt.route == "cost_from: header:X-Cost" {
+				ask.From, ask.User, ask.Header = "127.0.0.1", "192.0.2.1", []string{"X-Cost: 7"}
+			}
+			a, err := View{Config: cfg, Policy: p}.Explain(ask)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var says []string
+			for _, g := range a.Gates {
+				says = append(says, string(g.Says))
+			}
+			if got := strings.Join(says, " "); got != tt.says || a.Status != tt.status {
+				t.Errorf("%s, status %d; want %s, status %d: %+v", got, a.Status, tt.says, tt.status, a.Gates)
+			}
+			if why := a.Gates[len(a.Gates)-1].Why; why != tt.why {
+				t.Errorf("why: %q, want %q", why, tt.why)
+			}
+		})
+	}
+}
+
+// A request may wait at the last gate, and then for a slot of the target.
+func TestSaysWhereItWaits(t *testing.T) {
+	a := Answer{Gates: []Gate{{Name: "api", Says: Passes}, {Name: "all", Says: Waits}, {Name: "app@127.0.0.1:3000", Says: Waits}}}
+	if got, want := a.verdict(), "Waits at all and then at app@127.0.0.1:3000, until it is served or refused."; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

@@ -101,7 +101,7 @@ func (v View) explainConnect(ask Ask) (*Answer, error) {
 		return a, nil
 	}
 	one := &Answer{} // whose status is of HTTP
-	one.addGate(g, v.Config.Gates[g.Name()].Quota, w, true)
+	one.addGate(g, v.Config.Gates[g.Name()], w, true)
 	if g.Mode() != policy.Off {
 		one.Gates[0].Rules = v.rules(g.Quota(), w)
 	}

@@ -104,6 +104,12 @@ func (a *Answer) where() string {
 
 // verdict is what becomes of the request, in a sentence.
 func (a *Answer) verdict() string {
+	var waits []string
+	for _, g := range a.Gates {
+		if g.Says == Waits {
+			waits = append(waits, g.Name)
+		}
+	}
 	switch {
 	case a.Kafka != nil:
 		return a.Kafka.verdict(a.Gates)
@@ -117,14 +123,10 @@ func (a *Answer) verdict() string {
 		return fmt.Sprintf("Refused by %s: %d.", a.By, a.Status)
 	case a.Descriptor != "":
 		return "OK."
-	case a.waits():
-		return "Waits at the last gate, until it is served or refused."
+	case len(waits) > 0:
+		return "Waits at " + strings.Join(waits, " and then at ") + ", until it is served or refused."
 	case len(a.Gates) == 0:
 		return "Goes to the upstream: no gate is on its way."
 	}
 	return "Goes to the upstream."
-}
-
-func (a *Answer) waits() bool {
-	return len(a.Gates) > 0 && a.Gates[len(a.Gates)-1].Says == Waits
 }
