@@ -36,9 +36,18 @@ type answer struct {
 	text           []byte
 }
 
-// decode decodes the answer into v. Its errors name the listener.
-func (a *answer) decode(v any) error {
-	if err := json.Unmarshal(a.text, v); err != nil {
+// decode decodes the answer into v, if it has a field that every gateway sends. So no other service is
+// taken for a gateway. Its errors name the listener.
+func (a *answer) decode(v any, field string) error {
+	var fields map[string]json.RawMessage
+	err := json.Unmarshal(a.text, &fields)
+	if _, has := fields[field]; err == nil && !has {
+		err = fmt.Errorf("its answer has no %q; set --admin to the address of an admin listener, such as %s", field, config.DefaultAdmin)
+	}
+	if err == nil {
+		err = json.Unmarshal(a.text, v)
+	}
+	if err != nil {
 		return fmt.Errorf("%s does not answer as a gateway does: %w", a.from, err)
 	}
 	return nil

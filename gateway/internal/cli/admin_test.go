@@ -18,7 +18,7 @@ func TestAskOverTheSocket(t *testing.T) {
 	}
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write([]byte(map[string]string{
-			"/gates": `{"gates": [{"name": "db", "limit": 4}]}`, "/explain": `{"method": "GET", "path": "/db"}`, "/quotas": `{"etag": "db"}`,
+			"/gates": `{"gates": [{"name": "db", "limit": 4}]}`, "/explain": `{"method": "GET", "path": "/db", "gates": []}`, "/quotas": `{"etag": "db", "gates": []}`,
 		}[r.URL.Path]))
 	}))
 	s.Listener.Close()
@@ -35,21 +35,47 @@ func TestAskOverTheSocket(t *testing.T) {
 
 // An answer that breaks off may be of a write that was carried out.
 func TestAnswerBreaksOff(t *testing.T) {
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Length", "10")
-		_, _ = w.Write([]byte("{"))
-	}))
-	t.Cleanup(s.Close)
 	for _, test := range []struct {
 		args []string
+		off  string // the method whose answer breaks off
 		look bool
 	}{
-		{[]string{"set", "--user", "alice", "--blocked"}, true},
-		{[]string{"list"}, false},
+		{[]string{"set", "--user", "alice", "--blocked"}, http.MethodPost, true},
+		{[]string{"set", "--user", "alice", "--blocked"}, http.MethodGet, false},
+		{[]string{"list"}, http.MethodGet, false},
 	} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == test.off {
+				w.Header().Set("Content-Length", "20")
+			}
+			_, _ = w.Write([]byte(`{"gates": []}`))
+		}))
+		t.Cleanup(s.Close)
 		_, _, err := run(NewQuotaCommand(), "", append(test.args, "--admin", s.URL)...)
 		if err == nil || !strings.Contains(err.Error(), "broke off") || strings.Contains(err.Error(), "whether it was done") != test.look {
 			t.Errorf("%q: %v", test.args, err)
+		}
+	}
+}
+
+// A service that answers everything with JSON, such as one behind the gateway, is no gateway. It gets no token and no
+// write.
+func TestAskNoGateway(t *testing.T) {
+	token := write(t, "token", "0123456789abcdef\n")
+	for _, args := range []string{
+		"status", "status --json", "explain", "reload --token-file " + token, "quota list --token-file " + token, "quota describe",
+		"quota set --user alice --blocked --token-file " + token, "quota reset --gate api --user alice --token-file " + token,
+	} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method != http.MethodGet || r.Header.Get("Authorization") != "" {
+				t.Errorf("%s: %s %s with %q", args, r.Method, r.URL, r.Header.Get("Authorization"))
+			}
+			_, _ = w.Write([]byte(`{"path": "/", "method": "GET", "ready": true}`))
+		}))
+		t.Cleanup(s.Close)
+		out, _, err := run(NewRootCommand("test"), "", append(strings.Fields(args), "--admin", s.URL)...)
+		if err == nil || !strings.Contains(err.Error(), "does not answer as a gateway does: its answer has no") || out != "" {
+			t.Errorf("%s: %v\n%s", args, err, out)
 		}
 	}
 }
@@ -63,10 +89,10 @@ func TestAnswersAreLegible(t *testing.T) {
 		body   string
 	}{
 		{[]string{"status"}, http.StatusOK, `{"gates": [{"name": "` + red + `"}]}`},
-		{[]string{"quota", "list"}, http.StatusOK, `{"trouble": "` + red + `"}`},
-		{[]string{"explain"}, http.StatusOK, `{"method": "GET", "route": "` + red + `"}`},
-		{[]string{"reload"}, http.StatusOK, `{"result": "applied", "changes": ["` + red + `"]}`},
-		{[]string{"reload"}, http.StatusOK, `{"result": "refused", "error": "` + red + `"}`},
+		{[]string{"quota", "list"}, http.StatusOK, `{"gates": [], "trouble": "` + red + `"}`},
+		{[]string{"explain"}, http.StatusOK, `{"gates": [], "method": "GET", "route": "` + red + `"}`},
+		{[]string{"reload"}, http.StatusOK, `{"pid": 1, "result": "applied", "changes": ["` + red + `"]}`},
+		{[]string{"reload"}, http.StatusOK, `{"pid": 1, "result": "refused", "error": "` + red + `"}`},
 		{[]string{"quota", "list"}, http.StatusConflict, `{"detail": "` + red + `"}`},
 	} {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -181,7 +180,7 @@ func (o *importOptions) set(ctx context.Context, cluster string, all []kafka.Bro
 	var steps []quotas.Step
 	for chunk := range slices.Chunk(ops, quotas.MaxOps) {
 		var res quotas.Result
-		if _, err := o.ask(ctx, http.MethodPost, "/quotas", &quotas.Change{Ops: chunk, ValidateOnly: !o.Apply}, &res); err != nil {
+		if _, err := o.ask(ctx, "/quotas", &quotas.Change{Ops: chunk, ValidateOnly: !o.Apply}, &res, "steps"); err != nil {
 			if len(steps) > 0 && o.Apply {
 				return 0, fmt.Errorf("%d of %d rules are set, the others are not: %w", len(steps), len(ops), err)
 			}

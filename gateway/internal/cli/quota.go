@@ -36,6 +36,8 @@ type quotaOptions struct {
 	IfMatch      string
 	All          bool
 	Out          io.Writer
+
+	known bool // a gateway answers at Admin
 }
 
 // NewQuotaCommand returns weir quota with its commands.
@@ -245,7 +247,7 @@ func runQuotaDelete(ctx context.Context, o *quotaOptions) error {
 // change asks the gateway for one operation and prints what came of it.
 func (o *quotaOptions) change(ctx context.Context, op quotas.Op) error {
 	var res quotas.Result
-	text, err := o.ask(ctx, http.MethodPost, "/quotas", &quotas.Change{Ops: []quotas.Op{op}, ValidateOnly: o.ValidateOnly}, &res)
+	text, err := o.ask(ctx, "/quotas", &quotas.Change{Ops: []quotas.Op{op}, ValidateOnly: o.ValidateOnly}, &res, "steps")
 	switch {
 	case err != nil:
 		return err
@@ -261,17 +263,17 @@ func runQuotaShow(ctx context.Context, o *quotaOptions, dynamicOnly bool) error 
 	if o.Gate != "" {
 		path += "/" + url.PathEscape(o.Gate)
 	}
-	var l quotas.Listing
-	if _, err := o.ask(ctx, http.MethodGet, path, nil, &l); err != nil {
+	l, err := o.list(ctx, path)
+	if err != nil {
 		return err
 	}
 	l.Rules = slices.DeleteFunc(l.Rules, func(v quotas.View) bool {
 		return dynamicOnly && v.Source != quotas.FromDynamic || !o.wanted(&v.Rule)
 	})
 	if o.JSON {
-		return printJSON(o.Out, &l)
+		return printJSON(o.Out, l)
 	}
-	err := printRules(legible{o.Out}, &l, dynamicOnly)
+	err = printRules(legible{o.Out}, l, dynamicOnly)
 	if err == nil && len(l.Rules) == 0 && !o.bare() {
 		_, err = fmt.Fprintf(o.Out, "no rule says %s; weir explain shows which one counts for a request\n", o.Rule.Pattern().String())
 	}
@@ -325,7 +327,7 @@ func runQuotaReset(ctx context.Context, o *quotaOptions) error {
 		return err
 	}
 	var r quotas.Refilled
-	text, err := o.ask(ctx, http.MethodPost, "/quotas/"+url.PathEscape(gate)+"/reset?"+whose.Encode(), nil, &r)
+	text, err := o.ask(ctx, "/quotas/"+url.PathEscape(gate)+"/reset?"+whose.Encode(), nil, &r, "bucket")
 	switch {
 	case err != nil:
 		return err
@@ -341,8 +343,8 @@ func (o *quotaOptions) gate(ctx context.Context) (string, error) {
 	if o.Gate != "" {
 		return o.Gate, nil
 	}
-	var l quotas.Listing
-	if _, err := o.ask(ctx, http.MethodGet, "/quotas", nil, &l); err != nil {
+	l, err := o.list(ctx, "/quotas")
+	if err != nil {
 		return "", err
 	}
 	switch len(l.Gates) {
@@ -365,12 +367,31 @@ func printRefilled(out io.Writer, r *quotas.Refilled) error {
 	return err
 }
 
-// ask sends a request to the admin listener, with body as JSON unless it is nil. It returns the
-// answer, and decodes it into v. If the gateway refuses, the error says why.
-func (o *quotaOptions) ask(ctx context.Context, method, path string, body, v any) ([]byte, error) {
+// list asks for the rules at a path. It sends no token: reading needs none, and what answers may be no gateway.
+func (o *quotaOptions) list(ctx context.Context, path string) (*quotas.Listing, error) {
+	res, err := askAdmin(ctx, o.Admin, http.MethodGet, path, nil, nil)
+	switch {
+	case err != nil:
+		return nil, err
+	case res.StatusCode != http.StatusOK:
+		return nil, o.refusal(res)
+	}
+	l := new(quotas.Listing)
+	return l, res.decode(l, "gates")
+}
+
+// ask has the gateway write something, with body as JSON unless it is nil. It returns the answer, and decodes it
+// into v, which has a field. If the gateway refuses, the error says why.
+func (o *quotaOptions) ask(ctx context.Context, path string, body, v any, field string) ([]byte, error) {
 	header, err := o.header()
 	if err != nil {
 		return nil, err
+	}
+	if !o.known { // what is no gateway gets no token
+		if _, err := o.list(ctx, "/quotas"); err != nil {
+			return nil, err
+		}
+		o.known = true
 	}
 	var text []byte
 	if body != nil {
@@ -379,7 +400,7 @@ func (o *quotaOptions) ask(ctx context.Context, method, path string, body, v any
 			return nil, err
 		}
 	}
-	res, err := askAdmin(ctx, o.Admin, method, path, header, text)
+	res, err := askAdmin(ctx, o.Admin, http.MethodPost, path, header, text)
 	switch {
 	case body != nil && (errors.Is(err, errBrokeOff) || errors.Is(err, context.DeadlineExceeded)):
 		return nil, fmt.Errorf("%w; check with weir quota list whether it was done", err)
@@ -388,7 +409,7 @@ func (o *quotaOptions) ask(ctx context.Context, method, path string, body, v any
 	case res.StatusCode != http.StatusOK:
 		return nil, o.refusal(res)
 	}
-	return res.text, res.decode(v)
+	return res.text, res.decode(v, field)
 }
 
 // header returns the header fields that the flags ask for.

@@ -92,7 +92,7 @@ func runReload(ctx context.Context, o reloadOptions) error {
 	switch res.StatusCode {
 	case http.StatusOK, http.StatusUnprocessableEntity:
 		var done admin.Reload
-		if err := res.decode(&done); err != nil {
+		if err := res.decode(&done, "pid"); err != nil {
 			return err
 		}
 		return o.print(&done)
@@ -114,7 +114,7 @@ func (o *reloadOptions) last(ctx context.Context) (*admin.Reload, error) {
 		return nil, res.problem()
 	}
 	last := new(admin.Reload)
-	return last, res.decode(last)
+	return last, res.decode(last, "pid")
 }
 
 // bySignal sends SIGHUP, and asks the admin listener what became of it.

@@ -211,7 +211,7 @@ func TestReloadWithoutAnswer(t *testing.T) {
 				reached.Store(true)
 				<-ended
 			}
-			_, _ = w.Write([]byte("{}"))
+			_, _ = w.Write([]byte(`{"pid": 1}`))
 		}))
 		o := reloadOptions{Admin: s.URL, Answer: test.answer, Wait: test.wait, Out: new(strings.Builder)}
 		var err error

@@ -93,14 +93,14 @@ func runStatus(ctx context.Context, o statusOptions) error {
 		return fmt.Errorf("%s answers %s; is it the admin listener of a gateway?", o.Admin, res.Status)
 	}
 	if o.JSON {
-		if err := res.decode(new(json.RawMessage)); err != nil {
+		if err := res.decode(new(json.RawMessage), "gates"); err != nil {
 			return err
 		}
 		_, err := o.Out.Write(res.text)
 		return err
 	}
 	var s gatewayStatus
-	if err := res.decode(&s); err != nil {
+	if err := res.decode(&s, "gates"); err != nil {
 		return err
 	}
 	return printStatus(o.Out, &s, o.Top)
