@@ -255,18 +255,26 @@ type panel struct {
 }
 
 // The dashboard can be imported anywhere: each panel asks the data source that was chosen, says what it
-// shows and in which unit, and lies beside the others. No server is named.
+// shows and in which unit, and lies beside the others. No server is named. All jobs and instances are those of
+// gateways: Grafana lists them, where a pattern for All would match every other job.
 func TestDashboardIsWhole(t *testing.T) {
 	text := readText(t, dashboardFile)
 	var board struct {
-		Templating struct{ List []struct{ Name, Type string } }
-		Panels     []panel
+		Templating struct {
+			List []struct{ Name, Type, Definition, AllValue string }
+		}
+		Panels []panel
 	}
 	if err := json.Unmarshal([]byte(text), &board); err != nil {
 		t.Fatal(err)
 	}
 	if v := board.Templating.List; len(v) == 0 || v[0].Name != "datasource" || v[0].Type != "datasource" {
 		t.Errorf("variables %+v, want the data source first", v)
+	}
+	for _, v := range board.Templating.List {
+		if (v.Name == "job" || v.Name == "instance") && (v.AllValue != "" || !strings.HasPrefix(v.Definition, "label_values(weir_build_info")) {
+			t.Errorf("All of %s is %q, of %s", v.Name, v.AllValue, v.Definition)
+		}
 	}
 	if found := regexp.MustCompile(`https?://|localhost|\d+\.\d+\.\d+\.\d+`).FindString(text); found != "" {
 		t.Errorf("it names a server: %s", found)
