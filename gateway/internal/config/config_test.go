@@ -563,16 +563,18 @@ upstreams:
   spare: {targets: [http://b]}
   third: {targets: [http://c]}
 identity: {priorities: {system: critical}, user: "path:x", client: "path:x"}
-gates: {busy: {limit: {limit: 1}}, each: {limit: {limit: 1}, each: {by: client}}, theirs: {limit: {limit: 1}, each: {}}, forgotten: {limit: {limit: 1, signals: [cpu]}}, unused: {limit: {}}, early: {shed: {load_of: unused}}, late: {shed: {load_of: unused, thresholds: {critical: 5}}}, shed: {shed: {signals: [heap]}}}
+gates: {busy: {limit: {limit: 1}}, each: {limit: {limit: 1}, each: {by: client}}, theirs: {limit: {limit: 1}, each: {}}, forgotten: {limit: {limit: 1, signals: [cpu]}}, unlike: {limit: {limit: 2}}, last: {limit: {limit: 1}}, unused: {limit: {}}, early: {shed: {load_of: unused}}, late: {shed: {load_of: unused, thresholds: {critical: 5}}}, shed: {shed: {signals: [heap]}}}
 signals: {cpu: {threshold: 0.5}, memory: {threshold: 0.5}, heap: {threshold: 0.5}}
 routes:
   - {match: [/, "v1/", "GET example.org/{x}", "/v4/{$}"], upstream: app}
   - {match: ["/v2/*", "^/v3/.+$"], upstream: app}
   - {match: [/v5], gates: [forgotten, shed], upstream: app}
   - {match: [/v6], gates: [busy], upstream: third}
-  - {match: [/v7], gates: [busy], upstream: app}
+  - {match: [/v7], gates: [busy, unlike], upstream: app}
   - {match: [/v8], timeout: 1ns, upstream: app}
   - {match: [/v9], timeout: 1ms, upstream: app}
+  - {match: [/v10], gates: [last], upstream: app}
+  - {match: [/v11], gates: [last], upstream: third}
 admin: {address: ":8090"}
 `))
 	if err != nil {
@@ -596,6 +598,9 @@ admin: {address: ":8090"}
 	}
 	if strings.Contains(notes, "signal cpu") || strings.Contains(notes, "signal heap") {
 		t.Errorf("gates go by the signals cpu and heap:\n%s", notes)
+	}
+	if strings.Contains(notes, "routes[7]") {
+		t.Errorf("its last gate has work wait, also before an upstream with a limit:\n%s", notes)
 	}
 	if strings.Contains(notes, "(/v9)") {
 		t.Errorf("a timeout of 1ms may be meant:\n%s", notes)

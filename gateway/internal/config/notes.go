@@ -226,14 +226,14 @@ func (w *warner) queueNotes() {
 func (w *warner) chainNotes() {
 	waits := map[string]int{} // where a gate is the last, by its name
 	for i, rt := range w.Routes {
-		if n := len(rt.Gates); n > 0 && w.Upstreams[rt.Upstream].Limit == nil {
+		if n := len(rt.Gates); n > 0 {
 			waits[rt.Gates[n-1]] = i
 		}
 	}
 	for i, rt := range w.Routes {
 		for k, name := range rt.Gates {
 			first, ok := waits[name]
-			last := k == len(rt.Gates)-1 && w.Upstreams[rt.Upstream].Limit == nil
+			last := k == len(rt.Gates)-1
 			if g := w.Gates[name]; ok && !last && g.Limit != nil && g.Limit.Queue.Len >= 0 {
 				w.warn(fault.Path{"routes"}.Index(i).At("gates").Index(k), "routes[%d] only tries the gate %s, but the work of routes[%d] waits there: while any waits, routes[%[1]d] gets no slot. Name %[2]s last in both, or give it queue: {len: -1}", i, name, first)
 			}

@@ -154,7 +154,7 @@ func (w *warner) quotaPlaces() {
 				w.warn(fault.Path{"routes"}.Index(i).At("cost"), "routes[%d] costs %d, more than the quota %s ever holds: all work that it limits is refused. Give it a burst of at least %d, or debt: true", i, rt.Cost, name, rt.Cost)
 			case limit != "":
 				w.warn(fault.Path{"routes"}.Index(i).At("gates").Index(k), "routes[%d] asks the quota %s after the limit %s: work may wait for a slot and be refused after that; name %s first", i, name, limit, name)
-			case g.Quota.Queue.Len > 0 && (k < len(rt.Gates)-1 || w.Upstreams[rt.Upstream].Limit != nil):
+			case g.Quota.Queue.Len > 0 && k < len(rt.Gates)-1:
 				w.warn(fault.Path{"routes"}.Index(i).At("gates").Index(k), "routes[%d] only tries the quota %s, because it is not the last gate: nothing waits in its queue", i, name)
 			}
 		}

@@ -64,6 +64,7 @@ routes:
   - {match: ["/i/{t}"], gates: [counts, slots], cost: 5, upstream: app}
   - {match: ["/j/{t}"], gates: [owing, apart], cost: 5, upstream: app}
   - {match: ["/k/{t}"], gates: [owing, slots], upstream: app}
+  - {match: ["/m/{t}"], gates: [queues], upstream: limited}
 `))
 	if err != nil {
 		t.Fatal(err)
