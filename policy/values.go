@@ -115,7 +115,7 @@ func ParseLimit(text string) (quota.Window, error) {
 }
 
 // foreignRate is a rate as other products write it: 10r/s, 10 requests per minute, 20(10s), 10rps.
-var foreignRate = regexp.MustCompile(`(?i)^\s*(?:rate=)?([0-9]+(?:\.[0-9]+)?)\s*(?:r|req|reqs|rq|requests?|events?|tokens?)?\s*(?:/|per|an?|every|in|p|\()\s*([0-9]*)\s*(s|sec|m|min|h|hour|second|minute)s?\)?\s*$`)
+var foreignRate = regexp.MustCompile(`(?i)^\s*(?:rate=)?([0-9]+(?:\.[0-9]+)?)\s*(?:r|req|reqs|rq|requests?|events?|tokens?)?\s*(?:/|per|an?|every|in|p|\()\s*([0-9]*)\s*(ms|msec|millisecond|s|sec|m|min|h|hour|second|minute)s?\)?\s*$`)
 
 // byteRate is a rate of bytes with a unit: 10MB/s, 512 KiB/s.
 var byteRate = regexp.MustCompile(`(?i)^\s*([0-9]{1,6}(?:\.[0-9]{1,3})?)\s*([kmg])i?b\s*(?:/|p)\s*(?:s|sec|second)\s*$`)
@@ -132,7 +132,14 @@ func rateMeant(text string) string {
 		return ""
 	}
 	unit := map[byte]string{'s': "s", 'm': "min", 'h': "h"}[strings.ToLower(m[3])[0]]
-	if m[2] != "" && m[2] != "1" {
+	switch several := m[2] != "" && m[2] != "1"; {
+	case strings.HasPrefix(strings.ToLower(m[3]), "ms") || strings.HasPrefix(strings.ToLower(m[3]), "mill"):
+		if several {
+			return m[1] + "/" + m[2] + "ms"
+		}
+		n, _ := strconv.ParseFloat(m[1], 64) // of digits
+		return strconv.FormatFloat(1000*n, 'f', -1, 64) + "/s"
+	case several:
 		unit = m[2] + unit[:1]
 	}
 	return m[1] + "/" + unit

@@ -29,6 +29,7 @@ package setting
 import (
 	"encoding"
 	"fmt"
+	"math"
 	"reflect"
 	"regexp"
 	"slices"
@@ -273,6 +274,9 @@ func isDuration(t reflect.Type) bool {
 // DurationPattern is a regular expression for the written form, for schemas.
 const DurationPattern = `^(-1|0|([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h))*)$`
 
+// written is a duration in the written form, if it is not too long.
+var written = regexp.MustCompile(DurationPattern)
+
 // longDuration is a number with a unit in words, or as in ISO 8601: 5 seconds, PT15S.
 var longDuration = regexp.MustCompile(`(?i)^(?:PT)?([0-9]+(?:\.[0-9]+)?)\s*(ms|msecs?|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?)$`)
 
@@ -288,6 +292,9 @@ func ParseDuration(text string) (time.Duration, error) {
 	}
 	if _, err := strconv.ParseFloat(text, 64); err == nil {
 		return 0, fault.New(text+" has no unit", fmt.Sprintf("write %sms, %[1]ss or %[1]sm", text))
+	}
+	if written.MatchString(text) {
+		return 0, fault.New(strconv.Quote(text)+" is too long", fmt.Sprintf("write at most %dh", math.MaxInt64/time.Hour))
 	}
 	if joined := strings.ReplaceAll(text, " ", ""); joined != text {
 		if _, err := time.ParseDuration(joined); err == nil {
