@@ -125,7 +125,7 @@ func PatternMeant(pattern string) string {
 			}
 		}
 	}
-	if len(meant) == 1 && meant[0] == strconv.Quote(pattern) || len(meant) > mostMeant {
+	if len(meant) == 1 && meant[0] == strconv.Quote(normalPattern(pattern)) || len(meant) > mostMeant {
 		return ""
 	}
 	return strings.Join(meant, " and ")

@@ -8,6 +8,7 @@ func TestPatternMeant(t *testing.T) {
 		"/":                    "",
 		"/v1/":                 "",
 		"POST /v1/{id}":        "",
+		"GET  /":               "",
 		"example.com/":         "",
 		"/{path...}":           "",
 		"/{$}":                 "",
