@@ -147,6 +147,8 @@ func TestFaults(t *testing.T) {
 			[]string{`identity.tenant: "" is not a header name`, "identity.user: path: names no wildcard", "identity.client: const: has no value"}},
 		{"priority by choice of the client", Spec{Identity: IdentitySpec{Priority: "path:p"}, Routes: []RouteSpec{{Match: []string{"/{p}"}}}},
 			[]string{"identity.priority: a path is chosen by the client"}},
+		{"priority by itself", Spec{Identity: IdentitySpec{Priority: "high"}}, []string{`identity.priority: "high" is not a source; did you mean const:high? write header:NAME or const:VALUE`}},
+		{"priority by what it cannot come from", Spec{Identity: IdentitySpec{Priority: "X-Priority"}}, []string{`identity.priority: "X-Priority" is not a source; did you mean header:X-Priority? write header:NAME or const:VALUE`}},
 		{"priority by address", Spec{Identity: IdentitySpec{Priority: "peer"}}, []string{"identity.priority: an address is not a priority"}},
 		{"no such wildcard", Spec{Identity: IdentitySpec{Tenant: "path:databse"}, Routes: []RouteSpec{{Match: []string{"/v1/{database}/x"}}}},
 			[]string{"identity.tenant: no route has the wildcard {databse}; did you mean database?"}},

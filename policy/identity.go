@@ -342,7 +342,10 @@ func PeerName(address string) string {
 // sources are the words that a source begins with.
 var sources = []string{"header:", "path:", "address", "cert:", "const:"}
 
-const sourceForms = "write header:NAME, path:NAME, address, cert:NAME or const:VALUE"
+const (
+	sourceForms   = "write header:NAME, path:NAME, address, cert:NAME or const:VALUE"
+	priorityForms = "write header:NAME or const:VALUE"
+)
 
 // isAddress reports whether a source is the address that a request comes from. The second word
 // is the one of earlier versions.
@@ -355,9 +358,9 @@ func (c *compiler) checkIdentity() identity {
 	at := fault.Path{"identity"}
 	spec := &c.spec.Identity
 	id := identity{
-		tenant:  c.checkSource(at.At("tenant"), spec.Tenant),
-		user:    c.checkSource(at.At("user"), spec.User),
-		client:  c.checkSource(at.At("client"), spec.Client),
+		tenant:  c.checkSource(at.At("tenant"), spec.Tenant, sourceForms),
+		user:    c.checkSource(at.At("user"), spec.User, sourceForms),
+		client:  c.checkSource(at.At("client"), spec.Client, sourceForms),
 		classes: c.checkPriorities(at.At("priorities"), spec.Priorities),
 		trusted: loopback,
 		ignored: new(ignored),
@@ -417,8 +420,8 @@ func (c *compiler) checkPriorities(at fault.Path, words map[string]string) map[s
 }
 
 // checkSource compiles a source. Whether a wildcard exists is checked when the
-// routes are known.
-func (c *compiler) checkSource(at fault.Path, text string) source {
+// routes are known. forms says what may be written.
+func (c *compiler) checkSource(at fault.Path, text, forms string) source {
 	word, value, colon := strings.Cut(text, ":")
 	switch {
 	case text == "":
@@ -426,7 +429,7 @@ func (c *compiler) checkSource(at fault.Path, text string) source {
 	case isAddress(text):
 		return source{kind: peerSource}
 	case !colon:
-		c.Add(at, fmt.Sprintf("%q is not a source", text), sourceSuggestion(text))
+		c.Add(at, fmt.Sprintf("%q is not a source", text), sourceSuggestion(text, forms))
 		return source{}
 	}
 	switch word {
@@ -452,7 +455,7 @@ func (c *compiler) checkSource(at fault.Path, text string) source {
 			c.Add(at, fmt.Sprintf("%q is not a source", text), "write "+meant)
 			return source{}
 		}
-		c.Add(at, fmt.Sprintf("%q is not a source", text), sourceSuggestion(word+":"))
+		c.Add(at, fmt.Sprintf("%q is not a source", text), sourceSuggestion(word+":", forms))
 	}
 	return source{}
 }
@@ -461,8 +464,8 @@ func (c *compiler) checkSource(at fault.Path, text string) source {
 var foreignSources = []string{"jwt", "claim", "oidc", "cookie", "session", "token", "bearer", "basic", "query"}
 
 // sourceSuggestion says what to write instead of word, which is no source. That is the nearest
-// source, or header: and the word, if it can only be the name of a header.
-func sourceSuggestion(word string) string {
+// source, or header: and the word, if it can only be the name of a header. forms are all that there are.
+func sourceSuggestion(word, forms string) string {
 	if meant := sourceMeant(strings.TrimSuffix(word, ":")); meant != "" {
 		return "write " + meant
 	}
@@ -470,12 +473,12 @@ func sourceSuggestion(word string) string {
 		return "write header:NAME, such as header:X-User, and let the proxy in front set it"
 	}
 	if n := fault.Nearest(word, sources); n != "" {
-		return "did you mean " + n + "? " + sourceForms
+		return "did you mean " + n + "? " + forms
 	}
 	if strings.Contains(word, "-") && isToken(word) {
-		return "did you mean header:" + word + "? " + sourceForms
+		return "did you mean header:" + word + "? " + forms
 	}
-	return sourceForms
+	return forms
 }
 
 // foreignHeader is a header as other products name it: $http_x_user, {http.request.header.X-User},
@@ -527,7 +530,11 @@ func isToken(s string) bool {
 // would be critical.
 func (c *compiler) checkPrioritySource(at fault.Path, text string, classes map[string]weir.Priority) source {
 	before := c.Len()
-	s := c.checkSource(at, text)
+	if _, ok := weir.ParsePriority(text); ok {
+		c.Add(at, fmt.Sprintf("%q is not a source", text), "did you mean const:"+text+"? "+priorityForms)
+		return source{}
+	}
+	s := c.checkSource(at, text, priorityForms)
 	if c.Len() > before {
 		return s
 	}

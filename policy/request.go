@@ -243,7 +243,7 @@ func (c *compiler) checkCostSource(at fault.Path, text string) HeaderName {
 	if text == "" {
 		return HeaderName{}
 	}
-	s := c.checkSource(at, text)
+	s := c.checkSource(at, text, sourceForms)
 	switch s.kind {
 	case headerSource:
 		return s.header()
@@ -301,7 +301,7 @@ func (p *Policy) Demoted() uint64 { return p.identity.ignored.demoted.Load() }
 func (c *compiler) checkAdmissions(p *Policy) {
 	text := c.spec.Identity.Admissions
 	at := fault.Path{"identity", "admissions"}
-	switch s := c.checkSource(at, text); s.kind {
+	switch s := c.checkSource(at, text, sourceForms); s.kind {
 	case headerSource:
 		p.admissions = s.header()
 	case noSource: // left out, or a fault
