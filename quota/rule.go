@@ -46,8 +46,8 @@ type Rule struct {
 	Route Match `json:"route,omitempty" empty:"no" example:"batches"`
 	// The priority that the rule is about, or "*": each has a bucket of its own.
 	Priority Match `json:"priority,omitempty" empty:"no" example:"background"`
-	// The address that requests come from, or "*": each has a bucket of its own. It may be a network: its
-	// addresses share a bucket.
+	// The network that requests come from, or "*": each address has a bucket of its own. The addresses of a network
+	// share a bucket; one alone is 10.0.0.1/32.
 	Address Match `json:"address,omitempty" empty:"no" example:"10.0.0.0/8"`
 	// The descriptor that the rule is about, for Envoy's rate limit service: pairs in their order. key=value names
 	// a value. key=* is each value, key=begin* each that begins so, and ** in place of * lets them share a bucket.
