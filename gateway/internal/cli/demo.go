@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"io"
 	"os"
 	"os/signal"
@@ -36,7 +37,11 @@ NO_COLOR, set to anything, turns colours off. Output that goes to no terminal ha
 			o.Out = cmd.OutOrStdout()
 			o.Terminal = redrawable(o.Out)
 			o.Color = o.Terminal && os.Getenv("NO_COLOR") == ""
-			return demo.Run(ctx, o)
+			err := demo.Run(ctx, o)
+			if errors.As(err, new(demo.OptionsError)) {
+				return usage("%w", err)
+			}
+			return err
 		},
 	}
 	flags := cmd.Flags()

@@ -25,7 +25,7 @@ func NewKafkaCommand() *cobra.Command {
 		Short:   "Take over the quotas of a cluster of Kafka",
 		Long:    "Kafka has commands about clusters of Kafka that the gateway stands before.",
 		Example: "  weir kafka import weir.yaml",
-		Args:    needs(cobra.NoArgs),
+		Args:    knownCommand,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(kafkaImport())

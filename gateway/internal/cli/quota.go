@@ -77,7 +77,7 @@ Exit codes:
   weir quota delete --gate api --user alice --admin unix:/run/weir/admin.sock
   weir quota reset --gate api --user alice --admin unix:/run/weir/admin.sock
   weir explain --user alice --path /v1/items`,
-		Args: needs(cobra.NoArgs),
+		Args: knownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(quotaSet(), quotaDelete(), quotaReset(), quotaList(), quotaDescribe())

@@ -62,10 +62,9 @@ come back. Start with
   weir demo                                    to see it at work
   weir run --upstream http://127.0.0.1:3000    to guard a server of yours
   weir init weir.yaml                          to write a configuration to grow from`,
-		Args:                       knownCommand,
-		SuggestionsMinimumDistance: 2,
-		SilenceErrors:              true,
-		SilenceUsage:               true,
+		Args:          knownCommand,
+		SilenceErrors: true,
+		SilenceUsage:  true,
 	}
 	// Not cobra's own Version: it prints by a template, and templates call methods by name. The linker then
 	// keeps every exported method there is, 13 MB of them.
@@ -92,6 +91,12 @@ come back. Start with
 		NewCompletionCommand(),
 		NewVersionCommand(version),
 	)
+	root.InitDefaultHelpCmd()
+	for _, cmd := range root.Commands() {
+		if cmd.Name() == "help" {
+			cmd.Args = knownTopic
+		}
+	}
 	help := root.HelpFunc()
 	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
 		cmd.Long = longOf(cmd)
@@ -116,11 +121,21 @@ func longOf(cmd *cobra.Command) string {
 	return cmd.Long
 }
 
+// knownTopic is knownCommand for weir help. Cobra's own prints the help of weir for a command that is not known.
+func knownTopic(cmd *cobra.Command, args []string) error {
+	of, rest, err := cmd.Root().Find(args)
+	if err != nil {
+		return err
+	}
+	return knownCommand(of, rest)
+}
+
 // knownCommand refuses an unknown command and suggests a known one.
 func knownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
+	cmd.SuggestionsMinimumDistance = 2
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 		return usage("there is no command %q; did you mean %s?", args[0], strings.Join(near, " or "))
 	}
@@ -142,6 +157,16 @@ func needs(check cobra.PositionalArgs) cobra.PositionalArgs {
 		}
 		return usage("too many arguments; write %s", instead)
 	}
+}
+
+// apart refuses a flag that is given together with one of others.
+func apart(cmd *cobra.Command, flag string, others ...string) error {
+	for _, other := range others {
+		if cmd.Flags().Changed(flag) && cmd.Flags().Changed(other) {
+			return usage("--%s and --%s do not go together; leave one out", flag, other)
+		}
+	}
+	return nil
 }
 
 // usage returns an error about the command line.

@@ -54,6 +54,9 @@ built-in scenario:`,
 			return names, cobra.ShellCompDirectiveDefault
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := apart(cmd, "json", "plot"); err != nil {
+				return err
+			}
 			o.File, o.Out, o.Err = args[0], cmd.OutOrStdout(), cmd.ErrOrStderr()
 			if isTerminal(o.Err) {
 				o.Progress = o.Err
@@ -67,7 +70,6 @@ built-in scenario:`,
 	completeFlag(cmd, "limit", "auto", "none")
 	cmd.Flags().BoolVar(&o.Plot, "plot", false, "draw load, goodput, latency and limit over time")
 	cmd.Flags().BoolVar(&o.JSON, "json", false, "print the figures as JSON")
-	cmd.MarkFlagsMutuallyExclusive("plot", "json")
 	return cmd
 }
 

@@ -62,6 +62,9 @@ waited. What was refused is told apart by priority and reason. More tables follo
 		Args:    needs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Out = cmd.OutOrStdout()
+			if err := apart(cmd, "json", "watch", "top"); err != nil {
+				return err
+			}
 			if o.Top < 0 {
 				return usage("--top %d: must be at least 0", o.Top)
 			}
@@ -77,8 +80,6 @@ waited. What was refused is told apart by priority and reason. More tables follo
 	cmd.Flags().BoolVar(&o.JSON, "json", false, "print the gateway's answer as JSON")
 	cmd.Flags().IntVar(&o.Top, "top", 5, "how many pools and buckets of each gate, how many tenants, and how many waiting clients of Kafka, to show by name")
 	cmd.Flags().BoolVarP(&o.Watch, "watch", "w", false, "print it anew each second, until Ctrl-C")
-	cmd.MarkFlagsMutuallyExclusive("top", "json")
-	cmd.MarkFlagsMutuallyExclusive("watch", "json")
 	return cmd
 }
 

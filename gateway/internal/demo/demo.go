@@ -82,8 +82,14 @@ func (o *Options) setDefaults() error {
 	if o.Duration < MinDuration || o.Duration > MaxDuration {
 		errs = append(errs, fmt.Errorf("duration %v: must be from %v to %v", o.Duration, MinDuration, MaxDuration))
 	}
-	return errors.Join(errs...)
+	if len(errs) > 0 {
+		return OptionsError{errors.Join(errs...)}
+	}
+	return nil
 }
+
+// OptionsError is the error of [Run] for options that are out of range.
+type OptionsError struct{ error }
 
 // step is how long each step of the load lasts.
 func (o *Options) step() time.Duration {
