@@ -41,7 +41,7 @@ type Answer struct {
 	Client   string `json:"client"`
 	Tenant   string `json:"tenant"`
 	Priority string `json:"priority"`
-	Cost     int64  `json:"cost"`
+	Cost     int64  `json:"cost"` // below 0 if it cannot be read
 	Exempt   bool   `json:"exempt,omitempty"`
 	Trusted  bool   `json:"trusted"`
 

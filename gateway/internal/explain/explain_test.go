@@ -273,6 +273,26 @@ func TestSaysTheCost(t *testing.T) {
 	}
 }
 
+// A cost that cannot be read is no number.
+func TestSaysNoCost(t *testing.T) {
+	cfg, err := config.Parse("weir.yaml", []byte(`
+upstreams: {app: {targets: [http://127.0.0.1:3000]}}
+gates: {api: {quota: {rate: 1/h}}}
+routes: [{match: [/], gates: [api], upstream: app, cost_from: header:X-Cost}]
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := Offline(cfg, Ask{Header: []string{"X-Cost: many"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := a.Print(&out, func(name string) string { return name }); err != nil || a.Status != 400 || !strings.Contains(out.String(), "cost      cannot be read\n") {
+		t.Errorf("%v, status %d:\n%s", err, a.Status, &out)
+	}
+}
+
 // A gate that sheds lets through from a priority on.
 func TestSaysOfShedding(t *testing.T) {
 	var now time.Duration

@@ -36,7 +36,11 @@ func (a *Answer) Print(out io.Writer, word func(string) string) error {
 		line("tenant", named(a.Tenant, word))
 		line("priority", a.Priority)
 	}
-	line("cost", fmt.Sprint(a.Cost))
+	if a.Cost < 0 {
+		line("cost", "cannot be read")
+	} else {
+		line("cost", fmt.Sprint(a.Cost))
+	}
 	if a.Descriptor == "" && a.Kafka == nil {
 		line("headers", map[bool]string{true: "believed", false: "not believed: the address is not trusted"}[a.Trusted])
 	}
