@@ -479,6 +479,9 @@ func (x *exchange) address(req *http.Request) *http.Request {
 func (u *Upstream) recordFailure(x *exchange, f failure, err error) {
 	t := x.seat.target
 	x.call.Failure = failureNames[f]
+	if f == failedTimeout && x.cancelledBy() == errResponseTimeout { // else err says that something was cancelled
+		err = errors.New("no answer within " + u.cfg.ResponseTimeout.String())
+	}
 	out := t.recordFailure(f, u.now(), u.eject, func() bool { return u.alone(t) })
 	u.log.Debug("upstream failed", "upstream", u.name, "target", t.key, "kind", failureNames[f], "error", err)
 	u.events.UpstreamFailed(u.name, t.key, failureNames[f], err)

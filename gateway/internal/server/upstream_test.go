@@ -170,7 +170,7 @@ func TestUpstreamFailures(t *testing.T) {
 	resetting := rawUpstream(t, "")
 	huge := rawUpstream(t, "HTTP/1.1 200 OK\r\nX-A: "+strings.Repeat("a", 1<<20))
 
-	f := func(what, target string, timeout time.Duration, status int, outcome weir.Outcome) {
+	f := func(what, target string, timeout time.Duration, status int, outcome weir.Outcome, logged string) {
 		t.Helper()
 		cfg := baseConfig(t, target)
 		change(cfg, func(u *config.Upstream, _ *policy.LimitSpec) { u.ResponseTimeout = policy.Duration(timeout) })
@@ -183,16 +183,16 @@ func TestUpstreamFailures(t *testing.T) {
 		if g.gate().Outcomes[outcome] != 1 {
 			t.Errorf("%s: outcomes %v, want one %v", what, g.gate().Outcomes, outcome)
 		}
-		if line := `level=WARN msg="upstream target failed" upstream=upstream target=` + target; strings.Count(g.log.String(), line) != 1 {
+		if line := `level=WARN msg="upstream target failed" upstream=upstream target=` + target + " reason=" + logged; strings.Count(g.log.String(), line) != 1 {
 			t.Errorf("%s: the log does not say once that the upstream failed:\n%s", what, g.log)
 		}
 	}
-	f("refuses", refusing, time.Minute, http.StatusBadGateway, weir.Failed)
-	f("hangs", hanging.URL, 100*time.Millisecond, http.StatusGatewayTimeout, weir.Overload)
-	f("speaks something else", garbage, time.Minute, http.StatusBadGateway, weir.Failed)
-	f("has no status", rawUpstream(t, "HTTP/1.1 099 None\r\nContent-Length: 0\r\n\r\n"), time.Minute, http.StatusBadGateway, weir.Failed)
-	f("resets", resetting, time.Minute, http.StatusBadGateway, weir.Failed)
-	f("sends endless headers", huge, time.Minute, http.StatusBadGateway, weir.Failed)
+	f("refuses", refusing, time.Minute, http.StatusBadGateway, weir.Failed, "connect")
+	f("hangs", hanging.URL, 100*time.Millisecond, http.StatusGatewayTimeout, weir.Overload, `timeout error="no answer within 100ms"`)
+	f("speaks something else", garbage, time.Minute, http.StatusBadGateway, weir.Failed, "reset")
+	f("has no status", rawUpstream(t, "HTTP/1.1 099 None\r\nContent-Length: 0\r\n\r\n"), time.Minute, http.StatusBadGateway, weir.Failed, "reset")
+	f("resets", resetting, time.Minute, http.StatusBadGateway, weir.Failed, "reset")
+	f("sends endless headers", huge, time.Minute, http.StatusBadGateway, weir.Failed, "reset")
 }
 
 // An answer that breaks off must not look complete.
