@@ -241,6 +241,9 @@ func (x *exchange) look(m *request) (fault string) {
 		x.service.opts.Logger.Warn("Envoy does not say where requests come from, so all are strangers without an address; " +
 			"add source.address to request_attributes of its ext_proc filter")
 	}
+	if !proxy.SendableMethod(x.view.Method) {
+		return "the method has characters that HTTP does not allow there, or is a known one that is not in upper case"
+	}
 	u, err := url.ParseRequestURI(m.fields.get(":path"))
 	if err != nil {
 		return "the path of the request cannot be read"

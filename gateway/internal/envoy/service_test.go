@@ -403,6 +403,9 @@ func TestBadRequests(t *testing.T) {
 		pairs []string
 		code  int32 // 0: admitted
 	}{
+		{"a known method in lower case", []string{":method", "post"}, 400},
+		{"a method with a space", []string{":method", "GET /"}, 400},
+		{"an unknown method in lower case", []string{":method", "purge"}, 0},
 		{"no path", []string{":path", ""}, 400},
 		{"a path that is none", []string{":path", "%zz"}, 400},
 		{"an ambiguous path", []string{":path", "/a%2F..%2Fb"}, 400},

@@ -13,13 +13,17 @@ import (
 
 // Sendable reports whether net/http can send a request on. Over HTTP/2, and in the URL of a request line, its server
 // lets in methods and hosts that its client refuses to send. That would look like a fault of the target. It also lets in a
-// space in the query, which would end the request line of HTTP/1. Methods are matched by letter, and some servers take post
-// for POST. So it would pass the gates of another route.
+// space in the query, which would end the request line of HTTP/1.
 func Sendable(r *http.Request) bool {
 	host, err := httpguts.PunycodeHostPort(r.Host)
-	upper := strings.ToUpper(r.Method)
-	return err == nil && httpguts.ValidHostHeader(host) && httpguts.ValidHeaderFieldName(r.Method) &&
-		!strings.Contains(r.URL.RawQuery, " ") && (r.Method == upper || !policy.KnownMethod(upper))
+	return err == nil && httpguts.ValidHostHeader(host) && SendableMethod(r.Method) && !strings.Contains(r.URL.RawQuery, " ")
+}
+
+// SendableMethod reports whether a method can be sent on. Methods are matched by letter, and some servers take post
+// for POST. So it would pass the gates of another route.
+func SendableMethod(method string) bool {
+	upper := strings.ToUpper(method)
+	return httpguts.ValidHeaderFieldName(method) && (method == upper || !policy.KnownMethod(upper))
 }
 
 // SentHost returns the host of a request as net/http sends it on: names outside of ASCII in Punycode.
