@@ -15,6 +15,7 @@ import (
 	"github.com/weir-go/weir/internal/attempt"
 	"github.com/weir-go/weir/internal/carried"
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/weirhttp"
 )
 
 // Call is an admitted call while its handler runs. Most handlers never need it. A handler uses it to report an
@@ -102,8 +103,8 @@ func (c *Call) SetCost(gate string, units int64) {
 }
 
 // ReleaseForStream gives the call's slot back, as NoSample if there was no sample before. Until its end the
-// call has a place in the pool of streams instead. ReleaseForStream reports whether the call got a place; if
-// the pool is full, the call keeps its slot. Long streams are found without it.
+// call has a place in the pool of streams instead. ReleaseForStream reports whether the call has no slot any
+// more. If the pool is full, the call keeps its slot. Long streams are found without it.
 func (c *Call) ReleaseForStream() bool { return c != nil && c.move() }
 
 // start is called with the permit of an admitted call, before its handler runs.
@@ -159,19 +160,32 @@ func (c *Call) end(o weir.Outcome) {
 	}
 	c.mu.Unlock()
 	if moved {
-		c.guard.streams.Leave(c.user)
+		c.pool().Leave(c.user)
 	}
 	p.Done(o)
 }
 
-// move exchanges the permit for a place among the streams.
+// pool is where the call has its place as a stream, nil if it keeps its permit. Watches have places of their own. No
+// gate limits them, and they would take those of the service's streams.
+func (c *Call) pool() *weirhttp.Streams {
+	if c.method == healthWatch && c.guard.streams != nil {
+		return c.guard.watches
+	}
+	return c.guard.streams
+}
+
+// move exchanges the permit for a place among the streams, and reports whether the call has no permit any more.
 func (c *Call) move() bool {
-	streams := c.guard.streams
+	streams := c.pool()
 	c.mu.Lock()
-	if c.rest != nil || c.ended || streams == nil {
+	switch {
+	case c.rest != nil || c.ended || streams == nil:
 		moved := c.rest != nil
 		c.mu.Unlock()
 		return moved
+	case !c.permit.Live(): // or what passes no gate would take the places of what does
+		c.mu.Unlock()
+		return true
 	}
 	if !streams.Enter(c.user) {
 		if !c.crowded {

@@ -42,8 +42,8 @@
 // # Housekeeping
 //
 // Calls of the health service, of reflection and of channelz are exempt. They take no slot, under
-// the gate's cap of exempt work. Health/Watch never ends, so it has a place among the streams from
-// its start.
+// the gate's cap of exempt work. Health/Watch never ends, so from its start it has a place in a pool of
+// 4,096, apart from the streams.
 //
 // # Refusal before the message
 //

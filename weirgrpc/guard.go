@@ -32,6 +32,7 @@ type Guard struct {
 	messages   weir.Gate
 	statuses   Statuses
 	streams    *weirhttp.Streams
+	watches    *weirhttp.Streams // places for healthWatch
 	streamsSet bool
 	yield      bool
 	yielder    *yield.Yielder
@@ -49,7 +50,7 @@ type Guard struct {
 //
 // A nil g with neither [WithPolicy] nor [WithSelect] admits everything.
 func New(g weir.Gate, opts ...Option) *Guard {
-	guard := &Guard{gate: g, yield: true, yielder: yield.New(), longestTap: defaultLongestTap}
+	guard := &Guard{gate: g, yield: true, yielder: yield.New(), longestTap: defaultLongestTap, watches: weirhttp.NewStreams(weirhttp.StreamsConfig{})}
 	for _, o := range opts {
 		o(guard)
 	}

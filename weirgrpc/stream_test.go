@@ -9,7 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
+	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/status"
 
@@ -225,6 +228,65 @@ func TestReleaseForStream(t *testing.T) {
 	close(finish)
 	if err := <-answered; err != nil {
 		t.Error(err)
+	}
+}
+
+// Watches have no slot and a pool of their own. In the pool of the streams they would take the places of the service's
+// own, which would keep their slots.
+func TestWatchesTakeNoPlaceOfStreams(t *testing.T) {
+	gate := newLimit(t, 1, -1)
+	pool := weirhttp.NewStreams(weirhttp.StreamsConfig{Max: 1, Grace: time.Millisecond})
+	s := &service{output: func(_ *testgrpc.StreamingOutputCallRequest, out testgrpc.TestService_StreamingOutputCallServer) error {
+		if err := out.Send(new(testgrpc.StreamingOutputCallResponse)); err != nil {
+			return err
+		}
+		<-out.Context().Done()
+		return nil
+	}}
+	conn := dial(t, startWith(t, func(server *grpc.Server) {
+		healthgrpc.RegisterHealthServer(server, health.NewServer())
+		testgrpc.RegisterTestServiceServer(server, s)
+	}, weirgrpc.New(gate, weirgrpc.WithStreams(pool)).ServerOptions()...))
+	for range 2 {
+		watch, err := healthgrpc.NewHealthClient(conn).Watch(within(t), new(healthgrpc.HealthCheckRequest))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := watch.Recv(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := pool.Snapshot().Open; n != 0 || gate.Snapshot().Exempt != 0 {
+		t.Fatalf("watches have %d places among the streams, and %d count as exempt work", n, gate.Snapshot().Exempt)
+	}
+	out, err := testgrpc.NewTestServiceClient(conn).StreamingOutputCall(within(t), new(testgrpc.StreamingOutputCallRequest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the stream has a place, and its slot is free", idle(gate))
+}
+
+// What has no slot needs no place.
+func TestNoPlaceWithoutASlot(t *testing.T) {
+	for want, gate := range map[int64]weir.Gate{0: weir.All(), 1: newLimit(t, 1, -1)} {
+		pool := weirhttp.NewStreams(weirhttp.StreamsConfig{})
+		s := &service{unary: func(ctx context.Context, in *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+			if !weirgrpc.FromContext(ctx).ReleaseForStream() {
+				t.Error("it has a slot")
+			}
+			if n := pool.Snapshot().Open; n != want {
+				t.Errorf("%d places are taken, want %d", n, want)
+			}
+			return answer(ctx, in)
+		}}
+		client := serve(t, s, weirgrpc.New(gate, weirgrpc.WithStreams(pool)).ServerOptions()...)
+		if _, err := client.UnaryCall(within(t), new(testgrpc.SimpleRequest)); err != nil {
+			t.Error(err)
+		}
+		await(t, "no place is taken", func() bool { return pool.Snapshot().Open == 0 })
 	}
 }
 

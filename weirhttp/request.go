@@ -3,6 +3,7 @@ package weirhttp
 import (
 	"context"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -198,8 +199,8 @@ func (q *Request) Detach() Permits {
 
 // ReleaseForStream says that the response is a stream from now on. Its permits are sampled as NoSample, if
 // there was no sample before, and released; see [weir.Permit.Release]. Until its end the response has a place
-// in the [Streams] pool instead. ReleaseForStream reports whether it got a place; if the pool is full, the
-// response keeps its slot. The middleware finds most streams by itself. [Request.Reacquire] is the way back.
+// in the [Streams] pool instead. ReleaseForStream reports whether the request has no slot any more. If the pool is
+// full, the response keeps its slot. The middleware finds most streams by itself. [Request.Reacquire] is the way back.
 func (q *Request) ReleaseForStream() bool {
 	if q == nil {
 		return false
@@ -281,13 +282,17 @@ func readmit(ctx context.Context, w weir.Work, gate weir.Gate, owners []weir.Gat
 	return permits, nil
 }
 
-// move exchanges the permits for a place among the streams.
+// move exchanges the permits for a place among the streams, and reports whether the request has no permit any more.
 func (q *Request) move() bool {
 	q.mu.Lock()
-	if q.moved || q.ended || q.detached || q.streams == nil {
+	switch {
+	case q.moved || q.ended || q.detached || q.streams == nil:
 		moved := q.moved
 		q.mu.Unlock()
 		return moved
+	case !slices.ContainsFunc(q.permits, weir.Permit.Live): // or what passes no gate would take the places of what does
+		q.mu.Unlock()
+		return true
 	}
 	if !q.streams.Enter(q.user) {
 		if !q.crowded {

@@ -57,8 +57,9 @@ type StreamsConfig struct {
 // A handler that calls it while a body arrives slowly gets its slot back with [Request.Reacquire].
 //
 // When the pool is full the request keeps its slot, is counted as overflowed, and tries
-// again with each later write. It is never cut for that reason. One user ([weir.Work].User) may have half of the
-// places, so that no user can take them all. Work without a user is not told apart.
+// again with each later write. It is never cut for that reason. A request without a slot needs no
+// place. One user ([weir.Work].User) may have half of the places, so that no user can take them all.
+// Work without a user is not told apart.
 type Streams struct {
 	bytes        int64
 	grace, stall time.Duration

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -241,6 +242,46 @@ func TestFullPoolKeepsTheSlot(t *testing.T) {
 			t.Errorf("at the end: %+v", snap)
 		}
 	})
+}
+
+// What has no slot needs no place. Otherwise what passes no gate would take the places of what does.
+func TestNoPlaceWithoutASlot(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		gate   weir.Gate
+		attach bool // a permit
+		done   bool // that has ended
+		want   int64
+	}{
+		{"no gate", weir.All(), false, false, 0},
+		{"a gate", newFakeGate(1), false, false, 1},
+		{"a permit of a target", weir.All(), true, false, 1},
+		{"one that has ended", weir.All(), true, true, 0},
+	} {
+		s := NewStreams(StreamsConfig{})
+		h := Middleware(tt.gate, WithStreams(s))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			q := FromContext(r.Context())
+			if tt.attach {
+				p, err := newFakeGate(1).Admit(r.Context(), weir.Work{})
+				if err != nil {
+					t.Error(err)
+				}
+				if q.Attach(nil, p); tt.done {
+					p.Done(weir.Failed)
+				}
+			}
+			if !q.ReleaseForStream() {
+				t.Errorf("%s: it has a slot", tt.name)
+			}
+			if n := s.Snapshot().Open; n != tt.want {
+				t.Errorf("%s: %d places are taken, want %d", tt.name, n, tt.want)
+			}
+		}))
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+		if n := s.Snapshot().Open; n != 0 {
+			t.Errorf("%s: %d places are taken at the end", tt.name, n)
+		}
+	}
 }
 
 func TestClientThatStopsReadingIsCut(t *testing.T) {

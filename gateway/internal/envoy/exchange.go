@@ -410,8 +410,12 @@ func (x *exchange) sample(m *request) mutation {
 	return change
 }
 
-// move exchanges the slot for a place among the streams. Without a free place it tries again later.
+// move exchanges the slot for a place among the streams. Without a free place it tries again later. What has no slot
+// needs no place.
 func (x *exchange) move() {
+	if !x.permit.Live() {
+		return
+	}
 	streams := x.service.opts.Streams
 	if !streams.Enter(x.Work.User) {
 		if !x.crowded {

@@ -207,6 +207,27 @@ func TestStreamsAtOnce(t *testing.T) {
 	}
 }
 
+// What has no slot needs no place. Otherwise what passes no gate would take the places of what does.
+func TestNoPlaceWithoutASlot(t *testing.T) {
+	spec := limited(1, -1)
+	spec.Routes[0].Match = []string{"/limited/"}
+	b := newBench(t, spec)
+	for _, tt := range []struct {
+		path string
+		want int64
+	}{{"/free", 0}, {"/limited/", 1}} {
+		s := b.open(t, ":path", tt.path)
+		s.admitted()
+		s.send(says(false, ":status", "200", "content-type", "text/event-stream"))
+		s.next()
+		if n := b.streams.Snapshot().Open; n != tt.want {
+			t.Errorf("%s: %d places are taken, want %d", tt.path, n, tt.want)
+		}
+		_ = s.CloseSend()
+		eventually(t, "no place is taken", func() bool { return b.streams.Snapshot().Open == 0 })
+	}
+}
+
 // What the policy knows of a request goes on to the server: its deadline, its priority, its identity
 // where the peer is trusted.
 func TestForward(t *testing.T) {
