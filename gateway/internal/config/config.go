@@ -173,7 +173,12 @@ func (l *Listener) ServesEnvoy() bool {
 
 // servesRoutes reports whether a listener serves requests by routes, of HTTP or of ext_proc.
 func (c *Config) servesRoutes() bool {
-	return c.ServesHTTP() || slices.ContainsFunc(c.Listeners, func(l Listener) bool { return slices.Contains(l.Serve, ServeExtProc) })
+	return c.ServesHTTP() || c.servesExtProc()
+}
+
+// servesExtProc reports whether a listener admits the requests of an Envoy.
+func (c *Config) servesExtProc() bool {
+	return slices.ContainsFunc(c.Listeners, func(l Listener) bool { return slices.Contains(l.Serve, ServeExtProc) })
 }
 
 // ServesHTTP reports whether a listener passes requests on. Without any, there is one by default, but not if

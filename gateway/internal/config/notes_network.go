@@ -106,6 +106,18 @@ func (w *warner) trustNotes() {
 	}
 }
 
+// envoyNotes is about what the requests of an Envoy cannot have: weir sees no bodies.
+func (w *warner) envoyNotes() {
+	if !w.servesExtProc() {
+		return
+	}
+	for i, rt := range w.Routes {
+		if rt.SettleEvent != "" {
+			w.warn(fault.Path{"routes"}.Index(i).At("settle_event"), "routes[%d] (%s): settle_event reads nothing for an Envoy, because no bodies come; write settle: header:NAME for a header or trailer with the cost", i, rt.Match[0])
+		}
+	}
+}
+
 // tracingNotes is about spans that go nowhere.
 func (w *warner) tracingNotes() {
 	if w.root != nil && w.root.Has(fault.Path{"tracing"}) && !w.Tracing.Enabled() {

@@ -136,6 +136,29 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
+// TestEnvoyNotes: what the requests of an Envoy cannot have is said where a listener serves them.
+func TestEnvoyNotes(t *testing.T) {
+	for text, want := range map[string]string{
+		"gates: {api: {quota: 5/s}}\nroutes: [{match: [/], gates: [api], settle_event: usage.total, upstream: app}]": "warn.yaml:4:51: warning: routes[0] (/): settle_event reads nothing for an Envoy",
+	} {
+		for serve, hears := range map[string]bool{"ext_proc": true, "http": false} {
+			cfg, err := Parse("warn.yaml", []byte("listeners: [{address: '127.0.0.1:1', serve: ["+serve+"]}]\n"+
+				"upstreams: {app: {targets: [http://127.0.0.1:3000]}}\n"+text+"\n"))
+			if err != nil {
+				t.Errorf("%v\nin %s", err, text)
+				continue
+			}
+			var got strings.Builder
+			for _, n := range cfg.Notes() {
+				got.WriteString(n.Error() + "\n")
+			}
+			if strings.Contains(got.String(), want) != hears {
+				t.Errorf("%s, serve %s: warns\n%swant %q: %v", text, serve, got.String(), want, hears)
+			}
+		}
+	}
+}
+
 // TestTracingNotes: a likely wrong port, and settings without an endpoint.
 func TestTracingNotes(t *testing.T) {
 	for tracing, want := range map[string]string{"endpoint: http://127.0.0.1:4317": "usually 4318", "sample: 0.1": "names no endpoint"} {

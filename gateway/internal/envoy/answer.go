@@ -126,14 +126,8 @@ func withDetails(code int, details string) *grpcstatus.Status {
 // forward returns what the policy changes in the headers of a request.
 func (x *exchange) forward() mutation {
 	p := x.Policy
-	before, after := make(http.Header), make(http.Header)
-	for _, f := range x.header {
-		if f.name != "" && f.name[0] != ':' {
-			name := http.CanonicalHeaderKey(f.name)
-			before[name] = append(before[name], f.value)
-		}
-	}
-	maps.Copy(after, before)
+	before := headerOf(x.header)
+	after := maps.Clone(before)
 	if !p.TrustedView(&x.view) {
 		proxy.NewClaims(p.IdentityHeaders()).Remove(after)
 	}
@@ -141,24 +135,47 @@ func (x *exchange) forward() mutation {
 	return difference(before, after)
 }
 
+// headerOf returns fields under their canonical names, without the pseudo headers.
+func headerOf(all fields) http.Header {
+	h := make(http.Header, len(all))
+	for _, f := range all {
+		if f.name != "" && f.name[0] != ':' {
+			name := http.CanonicalHeaderKey(f.name)
+			h[name] = append(h[name], f.value)
+		}
+	}
+	return h
+}
+
 // settle tells the gates what the answer has cost, and returns what changes in its headers.
 func (x *exchange) settle(answer fields) mutation {
 	if len(x.Quotas) == 0 && !x.Route.Settles() {
 		return mutation{}
 	}
-	before := make(http.Header, len(answer))
-	for _, f := range answer {
-		if f.name != "" && f.name[0] != ':' {
-			name := http.CanonicalHeaderKey(f.name)
-			before[name] = append(before[name], f.value)
-		}
-	}
+	before := headerOf(answer)
 	after := maps.Clone(before)
-	if units, ok := x.Route.Settle(after); ok {
-		x.Policy.SetCost(x.permit.SetCost, units)
-	}
+	x.readCost(after)
 	x.Quotas.SetHeaders(after, x.Work, nil)
 	return difference(before, after)
+}
+
+// settleLate is settle for the trailers of the answer. They count if its headers have said nothing.
+func (x *exchange) settleLate(trailers fields) mutation {
+	if !x.Route.Settles() {
+		return mutation{}
+	}
+	before := headerOf(trailers)
+	after := maps.Clone(before)
+	x.readCost(after)
+	return difference(before, after)
+}
+
+// readCost tells the gates the cost that headers or trailers say, unless it is known. It removes what says it.
+func (x *exchange) readCost(h http.Header) {
+	if units, ok := x.Route.Settle(h); ok && !x.costed {
+		x.Policy.SetCost(x.permit.SetCost, units)
+		x.costed = true
+	}
 }
 
 // difference returns what turns one header into another.

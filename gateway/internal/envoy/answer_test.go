@@ -130,6 +130,77 @@ func TestQuotaInAnswers(t *testing.T) {
 	}
 }
 
+// A cost in the trailers counts if the headers say none, also after the answer has become a stream. Either goes no further.
+func TestCostInTrailers(t *testing.T) {
+	for _, tt := range []struct {
+		name            string
+		answer, trailer []string
+		left            string // of 100, after this request and the next
+	}{
+		{"in the trailers", []string{"content-type", "application/grpc"}, []string{"x-cost", "90"}, "r=9;"},
+		{"of a stream", []string{"content-type", "text/event-stream"}, []string{"x-cost", "90"}, "r=9;"},
+		{"in both", []string{"x-cost", "40"}, []string{"x-cost", "90"}, "r=59;"},
+		{"in none", nil, nil, "r=98;"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			spec := limited(1, -1)
+			spec.Gates["api"] = policy.GateSpec{Quota: quotaOf(100)}
+			spec.Routes[0].Settle = "header:X-Cost"
+			b := newBench(t, spec)
+			s := b.open(t)
+			s.admitted()
+			s.send(says(false, append([]string{":status", "200"}, tt.answer...)...))
+			s.next()
+			s.send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseTrailers{
+				ResponseTrailers: &extproc.HttpTrailers{Trailers: headers(append(tt.trailer, "grpc-status", "0")...)},
+			}})
+			removed := s.next().GetResponseTrailers().GetHeaderMutation().GetRemoveHeaders()
+			if got := strings.Join(removed, " "); got == "x-cost" != (tt.trailer != nil) {
+				t.Errorf("removed from the trailers: %q", got)
+			}
+			s = b.open(t)
+			s.admitted()
+			s.send(says(true, ":status", "200"))
+			if got := set(s.next().GetResponseHeaders().GetResponse().GetHeaderMutation()); !strings.Contains(got["ratelimit"], tt.left) {
+				t.Errorf("the next answer says %q, want %s", got["ratelimit"], tt.left)
+			}
+		})
+	}
+}
+
+// A cost in the body does not come here. Each answer that may say it so counts as one that did not, unless its
+// headers or trailers do.
+func TestCostInBodies(t *testing.T) {
+	spec := limited(1, -1)
+	spec.Gates["api"] = policy.GateSpec{Quota: quotaOf(100)}
+	spec.Routes[0].Settle, spec.Routes[0].SettleEvent = "header:X-Cost", "usage.total_tokens"
+	b := newBench(t, spec)
+	var ended uint64
+	for _, tt := range []struct {
+		name string
+		last bool
+		says []string
+		want uint64
+	}{
+		{"a body", false, []string{":status", "200"}, 1},
+		{"no body", true, []string{":status", "204"}, 1},
+		{"an error", false, []string{":status", "500"}, 1},
+		{"a header", false, []string{":status", "200", "x-cost", "5"}, 1},
+		{"another body", false, []string{":status", "200"}, 2},
+	} {
+		s := b.open(t)
+		s.admitted()
+		s.send(says(tt.last, tt.says...))
+		s.next()
+		_ = s.CloseSend()
+		ended++
+		b.counted(t, Complete, ended)
+		if n := b.policy.Ignored().Settled; n != tt.want {
+			t.Errorf("%s: %d answers without a cost, want %d", tt.name, n, tt.want)
+		}
+	}
+}
+
 func set(m *extproc.HeaderMutation) map[string]string {
 	all := map[string]string{}
 	for _, o := range m.GetSetHeaders() {

@@ -41,6 +41,8 @@ type exchange struct {
 	admitted time.Time
 	seen     uint8 // a bit for each phase
 	answered bool  // the headers of the answer have come
+	costed   bool  // the answer has said what it has cost
+	unread   bool  // it should say so in its body, which does not come here
 	moved    bool  // it has a place among the streams instead of its slot
 	crowded  bool  // it found no place there
 	grace    *time.Timer
@@ -384,6 +386,7 @@ func (x *exchange) reply(m *request) error {
 		if !x.answered {
 			return status.Error(codes.InvalidArgument, "the response trailers came before the response headers")
 		}
+		out.change = x.settleLate(m.fields)
 	case responseHeaders:
 		out.change = x.sample(m)
 	}
@@ -399,6 +402,7 @@ func (x *exchange) sample(m *request) mutation {
 		x.service.times.Add(x.service.times.Route(x.Work.Op), x.worked(time.Since(x.admitted)), 0)
 	}
 	change := x.settle(m.fields)
+	x.unread = x.Route.SettlesByEvent() && !m.last && x.status >= 200 && x.status < 300
 	x.permit.Sample(o)
 	switch {
 	case m.last:
@@ -426,7 +430,7 @@ func (x *exchange) move() {
 		return
 	}
 	x.moved = true
-	x.permit.Done(weir.NoSample)
+	x.permit = x.permit.Release(weir.NoSample) // a quota's charge is left: the trailers may say the cost
 }
 
 // send sends an answer.
@@ -434,9 +438,13 @@ func (x *exchange) send(r *response) error { return x.stream.SendMsg(r) }
 
 // finish releases what the exchange has, and reports it.
 func (x *exchange) finish(end End) {
+	if end == Complete && x.unread && !x.costed {
+		x.Route.Unsettled()
+	}
 	switch {
 	case x.moved:
 		x.service.opts.Streams.Leave(x.Work.User)
+		x.permit.Done(weir.NoSample)
 	case end == Early && !x.Release && x.permit != (weir.Permit{}): // without a gate there is no slot
 		x.service.held.Hold(x.rest(time.Since(x.admitted)), abandon(x.permit))
 	case end == Early:
