@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -15,6 +16,7 @@ import (
 	"github.com/weir-go/weir/internal/fault"
 	"github.com/weir-go/weir/keyed"
 	"github.com/weir-go/weir/limit"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/shed"
 )
 
@@ -259,6 +261,10 @@ func (c *compiler) link(p *Policy) {
 			rt.gates = append(rt.gates, p.gates[name])
 		}
 		rt.chain = chainOf(rt.gates, p.routes[:i])
+		if names := c.spec.Routes[i].Gates; len(names) > 0 {
+			last := c.spec.Gates[names[len(names)-1]]
+			rt.longest = last.LongestWait()
+		}
 	}
 }
 
@@ -289,24 +295,21 @@ const ClosesWithin = 30 * time.Second
 // closesAfter is how long work can still wait at a gate after its last policy was replaced. It
 // includes a little more, for work on its way to the gate.
 func (g *GateSpec) closesAfter() time.Duration {
-	if g.Quota != nil && g.Quota.Queue.Len > 0 {
-		room := QueueSpec{MaxWait: g.Quota.Queue.MaxWait} // by default both wait for 2 s
-		return room.closesAfter()
-	}
-	if g.Limit == nil {
-		return time.Second
-	}
-	return g.Limit.Queue.closesAfter()
-}
-
-// closesAfter is the longest wait in the room, and a little more for work on its way to it.
-func (q *QueueSpec) closesAfter() time.Duration {
-	wait := time.Duration(q.MaxWait)
-	switch {
-	case wait < 0:
+	wait := g.LongestWait()
+	if wait < 0 {
 		return ClosesWithin
-	case wait == 0:
-		wait = limit.DefaultMaxWait
 	}
 	return min(wait+time.Second, ClosesWithin)
+}
+
+// LongestWait returns how long work may wait at the gate. It is negative if only the work's own deadline
+// counts.
+func (g *GateSpec) LongestWait() time.Duration {
+	switch {
+	case g.Quota != nil && g.Quota.Queue.Len > 0:
+		return cmp.Or(time.Duration(g.Quota.Queue.MaxWait), quota.DefaultMaxWait)
+	case g.Limit != nil && g.Limit.Queue.Len >= 0:
+		return cmp.Or(time.Duration(g.Limit.Queue.MaxWait), limit.DefaultMaxWait)
+	}
+	return 0
 }

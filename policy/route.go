@@ -29,6 +29,7 @@ type Route struct {
 	chain    weir.Gate
 	work     weir.Work
 	timeout  time.Duration
+	longest  time.Duration // see LongestWait
 	charging charging
 	access   string // read, write; empty: by the method
 
@@ -75,6 +76,10 @@ func (rt *Route) Work() weir.Work { return rt.orNone().work }
 // Timeout returns how long after its arrival an answer to the route's work is
 // useful, 0 for ever.
 func (rt *Route) Timeout() time.Duration { return rt.orNone().timeout }
+
+// LongestWait returns how long the chain lets the route's work wait, if its own MaxWait and deadline allow that. It
+// is negative if nothing else bounds the wait. Only the last gate of a chain lets work wait.
+func (rt *Route) LongestWait() time.Duration { return rt.orNone().longest }
 
 // Told returns a refusal of the route's work as its client should hear it. While retries are common
 // among what the route refuses for overload, that is a copy which is not Retryable; see

@@ -244,6 +244,37 @@ func BenchmarkMatch(b *testing.B) {
 	})
 }
 
+// Only the last gate of a chain lets work wait.
+func TestLongestWait(t *testing.T) {
+	room := func(n int, wait time.Duration) GateSpec {
+		return GateSpec{Limit: &LimitSpec{Limit: 1, Queue: QueueSpec{Len: n, MaxWait: Duration(wait)}}}
+	}
+	rate := func(n int, wait time.Duration) GateSpec {
+		return GateSpec{Quota: &QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Rate: "1/s"}, Queue: QuotaQueueSpec{Len: n, MaxWait: Duration(wait)}}}
+	}
+	gates := map[string]GateSpec{
+		"default": room(0, 0), "minute": room(9, time.Minute), "unbounded": room(0, -1), "none": room(-1, 0),
+		"rate": rate(5, 0), "slow": rate(5, time.Hour), "quick": rate(0, 0),
+	}
+	want := map[string]time.Duration{
+		"default": 2 * time.Second, "minute": time.Minute, "unbounded": -1, "none": 0, "rate": 2 * time.Second, "slow": time.Hour, "quick": 0,
+		"minute default": 2 * time.Second, "": 0,
+	}
+	spec := Spec{Gates: gates}
+	for chain := range want {
+		spec.Routes = append(spec.Routes, RouteSpec{Name: "of " + chain, Gates: strings.Fields(chain)})
+	}
+	p := compile(t, spec, Options{})
+	for chain, want := range want {
+		if d := p.Route("of " + chain).LongestWait(); d != want && (want >= 0 || d >= 0) {
+			t.Errorf("the chain %q lets work wait for %v, want %v", chain, d, want)
+		}
+	}
+	if d := (*Route)(nil).LongestWait(); d != 0 {
+		t.Errorf("no route lets work wait for %v", d)
+	}
+}
+
 // What ends with a dot segment is the folder, and not a file of its name.
 func TestDotsAtTheEnd(t *testing.T) {
 	p := compile(t, Spec{Routes: []RouteSpec{{Match: []string{"/heavy"}}, {Match: []string{"/heavy/"}}}}, Options{})

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/weir-go/weir/internal/fault"
 	"github.com/weir-go/weir/policy"
@@ -106,10 +107,23 @@ func (w *warner) trustNotes() {
 	}
 }
 
-// envoyNotes is about what the requests of an Envoy cannot have: weir sees no bodies.
+// shippedWait is the longest wait for which the max_message_timeout of packaging/envoy/ext_proc.yaml is enough.
+const shippedWait = 34 * time.Second
+
+// envoyNotes is about what the requests of an Envoy cannot have, or only if the Envoy is set up for it.
 func (w *warner) envoyNotes() {
 	if !w.servesExtProc() {
 		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.Gates)) {
+		g := w.Gates[name]
+		switch wait := g.LongestWait(); {
+		case w.onlyKafka(name):
+		case wait < 0:
+			w.remark(fault.Path{"gates", name}, "the gate %s lets work wait without a bound, and requests of an Envoy for 30s", name)
+		case wait > shippedWait:
+			w.remark(fault.Path{"gates", name}, "the gate %s lets work wait for %v; set max_message_timeout of Envoy's ext_proc filter to %v", name, wait, wait+time.Second)
+		}
 	}
 	for i, rt := range w.Routes {
 		if rt.SettleEvent != "" {

@@ -138,7 +138,10 @@ func TestWarnings(t *testing.T) {
 
 // TestEnvoyNotes: what the requests of an Envoy cannot have is said where a listener serves them.
 func TestEnvoyNotes(t *testing.T) {
+	const tail = "routes: [{match: [/], gates: [api], upstream: app}]"
 	for text, want := range map[string]string{
+		"gates: {api: {limit: {queue: {max_wait: 60s}}}}\n" + tail:                                                   "warn.yaml:3:9: note: the gate api lets work wait for 1m0s; set max_message_timeout of Envoy's ext_proc filter to 1m1s",
+		"gates: {api: {quota: {rate: 5/s, queue: {len: 5, max_wait: -1}}}}\n" + tail:                                 "warn.yaml:3:9: note: the gate api lets work wait without a bound, and requests of an Envoy for 30s",
 		"gates: {api: {quota: 5/s}}\nroutes: [{match: [/], gates: [api], settle_event: usage.total, upstream: app}]": "warn.yaml:4:51: warning: routes[0] (/): settle_event reads nothing for an Envoy",
 	} {
 		for serve, hears := range map[string]bool{"ext_proc": true, "http": false} {

@@ -285,6 +285,9 @@ func (x *exchange) awaitPermit() (weir.Permit, error) {
 	if !ok { // cannot be: the gates of policies are
 		return x.Route.Gate().Admit(x.stream.Context(), x.Work)
 	}
+	if x.Route.LongestWait() < 0 && (x.Work.MaxWait == 0 || x.Work.MaxWait > unboundedWait) {
+		x.Work.MaxWait = unboundedWait
+	}
 	type answer struct {
 		weir.Permit
 		error
@@ -320,11 +323,15 @@ func (x *exchange) awaitPermit() (weir.Permit, error) {
 // margin is what Envoy waits beyond the longest wait at a gate, so that it hears the refusal.
 const margin = time.Second
 
+// unboundedWait is the longest wait at a gate that has no bound. Envoy has to hear of one, and ignores what is
+// above its max_message_timeout.
+const unboundedWait = 30 * time.Second
+
 // patience returns how long Envoy is to wait for the answer.
 func (x *exchange) patience() time.Duration {
-	longest := policy.ClosesWithin // no gate lets work wait longer
-	if x.Work.MaxWait > 0 {
-		longest = min(longest, x.Work.MaxWait)
+	longest := x.Route.LongestWait()
+	if longest < 0 || x.Work.MaxWait > 0 && x.Work.MaxWait < longest {
+		longest = x.Work.MaxWait
 	}
 	if !x.Work.Deadline.IsZero() {
 		longest = min(longest, time.Until(x.Work.Deadline))

@@ -27,7 +27,7 @@ func TestWait(t *testing.T) {
 	first.admitted()
 	second := b.open(t, "x-request-timeout", "3600")
 	m := second.next()
-	if d := m.GetOverrideMessageTimeout().AsDuration(); m.Response != nil || d != 31*time.Second { // no gate lets wait longer than 30 s
+	if d := m.GetOverrideMessageTimeout().AsDuration(); m.Response != nil || d != 31*time.Second { // the gate lets it wait for 30 s
 		t.Fatalf("a waiter is told %v", m)
 	}
 	if n := b.gate(t).Waiting; n != 1 {
@@ -39,22 +39,56 @@ func TestWait(t *testing.T) {
 	second.admitted()
 }
 
-// Envoy is asked to wait as long as the work may, and a second more.
+// Envoy is asked to wait as long as the gate and the work allow, and a second more. A gate without a bound has one here.
 func TestPatience(t *testing.T) {
 	for _, tt := range []struct {
-		name        string
-		work        weir.Work
-		least, most time.Duration
+		name          string
+		gate          time.Duration // max_wait
+		route, client string
+		least, most   time.Duration
 	}{
-		{"without a bound", weir.Work{}, 31 * time.Second, 31 * time.Second},
-		{"its own bound", weir.Work{MaxWait: 2 * time.Second}, 3 * time.Second, 3 * time.Second},
-		{"a bound beyond all gates", weir.Work{MaxWait: time.Hour}, 31 * time.Second, 31 * time.Second},
-		{"a deadline", weir.Work{Deadline: time.Now().Add(20 * time.Second)}, time.Second, 21 * time.Second},
-		{"a deadline that has passed", weir.Work{Deadline: time.Now().Add(-time.Minute)}, time.Second, time.Second},
+		{"the gate's bound", 2 * time.Second, "0s", "", 3 * time.Second, 3 * time.Second},
+		{"a long one", time.Hour, "0s", "", 3601 * time.Second, 3601 * time.Second},
+		{"the route's bound", time.Hour, "2s", "", 3 * time.Second, 3 * time.Second},
+		{"a longer one of the route", 2 * time.Second, "1h", "", 3 * time.Second, 3 * time.Second},
+		{"a deadline", time.Hour, "0s", "20", time.Second, 21 * time.Second},
+		{"a deadline beyond", 2 * time.Second, "0s", "20", 3 * time.Second, 3 * time.Second},
+		{"no bound", -1, "0s", "", 31 * time.Second, 31 * time.Second},
+		{"no bound, and a long one of the route", -1, "1h", "", 31 * time.Second, 31 * time.Second},
+		{"no bound, and a short one of the route", -1, "2s", "", 3 * time.Second, 3 * time.Second},
+		{"no bound, and a deadline", -1, "0s", "20", time.Second, 21 * time.Second},
 	} {
-		x := &exchange{Matched: Matched{Work: tt.work}}
-		if d := x.patience(); d < tt.least || d > tt.most {
-			t.Errorf("%s: %v, want %v to %v", tt.name, d, tt.least, tt.most)
+		t.Run(tt.name, func(t *testing.T) {
+			spec := limited(1, 4)
+			wait, err := time.ParseDuration(tt.route)
+			if err != nil {
+				t.Fatal(err)
+			}
+			spec.Gates["api"].Limit.Queue.MaxWait = policy.Duration(tt.gate)
+			spec.Routes[0].MaxWait = policy.Duration(wait)
+			b := newBench(t, spec)
+			b.open(t).admitted()
+			s := b.open(t, "x-request-timeout", tt.client)
+			if d := s.next().GetOverrideMessageTimeout().AsDuration(); d < tt.least || d > tt.most {
+				t.Errorf("%v, want %v to %v", d, tt.least, tt.most)
+			}
+		})
+	}
+}
+
+// Where a gate has no bound, the request is refused before Envoy has waited for long enough.
+func TestUnboundedWait(t *testing.T) {
+	for have, want := range map[time.Duration]time.Duration{0: unboundedWait, time.Hour: unboundedWait, time.Second: time.Second, weir.NoWait: weir.NoWait} {
+		spec := limited(1, -1)
+		spec.Gates["api"].Limit.Queue = policy.QueueSpec{MaxWait: -1}
+		b := newBench(t, spec)
+		m := Matched{Policy: b.policy, Route: b.policy.Route("all"), Work: weir.Work{MaxWait: have}}
+		x := &exchange{Matched: m, service: b.Service, stream: &leaving{ctx: t.Context()}}
+		if _, err := x.awaitPermit(); err != nil {
+			t.Fatal(err)
+		}
+		if x.Work.MaxWait != want {
+			t.Errorf("work that may wait for %v waits for %v, want %v", have, x.Work.MaxWait, want)
 		}
 	}
 }
