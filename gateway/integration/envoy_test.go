@@ -58,9 +58,8 @@ shutdown: {grace: 1m, lame_duck: 0s}
 // startEnvoy runs the configuration of the docs, with other ports, and what is replaced.
 func startEnvoy(t *testing.T, replace ...string) *behindEnvoy {
 	t.Helper()
-	envoyPart(t)
 	b := &behindEnvoy{arrived: make(chan struct{}, 8), answer: make(chan struct{}, 8)}
-	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	b.stand(t, envoyGates, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/held":
 			b.arrived <- struct{}{}
@@ -77,11 +76,18 @@ func startEnvoy(t *testing.T, replace ...string) *behindEnvoy {
 			return
 		}
 		_, _ = io.WriteString(w, "hello\n")
-	}))
-	t.Cleanup(service.Close)
-	b.gateway = startListening(t, "http", "serve: [ext_proc]", envoyGates)
-	b.front(t, service.Listener.Addr().String(), "weir::"+b.addr, append(replace, "port_value: 8091", "port_value: "+portOf(b.addr))...)
+	}, replace...)
 	return b
+}
+
+// stand starts the gateway with these gates, and the Envoy between it and the service.
+func (b *behindEnvoy) stand(t *testing.T, gates string, service http.HandlerFunc, replace ...string) {
+	t.Helper()
+	envoyPart(t)
+	s := httptest.NewServer(service)
+	t.Cleanup(s.Close)
+	b.gateway = startListening(t, "http", "serve: [ext_proc]", gates)
+	b.front(t, s.Listener.Addr().String(), "weir::"+b.addr, append(replace, "port_value: 8091", "port_value: "+portOf(b.addr))...)
 }
 
 // echo takes the connection of an upgrade, and sends back what comes on it.

@@ -138,6 +138,9 @@ func (m *meaning) purpose(path fault.Path, l *Listener) {
 			return
 		}
 	}
+	if l.MaxHeaders > 0 && !slices.Contains(l.Serve, ServeExtProc) {
+		m.report(path.At("max_headers"), "leave it out; max_header_bytes bounds the headers here", "counts only where %s is served", ServeExtProc)
+	}
 	if !l.ServesEnvoy() {
 		return
 	}

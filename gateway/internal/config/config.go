@@ -125,6 +125,9 @@ type Listener struct {
 	IdleTimeout policy.Duration `json:"idle_timeout,omitempty" default:"2m" min:"1ms" max:"24h"`
 	// Largest header of a request in bytes; a larger one is answered 431.
 	MaxHeaderBytes int `json:"max_header_bytes,omitempty" default:"65536" min:"1024" max:"16777216"`
+	// Only for ext_proc: the max_headers_count of that Envoy. It fails a request that has more headers after
+	// weir has added its own. So such a request is answered 431. 0 means 100, the default there.
+	MaxHeaders int `json:"max_headers,omitempty" default:"0" min:"0" max:"1000"`
 	// Connections open at a time, slow handshakes and idle ones included. Further ones are refused as soon as
 	// they are accepted: with an answer on plain HTTP, by a reset under TLS. Over HTTP/2 it also bounds the
 	// requests in progress, but not below 1000; further ones are answered with 503.

@@ -2,6 +2,7 @@ package envoy
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"maps"
 	"net/http"
@@ -135,6 +136,49 @@ func (x *exchange) forward() mutation {
 	return difference(before, after)
 }
 
+// Bounds of Envoy's for headers, by default. It checks them again when a processor has changed the headers. Beyond
+// them it answers 500, and ends the stream as if the client had left.
+const (
+	envoyHeaders = 100
+	envoyBytes   = 60 << 10
+)
+
+const (
+	mostAdded = 3       // by forward: a priority, a deadline and a count of admissions
+	spare     = 1 << 10 // bytes: more than these take, and more than what Envoy itself adds before
+	digits    = 16      // bytes: by these a deadline may be longer when forward is called again
+)
+
+// crams reports whether the request would have too many headers for Envoy, or too large ones, after what forward
+// changes.
+func (x *exchange) crams() bool {
+	n, size := len(x.header), x.header.size()
+	if n+mostAdded <= x.mostHeaders() && size+spare <= envoyBytes {
+		return false // the usual case, for little
+	}
+	change := x.forward()
+	return change.overfills(x.header, x.mostHeaders())
+}
+
+func (x *exchange) mostHeaders() int { return cmp.Or(x.bounds.MaxHeaders, envoyHeaders) }
+
+// overfills reports whether headers are beyond Envoy's bounds after a change. If they are clearly too large before,
+// this Envoy has another bound.
+func (m *mutation) overfills(all fields, most int) bool {
+	if len(m.set)+len(m.remove) == 0 {
+		return false
+	}
+	before := all.size()
+	n, size := len(all)+len(m.set), before+m.set.size()+digits
+	for _, f := range all {
+		if slices.Contains(m.remove, f.name) || m.set.has(f.name) {
+			n--
+			size -= len(f.name) + len(f.value)
+		}
+	}
+	return n > most || size > envoyBytes && before <= envoyBytes+spare
+}
+
 // headerOf returns fields under their canonical names, without the pseudo headers.
 func headerOf(all fields) http.Header {
 	h := make(http.Header, len(all))
@@ -156,7 +200,14 @@ func (x *exchange) settle(answer fields) mutation {
 	after := maps.Clone(before)
 	x.readCost(after)
 	x.Quotas.SetHeaders(after, x.Work, nil)
-	return difference(before, after)
+	change := difference(before, after)
+	if change.overfills(answer, x.mostHeaders()) {
+		change.set = nil // what is left of a quota is good to know, and no reason to fail an answer
+	}
+	if change.overfills(answer, x.mostHeaders()) {
+		return mutation{}
+	}
+	return change
 }
 
 // settleLate is settle for the trailers of the answer. They count if its headers have said nothing.

@@ -198,6 +198,8 @@ func (x *exchange) admit(m *request, crowded bool) (*immediate, End, error) {
 		return x.problem(http.StatusRequestHeaderFieldsTooLarge, fmt.Sprintf("there are more than %d headers", mostFields)), Refused, nil
 	case fault != "":
 		return x.problem(http.StatusBadRequest, fault), Refused, nil
+	case x.crams():
+		return x.problem(http.StatusRequestHeaderFieldsTooLarge, "the request has more headers than Envoy takes, with those that are added here"), Refused, nil
 	}
 	if crowded {
 		most := float64(x.bounds.MaxStreams())

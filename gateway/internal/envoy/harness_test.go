@@ -46,6 +46,7 @@ type bench struct {
 	release  bool
 	longest  time.Duration
 	silence  time.Duration
+	headers  int
 }
 
 // logged keeps what is logged.
@@ -105,7 +106,7 @@ func (b *bench) listen(t *testing.T) extproc.ExternalProcessorClient {
 		t.Fatal(err)
 	}
 	server := rpc.New(rpc.Options{Conns: conns, Config: cfg, Crowded: func(string) { b.Crowded() }, Logger: slog.New(slog.NewTextHandler(b.log, nil))})
-	b.Register(registrar{server, b}, Bounds{MaxStreams: func() int64 { return b.most }, FirstMessage: b.silence})
+	b.Register(registrar{server, b}, Bounds{MaxStreams: func() int64 { return b.most }, FirstMessage: b.silence, MaxHeaders: b.headers})
 	go func() { _ = server.Serve(conns) }()
 	t.Cleanup(func() { _ = server.Close() })
 	if b.conn, err = grpc.NewClient(conns.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {

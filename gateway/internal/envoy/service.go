@@ -118,6 +118,9 @@ type Bounds struct {
 	MaxStreams func() int64
 	// FirstMessage is how long a stream may take to say which request it is for.
 	FirstMessage time.Duration
+	// MaxHeaders is how many headers a request may have after its admission, those of HTTP/2 that begin with a
+	// colon included. Envoy fails requests beyond its max_headers_count. 0 means 100, as there.
+	MaxHeaders int
 }
 
 // Register has a listener's server of gRPC serve it. Each listener has bounds of its own.

@@ -417,6 +417,86 @@ func TestManyHeaders(t *testing.T) {
 	}
 }
 
+// Envoy checks its bounds again after a change, and fails what is beyond them. Such a request is refused, and takes no slot.
+func TestOverfull(t *testing.T) {
+	const own = 5 // headers that each request has here, with the one of client
+	for _, tt := range []struct {
+		name    string
+		most    int
+		headers int // of the request
+		bytes   int
+		quiet   bool // weir adds nothing
+		code    int32
+	}{
+		{"room for both", 100, 98, 0, false, 0},
+		{"one too many", 100, 99, 0, false, 431},
+		{"as many as Envoy may add", 100, 108, 0, false, 431},
+		{"nothing is changed", 100, 108, 0, true, 0},
+		{"another bound", 120, 118, 0, false, 0},
+		{"one beyond another bound", 120, 119, 0, false, 431},
+		{"too large", 100, 10, envoyBytes - 20, false, 431},
+		{"not quite", 100, 10, envoyBytes - 80, false, 0},
+		{"large, and nothing is changed", 100, 10, envoyBytes - 20, true, 0},
+		{"a bound of bytes that is higher", 100, 10, envoyBytes + 2*spare, false, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			spec := limited(1, -1)
+			if !tt.quiet {
+				spec.Identity.Priority = "header:X-Priority"
+				spec.Routes[0].Timeout = policy.Duration(time.Minute)
+			}
+			pairs := []string{"client", ""}
+			for i := range tt.headers - own {
+				pairs = append(pairs, fmt.Sprint("x-", i), "y")
+			}
+			if left := tt.bytes - asked(pairs...).size(); left > 0 {
+				pairs[1] = strings.Repeat("x", left)
+			}
+			b := newBench(t, spec, func(b *bench) { b.headers = tt.most })
+			s := b.open(t, pairs...)
+			m := s.next()
+			if code := int32(m.GetImmediateResponse().GetStatus().GetCode()); code != tt.code {
+				t.Fatalf("answered by %v, want %d", m, tt.code)
+			}
+			if n := b.gate(t).InFlight; tt.code != 0 && n != 0 {
+				t.Errorf("%d in flight", n)
+			}
+			s.leave()
+		})
+	}
+}
+
+// An answer that has hardly room for more headers goes on without those about quotas, and without any change if it has none.
+func TestOverfullAnswers(t *testing.T) {
+	for _, tt := range []struct {
+		headers      int // of the answer, with x-cost
+		set, removed bool
+	}{{98, true, true}, {100, false, true}, {101, false, true}, {102, false, false}} {
+		spec := limited(1, -1)
+		spec.Gates["api"] = policy.GateSpec{Quota: quotaOf(10)}
+		spec.Routes[0].Settle = "header:X-Cost"
+		s := newBench(t, spec).open(t)
+		s.admitted()
+		pairs := []string{":status", "200", "x-cost", "1"}
+		for i := range tt.headers - 2 {
+			pairs = append(pairs, fmt.Sprint("x-", i), "y")
+		}
+		s.send(says(true, pairs...))
+		m := s.next().GetResponseHeaders().GetResponse().GetHeaderMutation()
+		if got := len(m.GetSetHeaders()) > 0; got != tt.set || len(m.GetRemoveHeaders()) > 0 != tt.removed {
+			t.Errorf("an answer of %d headers gets %v; want some set: %v, and one removed: %v", tt.headers, m, tt.set, tt.removed)
+		}
+	}
+}
+
+// asked are the headers of a request as they come.
+func asked(pairs ...string) (all fields) {
+	for _, h := range asks(pairs...).GetRequestHeaders().Headers.Headers {
+		all = append(all, field{h.Key, string(h.RawValue)})
+	}
+	return all
+}
+
 // Requests that look bad are refused, or judged as they are.
 func TestBadRequests(t *testing.T) {
 	for _, tt := range []struct {

@@ -2,6 +2,7 @@ package envoy
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 	"time"
 
@@ -151,6 +152,19 @@ func (f fields) get(name string) string {
 		}
 	}
 	return ""
+}
+
+// has reports whether there is a header of this name.
+func (f fields) has(name string) bool {
+	return slices.ContainsFunc(f, func(one field) bool { return one.name == name })
+}
+
+// size returns the bytes of names and values.
+func (f fields) size() (n int) {
+	for i := range f {
+		n += len(f[i].name) + len(f[i].value)
+	}
+	return n
 }
 
 // readEntry reads an entry of the map of attributes: the name of the filter, and a Struct.

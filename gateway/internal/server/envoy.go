@@ -38,7 +38,7 @@ func (s *Server) rpcServer(l *listener) *rpc.Server {
 	})
 	healthgrpc.RegisterHealthServer(server, s.health)
 	if slices.Contains(l.cfg.Serve, config.ServeExtProc) {
-		s.envoy.Register(server, envoy.Bounds{MaxStreams: l.conns.MaxRequests, FirstMessage: time.Duration(l.cfg.ReadHeaderTimeout)})
+		s.envoy.Register(server, envoy.Bounds{MaxStreams: l.conns.MaxRequests, FirstMessage: time.Duration(l.cfg.ReadHeaderTimeout), MaxHeaders: l.cfg.MaxHeaders})
 		s.health.SetServingStatus(envoy.Name, healthgrpc.HealthCheckResponse_SERVING)
 	}
 	if slices.Contains(l.cfg.Serve, config.ServeRateLimit) {
