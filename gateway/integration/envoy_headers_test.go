@@ -14,7 +14,7 @@ import (
 )
 
 const headerGates = `
-identity: {user: header:X-User, priority: header:X-Priority, trusted_proxies: [10.0.0.0/8]}
+identity: {user: header:X-User, tenant: "header:X-Envoy-Tenant", priority: header:X-Priority, trusted_proxies: [10.0.0.0/8]}
 gates:
   api: {limit: {limit: 8, queue: {len: -1}}}
   rate: {quota: {rate: 1000/s, burst: 1000}}
@@ -63,6 +63,20 @@ func TestEnvoyManyHeaders(t *testing.T) {
 	b.idle(t)
 	if metrics := string(get(t, b.admin+"/metrics")); !strings.Contains(metrics, `weir_ext_proc_streams_total{end="early"} 0`) {
 		t.Errorf("streams ended before their answer:\n%s", metrics)
+	}
+}
+
+// A stranger's identity does not reach the service, whatever its name. By default Envoy lets a processor change no x-envoy-*.
+func TestEnvoyIdentityOfStrangers(t *testing.T) {
+	t.Parallel()
+	b := &behindEnvoy{}
+	got := make(chan http.Header, 1)
+	b.stand(t, headerGates, func(_ http.ResponseWriter, r *http.Request) { got <- r.Header })
+	if code := b.status(t, "/", http.Header{"X-User": {"eve"}, "X-Envoy-Tenant": {"gold"}}); code != http.StatusOK {
+		t.Fatal(code)
+	}
+	if h := <-got; h.Get("X-User") != "" || h.Get("X-Envoy-Tenant") != "" || h.Get("X-Priority") != "normal" {
+		t.Errorf("a stranger is %q of %q to the service, with the priority %q", h.Get("X-User"), h.Get("X-Envoy-Tenant"), h.Get("X-Priority"))
 	}
 }
 

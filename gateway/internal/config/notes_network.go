@@ -125,6 +125,15 @@ func (w *warner) envoyNotes() {
 			w.remark(fault.Path{"gates", name}, "the gate %s lets work wait for %v; set max_message_timeout of Envoy's ext_proc filter to %v", name, wait, wait+time.Second)
 		}
 	}
+	id := &w.Identity
+	for _, s := range []struct{ part, source string }{
+		{"tenant", id.Tenant}, {"user", id.User}, {"client", id.Client}, {"priority", id.Priority}, {"admissions", id.Admissions},
+	} {
+		header, ok := strings.CutPrefix(s.source, "header:")
+		if ok && strings.HasPrefix(strings.ToLower(header), "x-envoy-") {
+			w.warn(fault.Path{"identity", s.part}, "identity.%s: Envoy lets nobody change %s, so it stays on requests of strangers; write another name, or allow_envoy: true in mutation_rules of its ext_proc filter", s.part, header)
+		}
+	}
 	for i, rt := range w.Routes {
 		if rt.SettleEvent != "" {
 			w.warn(fault.Path{"routes"}.Index(i).At("settle_event"), "routes[%d] (%s): settle_event reads nothing for an Envoy, because no bodies come; write settle: header:NAME for a header or trailer with the cost", i, rt.Match[0])

@@ -141,6 +141,7 @@ func TestEnvoyNotes(t *testing.T) {
 	const tail = "routes: [{match: [/], gates: [api], upstream: app}]"
 	for text, want := range map[string]string{
 		"gates: {api: {limit: {queue: {max_wait: 60s}}}}\n" + tail:                                                   "warn.yaml:3:9: note: the gate api lets work wait for 1m0s; set max_message_timeout of Envoy's ext_proc filter to 1m1s",
+		"gates: {api: {limit: 5}}\nidentity: {tenant: 'header:X-Envoy-Tenant'}\n" + tail:                             "warn.yaml:4:20: warning: identity.tenant: Envoy lets nobody change X-Envoy-Tenant, so it stays on requests of strangers",
 		"gates: {api: {quota: {rate: 5/s, queue: {len: 5, max_wait: -1}}}}\n" + tail:                                 "warn.yaml:3:9: note: the gate api lets work wait without a bound, and requests of an Envoy for 30s",
 		"gates: {api: {quota: 5/s}}\nroutes: [{match: [/], gates: [api], settle_event: usage.total, upstream: app}]": "warn.yaml:4:51: warning: routes[0] (/): settle_event reads nothing for an Envoy",
 	} {
