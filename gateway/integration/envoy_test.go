@@ -391,6 +391,32 @@ func TestEnvoyDrain(t *testing.T) {
 	wants(t, "in flight", held, http.StatusOK)
 }
 
+const redirectGates = `
+upstreams: {app: {targets: [http://127.0.0.1:9], on_client_disconnect: release, response_timeout: 1h}}
+gates:
+  api: {limit: {limit: 1, queue: {len: 4, max_wait: 1m}}}
+routes:
+  - {match: [/], gates: [api], upstream: app}
+shutdown: {grace: 1m, lame_duck: 0s}
+`
+
+// An internal redirect of Envoy's ends the first stream without an answer, as a client does that leaves. With
+// on_client_disconnect: release its second leg has the slot of the first.
+func TestEnvoyInternalRedirect(t *testing.T) {
+	t.Parallel()
+	b := &behindEnvoy{}
+	b.stand(t, redirectGates, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/old" {
+			http.Redirect(w, r, "http://"+r.Host+"/new", http.StatusFound)
+		}
+	}, "route: {cluster: service, timeout: 0s}", "route: {cluster: service, timeout: 0s, internal_redirect_policy: {}}")
+	wants(t, "what Envoy redirects", b.ask(t, "/old"), http.StatusOK)
+	b.idle(t)
+	if n := b.gate(t, "api").Admitted; n != 2 {
+		t.Errorf("%d were admitted, want both legs", n)
+	}
+}
+
 const pairGates = `
 identity: {admissions: header:X-Admissions}
 gates:
