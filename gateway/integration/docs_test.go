@@ -13,6 +13,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/weir-go/weir/internal/attempt"
 )
 
 // The commands in the README and the docs run, one page after the other in a directory of its
@@ -59,6 +61,79 @@ func TestShellOfTheDocs(t *testing.T) {
 }
 
 var shellBlock = regexp.MustCompile("(?ms)(?:^<!-- ([^\n]*) -->\n)?^```sh\n(.*?)^```")
+
+// nginxDocsConf is nginx with a location of the docs.
+const nginxDocsConf = `
+daemon off;
+pid nginx.pid;
+error_log stderr warn;
+%s
+events {}
+http {
+	access_log off;
+	client_body_temp_path body;
+	proxy_temp_path proxy;
+	fastcgi_temp_path fastcgi;
+	uwsgi_temp_path uwsgi;
+	scgi_temp_path scgi;
+	server {
+		listen %s;
+		%s
+	}
+}
+`
+
+// The block for nginx before a gateway lets no client speak with nginx's word, and says to the server what nginx knows.
+func TestNginxOfTheDocs(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/start/nginx.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "```nginx\n")
+	block, _, ok := strings.Cut(rest, "```")
+	if !ok {
+		t.Fatal("there is no block for nginx")
+	}
+	got := make(chan *http.Request, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r }))
+	t.Cleanup(server.Close)
+	user := ""
+	if os.Getuid() == 0 {
+		user = "user root;"
+	}
+	dir, addr := t.TempDir(), freeAddr(t)
+	writeFile(t, filepath.Join(dir, "nginx.conf"), fmt.Appendf(nil, nginxDocsConf, user, addr, strings.Replace(block, "http://127.0.0.1:8080", server.URL, 1)))
+	start(t, addr, dir, part(t, "nginx"), "-p", dir, "-e", "stderr", "-c", filepath.Join(dir, "nginx.conf"))
+
+	r, err := http.NewRequest("GET", "http://"+addr+"/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Host = "shop.example"
+	emptied := []string{"X-User", "X-Priority", "Forwarded", "X-Request-Timeout", "Grpc-Timeout"}
+	for _, h := range attempt.Headers {
+		emptied = append(emptied, h.Name)
+	}
+	for _, name := range append([]string{"X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-For"}, emptied...) {
+		r.Header.Set(name, "evil.example")
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	sent := <-got
+	for _, name := range emptied {
+		if v, ok := sent.Header[name]; ok {
+			t.Errorf("%s: a client says %q with nginx's word", name, v)
+		}
+	}
+	if h := sent.Header; sent.Host != "shop.example" || h.Get("X-Forwarded-Host") != "shop.example" || h.Get("X-Forwarded-Proto") != "http" ||
+		h.Get("X-Forwarded-For") != "evil.example, 127.0.0.1" {
+		t.Errorf("to the host %q with %v", sent.Host, h)
+	}
+}
 
 // runPage runs the blocks of one page.
 func runPage(t *testing.T, blocks []string) {
