@@ -76,15 +76,16 @@ func (a *all) Admit(ctx context.Context, w Work) (Permit, error) {
 		return p, nil
 	}
 	w.Inherit(ctx)
-	return a.admit(ctx, w, func(g Gate) (Permit, error) { return g.Admit(ctx, w) })
+	return a.admit(ctx, w, true)
 }
 
 // TryAdmit implements [TryAdmitter].
 func (a *all) TryAdmit(w Work) (Permit, error) {
-	return a.admit(context.Background(), w, func(g Gate) (Permit, error) { return try(g, w) })
+	return a.admit(context.Background(), w, false)
 }
 
-func (a *all) admit(ctx context.Context, w Work, last func(Gate) (Permit, error)) (Permit, error) {
+// admit gets a permit of every gate. waits says whether the last may let w wait.
+func (a *all) admit(ctx context.Context, w Work, waits bool) (p Permit, err error) {
 	b, err := a.collect(ctx, w)
 	if err != nil {
 		return Permit{}, err
@@ -95,7 +96,12 @@ func (a *all) admit(ctx context.Context, w Work, last func(Gate) (Permit, error)
 			b.abort()
 		}
 	}()
-	p, err := last(a.gates[len(a.gates)-1])
+	last := a.gates[len(a.gates)-1]
+	if waits {
+		p, err = last.Admit(ctx, w)
+	} else {
+		p, err = try(ctx, last, w)
+	}
 	if err != nil {
 		return Permit{}, err
 	}
@@ -163,9 +169,8 @@ func (a *all) collect(ctx context.Context, w Work) (*bundle, error) {
 	return b, nil
 }
 
-// fill adds a permit of every gate but the last. A permit counts that ctx carries already
-// through another chain. If a gate refuses, fill aborts the bundle and returns the number of
-// the gate after it. It aborts the bundle also if a gate panics.
+// fill adds a permit of every gate but the last. If a gate refuses, fill aborts the bundle and
+// returns the number of the gate after it. It aborts the bundle also if a gate panics.
 func (b *bundle) fill(ctx context.Context, w Work) (next int, err error) {
 	filled := false
 	defer func() {
@@ -184,11 +189,9 @@ func (b *bundle) fill(ctx context.Context, w Work) (next int, err error) {
 				continue
 			}
 		}
-		p, ok := Nested(ctx, gates[i])
-		if !ok {
-			if p, err = try(gates[i], w); err != nil {
-				return i + 1, err
-			}
+		p, err := try(ctx, gates[i], w)
+		if err != nil {
+			return i + 1, err
 		}
 		b.permits = append(b.permits, p)
 	}
@@ -236,11 +239,7 @@ func (b *bundle) fillAtOnce(ctx context.Context, w Work, from, to int) (next int
 		a := &answers[i]
 		a.err = errNoAnswer
 		defer func() { a.panicked = recover() }()
-		if p, ok := Nested(ctx, gates[i]); ok {
-			a.permit, a.err = p, nil
-		} else {
-			a.permit, a.err = try(gates[i], w)
-		}
+		a.permit, a.err = try(ctx, gates[i], w)
 	}
 	var asked sync.WaitGroup
 	for i := 1; i < len(gates); i++ {
@@ -313,13 +312,20 @@ func (r *Rejection) outlasts(told *Rejection) bool {
 	return told.Retryable
 }
 
-// try admits w without waiting.
-func try(g Gate, w Work) (Permit, error) {
-	if t, ok := g.(TryAdmitter); ok {
-		return t.TryAdmit(w)
+// try admits w without waiting. A permit counts that ctx carries already through another chain.
+// An inner chain looks for such permits of its own gates.
+func try(ctx context.Context, g Gate, w Work) (Permit, error) {
+	if p, ok := Nested(ctx, g); ok {
+		return p, nil
+	}
+	switch g := g.(type) {
+	case *all:
+		return g.admit(ctx, w, false)
+	case TryAdmitter:
+		return g.TryAdmit(w)
 	}
 	w.MaxWait = NoWait
-	return g.Admit(context.Background(), w)
+	return g.Admit(ctx, w)
 }
 
 func (a *all) take() *bundle {

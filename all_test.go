@@ -517,17 +517,39 @@ func TestNestedFindsTheRightGate(t *testing.T) {
 
 // A gate that two chains share takes no second slot either, wherever it stands.
 func TestNestedThroughChains(t *testing.T) {
-	a, b, c := newLimit(t, "a", 1), newLimit(t, "b", 1), newLimit(t, "c", 1)
+	a, b, c, d := newLimit(t, "a", 1), newLimit(t, "b", 1), newLimit(t, "c", 1), newLimit(t, "d", 1)
 	outer := weir.All(a, b)
-	for _, inner := range []weir.Gate{outer, a, b, weir.All(a, c), weir.All(c, b)} {
+	for _, inner := range []weir.Gate{outer, a, b, weir.All(a, c), weir.All(c, b),
+		weir.All(weir.All(a, c), b), weir.All(weir.All(c, a), b), weir.All(weir.All(b, weir.All(c, a)), d),
+		weir.All(passing{a}, c), weir.All(weir.All(passing{a}, c), b),
+	} {
 		err := weir.Do(context.Background(), outer, weir.Work{}, func(ctx context.Context) error {
 			return weir.Do(ctx, inner, weir.Work{MaxWait: weir.NoWait}, func(context.Context) error { return nil })
 		})
 		if err != nil {
 			t.Error(err)
 		}
-		if inFlight(a, b, c) != 0 {
+		if inFlight(a, b, c, d) != 0 {
 			t.Error("not all given back")
+		}
+	}
+}
+
+// passing is a gate that only passes on.
+type passing struct{ to weir.Gate }
+
+func (g passing) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
+	return g.to.Admit(ctx, w)
+}
+
+// The context reaches a gate of one's own wherever it stands in a chain.
+func TestAllTellsTheContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	own, free := passing{newLimit(t, "own", 1)}, newLimit(t, "free", 3)
+	for _, g := range []weir.Gate{weir.All(own, free), weir.All(weir.All(own, free), free), weir.All(weir.All(free, own), free)} {
+		if _, err := g.Admit(ctx, weir.Work{}); !errors.Is(err, context.Canceled) || weir.AsRejection(err).Gate != "own" {
+			t.Error("the first gate that looks at the context:", err)
 		}
 	}
 }
