@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/keyed"
 	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/quota"
@@ -693,5 +694,122 @@ func TestNestedThroughAPolicy(t *testing.T) {
 	}
 	if a, b := p.Gate("a").Snapshot().InFlight, p.Gate("b").Snapshot().InFlight; a != 0 || b != 0 {
 		t.Errorf("%d and %d not given back", a, b)
+	}
+}
+
+// perTenant returns gates with one place for each tenant, among them those of a policy.
+func perTenant(t *testing.T) map[string]weir.Gate {
+	t.Helper()
+	pools := weir.Must(keyed.New(keyed.Config{Name: "pools", Limit: 1}))
+	leaky := weir.Must(keyed.New(keyed.Config{Name: "leaky", Limit: 1, FindLeaks: true}))
+	own := weir.Must(keyed.NewAdaptive(keyed.AdaptiveConfig{Name: "own", New: keyed.PerKey(func(string) (limit.Config, error) {
+		return limit.Config{Limit: 1}, nil
+	})}))
+	rules := []quota.Rule{{Tenant: quota.Every, Windows: []quota.Window{quota.Per(1, time.Hour)}}}
+	elsewhere := weir.Must(quota.NewMemory(quota.MemoryConfig{}))
+	gates := map[string]weir.Gate{
+		"pools": pools, "pools with leaks": leaky, "adaptive": own,
+		"quota":            weir.Must(quota.New(quota.Config{Name: "quota", Rules: rules})),
+		"quota on a store": weir.Must(quota.New(quota.Config{Name: "store", Rules: rules, Store: struct{ quota.Store }{elsewhere}})),
+	}
+	p, err := policy.Compile(policy.Spec{
+		Gates: map[string]policy.GateSpec{
+			"pools": {Limit: &policy.LimitSpec{Limit: 1}, Each: &policy.EachSpec{}},
+			"shed":  {Shed: &policy.ShedSpec{LoadOf: "free"}}, "free": {Limit: &policy.LimitSpec{Limit: 9}},
+		},
+		Routes: []policy.RouteSpec{{Name: "r", Gates: []string{"shed", "pools", "free"}}},
+	}, policy.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gates["pools of a policy"] = p.Gate("pools")
+	gates["chain of a policy"] = p.Route("r").Gate()
+	t.Cleanup(func() { pools.Close(); leaky.Close(); own.Close(); p.Close() })
+	return gates
+}
+
+// A call rides on a permit of its own key only. Otherwise the limits of all other keys would be off in it.
+func TestNestedIsOfOneKey(t *testing.T) {
+	free, own := newLimit(t, "free", 9), newLimit(t, "one", 1)
+	chains := map[string]func(weir.Gate) weir.Gate{
+		"alone": func(g weir.Gate) weir.Gate { return g },
+		"first": func(g weir.Gate) weir.Gate { return weir.All(g, free) },
+		"last":  func(g weir.Gate) weir.Gate { return weir.All(free, g) },
+		"inner": func(g weir.Gate) weir.Gate { return weir.All(free, weir.All(g, free), free) },
+	}
+	a, b := weir.Work{Tenant: "a", MaxWait: weir.NoWait}, weir.Work{Tenant: "b", MaxWait: weir.NoWait}
+	for how, chain := range chains {
+		for name, gate := range perTenant(t) {
+			g := chain(gate)
+			theirs, err := g.Admit(t.Context(), b)
+			if err != nil {
+				t.Fatal(how, name, err)
+			}
+			nested := func(ctx context.Context) {
+				for _, of := range []weir.Gate{gate, g, weir.All(gate, free), weir.All(free, gate)} {
+					if p, err := of.Admit(ctx, b); err == nil {
+						t.Errorf("%s, %s: another key's limit is off", how, name)
+						p.Done(weir.OK)
+					}
+					if p, err := of.Admit(ctx, a); err != nil {
+						t.Errorf("%s, %s: %v", how, name, err)
+					} else {
+						p.Done(weir.OK)
+					}
+				}
+			}
+			_ = weir.Do(t.Context(), g, a, func(ctx context.Context) error {
+				nested(ctx)
+				if ride, err := g.Admit(ctx, a); err == nil { // carried on by itself
+					nested(weir.WithPermit(t.Context(), g, ride))
+					ride.Done(weir.OK)
+				}
+				return weir.Do(ctx, weir.All(own, gate), a, func(ctx context.Context) error {
+					nested(ctx)
+					return nil
+				})
+			})
+			theirs.Done(weir.OK)
+		}
+	}
+	if n := inFlight(free, own); n != 0 {
+		t.Errorf("%d not given back", n)
+	}
+}
+
+// Work that a quota let in for nothing does not cover work that has to pay there.
+func TestNestedInWorkThatPaysNothing(t *testing.T) {
+	q := weir.Must(quota.New(quota.Config{Name: "q", Rules: []quota.Rule{{User: quota.Named("alice"), Windows: []quota.Window{quota.Per(1, time.Hour)}}}}))
+	slots := newLimit(t, "slots", 1)
+	both := weir.All(q, slots)
+	err := weir.Do(t.Context(), both, weir.Work{User: "anybody"}, func(ctx context.Context) error {
+		for i, refused := range []bool{false, true} {
+			err := weir.Do(ctx, both, weir.Work{User: "alice", MaxWait: weir.NoWait}, func(context.Context) error { return nil })
+			if r := weir.AsRejection(err); refused != (r != nil && r.Reason == weir.ReasonQuota) || !refused && err != nil {
+				t.Errorf("call %d: %v", i, err)
+			}
+		}
+		return weir.Do(ctx, both, weir.Work{User: "somebody", MaxWait: weir.NoWait}, func(context.Context) error { return nil })
+	})
+	if err != nil || inFlight(slots) != 0 {
+		t.Errorf("%v, %d not given back", err, inFlight(slots))
+	}
+}
+
+// In a chain, work of another key takes a slot of that key, and rides on all the rest.
+func TestNestedOfAnotherKeyRidesOnTheRest(t *testing.T) {
+	pools, database := weir.Must(keyed.New(keyed.Config{Name: "pools", Limit: 1})), newLimit(t, "database", 1)
+	defer pools.Close()
+	both := weir.All(pools, database)
+	err := weir.Do(t.Context(), both, weir.Work{Tenant: "a"}, func(ctx context.Context) error {
+		return weir.Do(ctx, both, weir.Work{Tenant: "b", MaxWait: weir.NoWait}, func(ctx context.Context) error {
+			if n := pools.Snapshot().InFlight; n != 2 || inFlight(database) != 1 {
+				t.Errorf("%d and %d in flight, want 2 and 1", n, inFlight(database))
+			}
+			return weir.Do(ctx, weir.All(database, pools), weir.Work{Tenant: "b", MaxWait: weir.NoWait}, func(context.Context) error { return nil })
+		})
+	})
+	if n := pools.Snapshot().InFlight; err != nil || n != 0 || inFlight(database) != 0 {
+		t.Errorf("%v, %d and %d not given back", err, n, inFlight(database))
 	}
 }

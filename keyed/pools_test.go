@@ -592,6 +592,25 @@ func TestNested(t *testing.T) {
 	}
 }
 
+// Exempt work has no key, so it covers every one.
+func TestNestedInExemptWork(t *testing.T) {
+	g := newGate(t, Config{Limit: 1, Exempt: 1})
+	defer g.Close()
+	for _, inner := range []weir.Work{{Tenant: "a"}, {Tenant: "b"}, {Tenant: "b", Exempt: true}} {
+		err := weir.Do(t.Context(), g, weir.Work{Tenant: "a", Exempt: true}, func(ctx context.Context) error {
+			return weir.Do(ctx, g, inner, func(context.Context) error {
+				if s := g.Snapshot(); s.InFlight != 0 || s.Exempt != 1 {
+					t.Errorf("%+v: %d in flight, %d exempt", inner, s.InFlight, s.Exempt)
+				}
+				return nil
+			})
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // Many goroutines on few keys, with idle keys evicted all the time and the limit
 // on the move: no key ever has more at work than the largest limit, everything
 // comes back, and nobody waits for ever.
