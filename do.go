@@ -61,11 +61,11 @@ type Operation struct {
 }
 
 // Admit is g.Admit(ctx, w), with w demoted if it is time for that. An admission
-// counts unless it rides on a permit that ctx carries: that takes no slot.
+// counts unless all of it rides on permits that ctx carries: that takes no slot.
 func (o *Operation) Admit(ctx context.Context, g Gate, w Work) (Permit, error) {
 	w.Inherit(ctx) // what is exempt or critical is never demoted
 	p, err := g.Admit(ctx, o.Demote(w))
-	if err == nil && ridesOn(p) == nil {
+	if err == nil && !p.ridesWholly() {
 		o.admitted.Add(1)
 	}
 	return p, err

@@ -64,3 +64,31 @@ func TestOperationCountsWhatTookASlot(t *testing.T) {
 		t.Errorf("%d admissions, want 1", n)
 	}
 }
+
+// In a chain an admission counts if it took a slot of any gate, whatever else its caller holds.
+func TestOperationCountsInChains(t *testing.T) {
+	a, b, c := newLimit(t, "a", 9), newLimit(t, "b", 9), newLimit(t, "c", 9)
+	nothing := weir.All()
+	held, err := weir.All(a, b).Admit(t.Context(), weir.Work{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Done(weir.OK)
+	ctx := weir.WithPermit(t.Context(), weir.All(a, b), held)
+	tests := []struct {
+		gate weir.Gate
+		want int64
+	}{
+		{weir.All(a, c), 1}, {weir.All(c, a), 1}, {weir.All(weir.All(a, c), b), 1}, {weir.All(nothing, c), 1},
+		{weir.All(a, b), 0}, {weir.All(b, a), 0}, {weir.All(weir.All(b, a), b), 0}, {weir.All(nothing, a), 0}, {a, 0},
+		{nothing, 1}, {weir.All(nothing, nothing), 1},
+	}
+	for i, tt := range tests {
+		var op weir.Operation
+		p, err := op.Admit(ctx, tt.gate, weir.Work{})
+		if n := op.Admitted(); err != nil || n != tt.want {
+			t.Errorf("case %d: %d admissions count, want %d; %v", i, n, tt.want, err)
+		}
+		p.Done(weir.OK)
+	}
+}

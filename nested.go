@@ -205,6 +205,24 @@ func ridesOn(p Permit) *nest {
 	return nil
 }
 
+// ridesWholly reports whether p holds nothing of its own at any gate, because it rides. A gate that
+// gave the zero Permit does not matter.
+func (p Permit) ridesWholly() bool {
+	b, ok := p.ticket.Holder().(*bundle)
+	if !ok {
+		return ridesOn(p) != nil
+	}
+	rides := false
+	var buf [8]Permit
+	for _, inner := range b.inner(buf[:0], p.ticket, slot.Ticket.Live) {
+		if inner != (Permit{}) && !inner.ridesWholly() {
+			return false
+		}
+		rides = rides || inner != (Permit{})
+	}
+	return rides
+}
+
 // same reports whether a and b are one gate. Gates of a type that cannot be
 // compared, such as a func, never are: comparing two of them would panic.
 func same(a, b Gate) bool { return reflect.ValueOf(a).Comparable() && a == b }
