@@ -196,14 +196,20 @@ func (l *Adaptive) pin(w weir.Work) (*pool, *limit.Limiter, error) {
 	return nil, nil, l.front.Refuse(&w, refused)
 }
 
+// member is a limiter with its key.
+type member struct {
+	*limit.Limiter
+	key string
+}
+
 // all returns the limiters of all keys, always in the same order. On virtual
 // time, chance must not decide which of two is asked first.
-func (l *Adaptive) all() (limiters []*limit.Limiter) {
+func (l *Adaptive) all() (limiters []member) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, p := range l.order {
 		for _, part := range slices.Sorted(maps.Keys(p.parts)) {
-			limiters = append(limiters, p.parts[part])
+			limiters = append(limiters, member{p.parts[part], p.key})
 		}
 	}
 	return limiters
@@ -244,7 +250,7 @@ func (l *Adaptive) Drain(ctx context.Context) error {
 	l.Close()
 	for _, limiter := range l.all() {
 		if err := limiter.Drain(ctx); err != nil {
-			return err
+			return fmt.Errorf("keyed: key %.40q: %w", limiter.key, err)
 		}
 	}
 	return nil

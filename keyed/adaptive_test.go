@@ -303,6 +303,19 @@ func TestAdaptiveShareTheRoom(t *testing.T) {
 	})
 }
 
+// The error of a Drain that is given up names a key that still has work.
+func TestAdaptiveDrainNamesTheKey(t *testing.T) {
+	l := newAdaptive(t, AdaptiveConfig{New: fixed(1)})
+	admit(t, l, tenant("idle")).Done(weir.OK)
+	p := admit(t, l, tenant("busy"))
+	defer p.Done(weir.OK)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := l.Drain(ctx); !errors.Is(err, context.Canceled) || !strings.HasPrefix(err.Error(), `keyed: key "busy": limit: `) {
+		t.Error(err)
+	}
+}
+
 // Keys are evicted and come back all the time, and no key ever has more at work
 // than its limit.
 func TestAdaptiveStress(t *testing.T) {
