@@ -289,6 +289,11 @@ type AdaptiveConfig struct {
 	// limiters a Queue.Len that is well below.
 	MaxWaiting int
 
+	// Rejected follows the refusals that no limiter makes: too many keys, settings that
+	// are faulty, a key without the part, and new work of a closed gate. The hooks of the
+	// limiters hear of the rest (limit.Config.Hooks). It must be as quick as those.
+	Rejected func(w weir.Work, r *weir.Rejection)
+
 	// Now replaces the clock, as in [Config].
 	Now func() time.Duration
 }
@@ -399,6 +404,7 @@ func (l *Adaptive) configure(cfg AdaptiveConfig) {
 		waiting = limit.DefaultQueueLen
 	}
 	l.maxWaiting.Store(max(0, waiting))
+	l.front.SetHooks(&weir.Hooks{Rejected: cfg.Rejected})
 }
 
 // renew gives a key its new settings.

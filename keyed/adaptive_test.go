@@ -303,6 +303,39 @@ func TestAdaptiveShareTheRoom(t *testing.T) {
 	})
 }
 
+// What no limiter refuses, the gate's own hook hears of.
+func TestAdaptiveRejected(t *testing.T) {
+	var heard []string
+	refused := func(hook string) func(weir.Work, *weir.Rejection) {
+		return func(w weir.Work, r *weir.Rejection) {
+			heard = append(heard, strings.TrimSpace(fmt.Sprint(hook, " ", w.Tenant, " ", r.Reason, " ", r.Rule)))
+		}
+	}
+	cfg := AdaptiveConfig{MaxKeys: 1, Rejected: refused("gate"), Part: func(w weir.Work) string { return w.Op },
+		New: PerKey(func(key string) (limit.Config, error) {
+			if key == "bad" {
+				return limit.Config{}, errors.New("no such key")
+			}
+			return limit.Config{Limit: 1, Hooks: weir.Hooks{Rejected: refused("limiter")}}, nil
+		})}
+	l := newAdaptive(t, cfg)
+	ask := func(tenant, op string) { _, _ = l.TryAdmit(weir.Work{Tenant: tenant, Op: op}) }
+	ask("bad", "")
+	ask("a", "")
+	ask("a", "")
+	ask("a", "part")
+	ask("b", "")
+	l.Close()
+	ask("a", "")
+	cfg.Rejected = refused("another")
+	_ = l.Reconfigure(cfg) // takes the hook, though the gate is closed
+	ask("c", "")
+	want := []string{"gate bad blocked new", "limiter a limit", "gate a blocked part", "gate b limit keys", "gate a draining", "another c draining"}
+	if !slices.Equal(heard, want) {
+		t.Errorf("heard %q\nwant %q", heard, want)
+	}
+}
+
 // The error of a Drain that is given up names a key that still has work.
 func TestAdaptiveDrainNamesTheKey(t *testing.T) {
 	l := newAdaptive(t, AdaptiveConfig{New: fixed(1)})
