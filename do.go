@@ -31,7 +31,8 @@ func classifyIn(ctx context.Context, err error) Outcome {
 }
 
 // Must returns v, and panics if err is not nil. It is for gates kept in package
-// variables, whose configuration is a constant of the program.
+// variables, whose configuration is a constant of the program. Tests in bubbles of
+// testing/synctest need gates of their own, made inside the bubble.
 func Must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)

@@ -51,7 +51,9 @@ type Config struct {
 	// FindLeaks records the call site of every admission. It reports permits
 	// dropped without Done, once the garbage collector has found them, and
 	// gives their slots back. A debug option: it costs an allocation and a
-	// stack walk a permit.
+	// stack walk a permit. Leave it off in a bubble of testing/synctest. The
+	// collector gives slots back from outside of the bubble, which ends the process
+	// if work waits.
 	FindLeaks bool
 
 	// Now replaces the clock, for virtual time. It returns the time since the
