@@ -52,12 +52,15 @@ func NewSchedLatency(cfg SchedLatencyConfig) (Signal, error) {
 		if err != nil {
 			return 0, err
 		}
-		return g.b / max(g.a, fewest) / cfg.Share, nil
+		return shareOf(g.b, g.a) / cfg.Share, nil
 	}}, nil
 }
 
 // fewest is the least number of timed goroutines that a share is computed of.
 const fewest = 10
+
+// shareOf returns the share of the late among all timed goroutines.
+func shareOf(late, all float64) float64 { return late / max(all, fewest) }
 
 // waited counts all waits, and those in buckets that begin at wait or later.
 func waited(h *metrics.Float64Histogram, wait time.Duration) (all, late uint64) {

@@ -79,6 +79,15 @@ func TestWaited(t *testing.T) {
 	}
 }
 
+// One late goroutine in an idle process is no overload: a share is of ten at least.
+func TestShareOfFew(t *testing.T) {
+	for _, tt := range []struct{ late, all, want float64 }{{1, 1, 0.1}, {0, 0, 0}, {5, 9, 0.5}, {5, 10, 0.5}, {5, 100, 0.05}} {
+		if got := shareOf(tt.late, tt.all); got != tt.want {
+			t.Errorf("%v late of %v: %v, want %v", tt.late, tt.all, got, tt.want)
+		}
+	}
+}
+
 // The histogram that this Go really has tells waits from no waits.
 func TestWaitedHere(t *testing.T) {
 	sample := []metrics.Sample{{Name: "/sched/latencies:seconds"}}
@@ -119,6 +128,11 @@ func TestSpan(t *testing.T) {
 		}
 		if g, err := s.next(start.Add(time.Minute), 9001, 90001); err != nil || g.a != 1 || g.elapsed != time.Minute {
 			t.Errorf("a minute without readings: %+v, %v", g, err)
+		}
+		for i, back := range [][2]uint64{{9000, 90001}, {9002, 90000}} { // the process has moved to another group
+			if g, err := s.next(start.Add(time.Duration(i+2)*time.Minute), back[0], back[1]); !errors.Is(err, ErrNoValue) {
+				t.Errorf("a counter went backwards: %+v, %v", g, err)
+			}
 		}
 	})
 }
