@@ -179,6 +179,24 @@ func TestCursorFollowsAStep(t *testing.T) {
 	}
 }
 
+// After an overload the growth doubles with each window that is well. So a load that is well again is
+// soon let through, and not by one small step a window.
+func TestCursorGrowsFaster(t *testing.T) {
+	s := newSteps()
+	s.window(0.5, 900, 100)
+	s.window(20, 9000, 1000)
+	for n := 1; ; n++ {
+		if let := s.window(0.5, 9000, 1000); let == [2]float64{1, 1} {
+			if n > 12 {
+				t.Errorf("all is let through after %d windows, want 12 at most", n)
+			}
+			break
+		} else if n == 100 {
+			t.Fatalf("after %d windows %v is let through", n, let)
+		}
+	}
+}
+
 // A queue that drains is left to drain; one that does not, at what was well, is
 // cut further by alpha.
 func TestCursorLetsAQueueDrain(t *testing.T) {

@@ -104,19 +104,41 @@ func TestSalter(t *testing.T) {
 func TestLevelsGoByTheTimeOfDay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := Config{Name: "g", Pressure: known(0), Interval: time.Second, Salt: 7, Resalt: time.Minute}
-		slept := weir.Must(New(cfg))
+		slept, other := weir.Must(New(cfg)), weir.Must(New(cfg))
 		defer slept.Close()
+		defer other.Close()
 		time.Sleep(90 * time.Second)
 		synctest.Wait()
 		slept.mu.Lock()
 		slept.publish(0) // by its clock no time has passed
 		slept.mu.Unlock()
-		other := weir.Must(New(cfg))
-		defer other.Close()
 		for i := range 100 {
 			if w := (weir.Work{User: fmt.Sprint("user-", i)}); slept.LevelOf(w) != other.LevelOf(w) {
 				t.Fatalf("%s has level %v at one gate and %v at the other", w.User, slept.LevelOf(w), other.LevelOf(w))
 			}
 		}
 	})
+}
+
+// A new configuration without a Salt keeps the one in force, and has its own Resalt.
+func TestReconfigureKeepsTheSalt(t *testing.T) {
+	now := 100 * time.Minute
+	cfg := Config{Name: "g", Pressure: known(0), Salt: 7, Resalt: -1, Now: func() time.Duration { return now }}
+	s := weir.Must(New(cfg))
+	defer s.Close()
+	levels := func() (all [100]Level) {
+		for i := range all {
+			all[i] = s.LevelOf(weir.Work{User: fmt.Sprint("user-", i)})
+		}
+		return all
+	}
+	before := levels()
+	cfg.Salt = 0
+	if err := s.Reconfigure(cfg); err != nil || levels() != before {
+		t.Errorf("a Salt of 0 has changed the levels; %v", err)
+	}
+	cfg.Resalt = time.Minute
+	if err := s.Reconfigure(cfg); err != nil || levels() == before {
+		t.Errorf("a new Resalt has changed no level; %v", err)
+	}
 }
