@@ -138,6 +138,29 @@ func TestOwnControllers(t *testing.T) {
 	}
 }
 
+// A limiter of a key with an override keeps the settings of the gate, but for its limit.
+func TestOwnOverride(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		load := dialled(0)
+		l := LimitSpec{Exempt: 1, RefuseOversize: true, Signals: []string{"load"}, Queue: QueueSpec{Len: -1}}
+		p := must(t, ownSpec(l, EachSpec{Overrides: map[string]OverrideSpec{"a": {Limit: 40}}}), Options{Signals: loadOf(load)})
+		defer p.Close()
+		g := p.Gate("db")
+		if n := len(held(t, g, weir.Work{Tenant: "a", Exempt: true}, 9)); n != 1 {
+			t.Errorf("%d exempt, want 1", n)
+		}
+		if _, err := g.TryAdmit(weir.Work{Tenant: "a", Cost: 41}); err == nil || weir.AsRejection(err).Reason != weir.ReasonTooLarge {
+			t.Errorf("a cost above the limit: %v", err)
+		}
+		held(t, g, weir.Work{Tenant: "a"}, 10)
+		load.value.Store(2500)
+		time.Sleep(time.Second)
+		if s, _ := g.Limiters().Limiter("a", ""); s.Limit != 4 || s.Signal != "load" {
+			t.Errorf("ten in flight at a pressure of 2.5: limit %d, signal %q; want 4, load", s.Limit, s.Signal)
+		}
+	})
+}
+
 // The default controller finds the limit of each key, and a reload changes the
 // settings of all of them while permits are out.
 func TestOwnReload(t *testing.T) {

@@ -317,6 +317,21 @@ func TestThePollerLivesOn(t *testing.T) {
 	})
 }
 
+// A new policy reads the signal that it was given, also if the one before had another of that name.
+func TestAReloadReadsTheNewSignal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := LimitSpec{Limit: 20, Signals: []string{"load"}}
+		old := must(t, limitSpec(l), Options{Signals: loadOf(dialled(100))})
+		next := must(t, limitSpec(l), Options{Signals: loadOf(dialled(700)), Previous: old})
+		old.Replace(next)
+		defer next.Close()
+		time.Sleep(time.Second)
+		if s := next.Signals()[0]; s.Value != 0.7 {
+			t.Errorf("reads %v of the signal before", s.Value)
+		}
+	})
+}
+
 // A gate that is gone is guarded until it closes.
 func TestThePollerOutlivesARetiringGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

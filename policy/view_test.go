@@ -178,6 +178,22 @@ func TestLongPathsAreNotRemembered(t *testing.T) {
 	}
 }
 
+// A path that says who asks is matched each time. What is remembered of it is the route alone.
+func TestFixedPathsWithAnIdentity(t *testing.T) {
+	p := compile(t, Spec{
+		Identity: IdentitySpec{Tenant: "path:service"},
+		Routes:   []RouteSpec{{Match: []string{"/{service}/{method}"}}, {Match: []string{"/"}}},
+	}, Options{})
+	for range 2 {
+		for _, service := range []string{"shop.Cart", "shop.Stock"} {
+			v := View{Method: "POST", Path: "/" + service + "/Get", Fixed: true, Header: metadata{}}
+			if _, w := p.MatchView(&v); w.Tenant != service {
+				t.Errorf("tenant %q, want %q", w.Tenant, service)
+			}
+		}
+	}
+}
+
 // Nothing is allocated for a view: what a request brings is read where it stands.
 func TestViewCost(t *testing.T) {
 	p := compile(t, viewed, Options{})
