@@ -613,6 +613,29 @@ func TestNestedPermitCarriedTwice(t *testing.T) {
 	}
 }
 
+// A ride that is done carries nothing, although the permit that it rode on is still live.
+func TestNestedInARideThatIsDone(t *testing.T) {
+	a, b := newLimit(t, "a", 1), newLimit(t, "b", 1)
+	both := weir.All(a, b)
+	p, _ := a.TryAdmit(weir.Work{})
+	defer p.Done(weir.OK)
+	inner, err := both.Admit(weir.WithPermit(t.Context(), a, p), weir.Work{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := weir.WithPermit(t.Context(), both, inner) // without the permit of a
+	if r, ok := weir.Nested(ctx, b); !ok {
+		t.Error("does not ride while the chain's permit is live")
+	} else {
+		r.Done(weir.OK)
+	}
+	inner.Done(weir.OK)
+	if r, ok := weir.Nested(ctx, b); ok {
+		t.Error("rides on a slot that was given back")
+		r.Done(weir.OK)
+	}
+}
+
 // A fan-out from many goroutines keeps the bound, and gives back what it took.
 func TestNestedFanOut(t *testing.T) {
 	l := newLimit(t, "l", 1)

@@ -2,9 +2,13 @@ package weir_test
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/limit"
 )
 
 func TestOperationIsDemotedWhenItComesBack(t *testing.T) {
@@ -90,5 +94,22 @@ func TestOperationCountsInChains(t *testing.T) {
 			t.Errorf("case %d: %d admissions count, want %d; %v", i, n, tt.want, err)
 		}
 		p.Done(weir.OK)
+	}
+}
+
+// Work that was done is OK, also if nobody waits for it any more.
+func TestDoneAfterCancelIsOK(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want weir.Outcome
+	}{{nil, weir.OK}, {context.Canceled, weir.Abandoned}, {errors.New("broken"), weir.Abandoned}} {
+		var got []weir.Outcome
+		g := weir.Must(limit.New(limit.Config{Limit: 1, Hooks: weir.Hooks{Done: func(_ string, o weir.Outcome, _ time.Duration) { got = append(got, o) }}}))
+		ctx, cancel := context.WithCancel(t.Context())
+		err := weir.Do(ctx, g, weir.Work{}, func(context.Context) error { cancel(); return tt.err })
+		if err != tt.err || !slices.Equal(got, []weir.Outcome{tt.want}) {
+			t.Errorf("%v is %v, %v; want %v", tt.err, got, err, tt.want)
+		}
+		g.Close()
 	}
 }
