@@ -303,6 +303,25 @@ func TestAdaptiveShareTheRoom(t *testing.T) {
 	})
 }
 
+// A waiter that leaves gives its place back, however many do.
+func TestAdaptiveCancelGivesThePlaceBack(t *testing.T) {
+	l := newAdaptive(t, AdaptiveConfig{New: fixed(1), MaxWaiting: 4})
+	p := admit(t, l, tenant("a"))
+	defer p.Done(weir.OK)
+	for i := range 20 {
+		_, waiter, err := l.Arrive(tenant("a"), func(weir.Permit, error) {})
+		if err != weir.ErrWaiting {
+			t.Fatalf("waiter %d: %v", i, err)
+		}
+		if !waiter.Cancel() {
+			t.Errorf("waiter %d was not there", i)
+		}
+	}
+	if n := l.entering.Load(); n != 0 {
+		t.Errorf("%d places taken by nobody", n)
+	}
+}
+
 // What no limiter refuses, the gate's own hook hears of.
 func TestAdaptiveRejected(t *testing.T) {
 	var heard []string

@@ -580,6 +580,17 @@ func TestDrain(t *testing.T) {
 	})
 }
 
+// Work whose context is done is refused, also if slots are free.
+func TestDoneContext(t *testing.T) {
+	g := newGate(t, Config{Limit: 1})
+	defer g.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := g.Admit(ctx, tenant("a")); !errors.Is(err, context.Canceled) || g.Snapshot().Admitted != 0 {
+		t.Error(err)
+	}
+}
+
 // Work inside a permit of the same gate takes no second slot.
 func TestNested(t *testing.T) {
 	g := newGate(t, Config{Limit: 1})
