@@ -591,6 +591,18 @@ func TestDoneContext(t *testing.T) {
 	}
 }
 
+// Work that never started was not admitted, and counts as no outcome.
+func TestCancelled(t *testing.T) {
+	g := newGate(t, Config{Limit: 2})
+	defer g.Close()
+	take(t, g, tenant("a")).Cancel()
+	take(t, g, tenant("a")).Done(weir.Failed)
+	u, _ := g.Key("a")
+	if s := g.Snapshot(); s.Admitted != 1 || u.Admitted != 1 || s.InFlight != 0 || len(s.Outcomes) != 1 || s.Outcomes[weir.Failed] != 1 {
+		t.Errorf("%+v, of the key %d", s, u.Admitted)
+	}
+}
+
 // Work inside a permit of the same gate takes no second slot.
 func TestNested(t *testing.T) {
 	g := newGate(t, Config{Limit: 1})

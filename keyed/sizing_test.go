@@ -337,16 +337,49 @@ func TestWindowIsOfOneKey(t *testing.T) {
 	}
 }
 
+// Only how long useful work took, or what was given up, says something of the speed.
+func TestWhichOutcomesAreTimed(t *testing.T) {
+	for o, timed := range map[weir.Outcome]float64{weir.OK: 1, weir.Overload: 1, weir.Abandoned: 1, weir.Failed: 0, weir.NoSample: 0} {
+		c := &spy{limit: 10}
+		g, now := byHand(t, Config{Controller: c})
+		p := take(t, g, tenant("a"))
+		*now = 100 * ms
+		p.Done(o)
+		*now = time.Second
+		g.Step()
+		if w := c.seen; float64(w.Timed) != timed || w.LatencySum.Seconds() != timed/10 {
+			t.Errorf("%v: %v timed, %v in all", o, w.Timed, w.LatencySum)
+		}
+	}
+}
+
+// A signal that binds the same limit as another one did is named all the same.
+func TestSignalChangesAlone(t *testing.T) {
+	c := &spy{limit: 1, signal: "cpu"}
+	g, now := byHand(t, Config{Controller: c})
+	take(t, g, tenant("a"))
+	for i, signal := range []string{"cpu", "memory", ""} {
+		c.signal = signal
+		*now = time.Duration(i+1) * time.Second
+		g.Step()
+		r := refused(t, g, tenant("a"), weir.ReasonLimit)
+		if s := g.Snapshot(); s.Signal != signal || r.Signal != signal {
+			t.Errorf("the snapshot names %q and the refusal %q, want %q", s.Signal, r.Signal, signal)
+		}
+	}
+}
+
 type spy struct {
 	limit    int64
 	fraction float64
+	signal   string
 	seen     control.Window
 }
 
 func (s *spy) Name() string { return "spy" }
 
 func (s *spy) Start() control.Decision {
-	return control.Decision{Limit: s.limit, Fraction: s.fraction, Next: time.Second}
+	return control.Decision{Limit: s.limit, Fraction: s.fraction, Signal: s.signal, Next: time.Second}
 }
 
 func (s *spy) Update(w *control.Window) control.Decision {

@@ -351,6 +351,36 @@ func TestPartsOfTimeAreForecast(t *testing.T) {
 	}
 }
 
+// Shares of time need the time of each piece of work.
+func TestSharesOfTimeAreTimed(t *testing.T) {
+	for _, byTime := range []bool{true, false} {
+		g := newGate(t, Config{Limit: 1, Queue: limit.Queue{ByTime: byTime}})
+		if timed := g.settings.Load().timed; timed != byTime {
+			t.Errorf("ByTime %v: each is timed is %v", byTime, timed)
+		}
+		g.Close()
+	}
+}
+
+// Work that costs several slots gives as many back, so a newcomer waits for fewer such works.
+func TestToldByCosts(t *testing.T) {
+	l := newLine(t, Config{Queue: limit.Queue{Order: limit.FIFO, MaxWait: -1}})
+	if err := l.Reconfigure(Config{Limit: 4, Queue: limit.Queue{Order: limit.FIFO, MaxWait: -1}}); err != nil {
+		t.Fatal(err)
+	}
+	for range 200 {
+		l.come("t", "x", weir.Work{Tenant: "t", Cost: 4})
+	}
+	for range 150 {
+		*l.now += 100 * ms
+		l.finish("t", 1)
+	}
+	// Fifty are in front, each with all slots for 100 ms.
+	if r := refused(t, l.Pools, tenant("t"), weir.ReasonLimit); r.RetryAfter < 4*time.Second || r.RetryAfter > 6*time.Second {
+		t.Errorf("told to come back after %v, want 5s", r.RetryAfter)
+	}
+}
+
 func TestFindLeaks(t *testing.T) {
 	found := make(chan string, 2)
 	g := weir.Must(New(Config{Name: "t", Limit: 1, FindLeaks: true, Hooks: weir.Hooks{
@@ -396,6 +426,9 @@ func TestDeadlines(t *testing.T) {
 	g.Step()
 	if r := weir.AsRejection(got); r == nil || r.Reason != weir.ReasonDeadline || !errors.Is(got, context.DeadlineExceeded) {
 		t.Errorf("%v", got)
+	}
+	if u, _ := g.Key(""); u.Refused != 1 { // what has come too late never reached the key
+		t.Errorf("%d refused, want the one that waited", u.Refused)
 	}
 }
 
