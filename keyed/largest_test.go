@@ -268,16 +268,21 @@ func TestWhoHasGone(t *testing.T) {
 
 // Under a limit each key keeps that much of what it holds, and no less than a limit of its own.
 func TestLoadsWithin(t *testing.T) {
-	g, _ := byHand(t, Config{Limit: 10, Overrides: map[string]Override{"pinned": {Limit: 3}, "scaled": {Scale: 2}}})
-	for key, n := range map[string]int{"pinned": 3, "scaled": 7, "plain": 5} {
+	cfg := Config{Limit: 10, Overrides: map[string]Override{"pinned": {Limit: 4}, "scaled": {Scale: 2}}}
+	g, _ := byHand(t, cfg)
+	for key, n := range map[string]int{"pinned": 4, "scaled": 7, "plain": 5} {
 		for range n {
 			take(t, g, tenant(key))
 		}
 	}
+	cfg.Overrides["pinned"] = Override{Limit: 3} // one less than it holds
+	if err := g.Reconfigure(cfg); err != nil {
+		t.Fatal(err)
+	}
 	g.gather(g.settings.Load())
 	for limit, want := range map[int64]float64{1: 3 + 2 + 1, 2: 3 + 4 + 2, 4: 3 + 7 + 4, 100: 15} {
-		if got := g.loads.within(limit); got != want || g.loads.total != 15 {
-			t.Errorf("under %d: %v of %v, want %v of 15", limit, got, g.loads.total, want)
+		if got := g.loads.within(limit); got != want || g.loads.total != 16 {
+			t.Errorf("under %d: %v of %v, want %v of 16", limit, got, g.loads.total, want)
 		}
 	}
 }
