@@ -138,3 +138,50 @@ func TestAHeldSlotIsHeardOf(t *testing.T) {
 		}
 	}
 }
+
+// The same with one user who is at work already, so that release and attention meet within nanoseconds. It
+// takes many rounds, because only some of them do.
+func TestReleaseIsHeardOnceAttentionIsRaised(t *testing.T) {
+	if runtime.GOMAXPROCS(0) < 2 {
+		t.Skip("needs two processors")
+	}
+	const rounds = 1_000_000
+	c := newCounter()
+	var ticket slot.Ticket
+	var begun, ended atomic.Int64
+	await := func(n *atomic.Int64, round int64) {
+		for spins := 0; n.Load() < round; spins++ {
+			if spins > 5000 {
+				runtime.Gosched()
+			}
+		}
+	}
+	var user sync.WaitGroup
+	defer user.Wait()
+	defer begun.Store(rounds) // if the test ends early
+	user.Go(func() {
+		for round := int64(1); round <= rounds; round++ {
+			await(&begun, round)
+			ticket.Done(0)
+			ended.Store(round)
+		}
+	})
+	for round := int64(1); round <= rounds; round++ {
+		c.group.Attention.Store(0)
+		if c.slot.IsRetired() {
+			c.slot.Restore()
+		}
+		ticket, _ = c.slot.Take()
+		before := c.done.Load() + c.freed.Load()
+		begun.Store(round)
+		for range round % 300 {
+			runtime.KeepAlive(round)
+		}
+		c.group.Attention.Store(1)
+		held := c.slot.Held()
+		await(&ended, round)
+		if held && c.done.Load()+c.freed.Load() == before {
+			t.Fatalf("round %d: the slot was held when the gate began to care, and nobody has said that it is free", round)
+		}
+	}
+}
