@@ -237,8 +237,8 @@ func expiry(chain []*x509.Certificate) time.Time {
 	return until
 }
 
-// ReplacedBy gives the authorities of next to the listener that it replaces. So a certificate that next does
-// not trust is not trusted on old connections either.
+// ReplacedBy gives the authorities of next to a listener that was at its address before. So a certificate that
+// next does not trust is not trusted on old connections either. Call it again after each change of next's.
 func (l *Listener) ReplacedBy(next *Listener) {
 	if l.tls == nil {
 		return

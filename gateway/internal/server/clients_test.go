@@ -195,15 +195,23 @@ func TestResumedSessions(t *testing.T) {
 
 // A connection outlasts a reload of its authorities, but not the trust in them.
 func TestConnectionsOutlastTheirAuthority(t *testing.T) {
+	none := func(*config.Config) {}
+	another := func(cfg *config.Config) { cfg.Listeners[0].MaxHeaderBytes++ }
 	for _, tt := range []struct {
 		name   string
+		before func(cfg *config.Config) // in a reload that changes no authority
 		change func(cfg *config.Config)
 		http2  bool
+		refuse bool // the file of settings, at last
 	}{
-		{"HTTP/1, the file", func(*config.Config) {}, false},
-		{"HTTP/2, the file", func(*config.Config) {}, true},
-		{"HTTP/2, another listener", func(cfg *config.Config) { cfg.Listeners[0].MaxHeaderBytes++ }, true},
-		{"HTTP/2, no more certificates", func(cfg *config.Config) { cfg.Listeners[0].TLS.ClientCA = "" }, true},
+		{name: "HTTP/1, the file", before: none, change: none},
+		{name: "HTTP/2, the file", before: none, change: none, http2: true},
+		{name: "HTTP/2, another listener", before: none, change: another, http2: true},
+		{name: "HTTP/2, no more certificates", before: none, change: func(cfg *config.Config) { cfg.Listeners[0].TLS.ClientCA = "" }, http2: true},
+		{name: "HTTP/1, another listener and then the file", before: another, change: none},
+		{name: "HTTP/2, another listener and then the file", before: another, change: none, http2: true},
+		{name: "HTTP/2, another listener twice", before: another, change: another, http2: true},
+		{name: "HTTP/2, another listener and then a file that is refused", before: another, change: none, http2: true, refuse: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			old, next := newAuthority(t, "old"), newAuthority(t, "next")
@@ -211,8 +219,14 @@ func TestConnectionsOutlastTheirAuthority(t *testing.T) {
 			cfg.Identity.Priority = "header:X-Priority"
 			cfg.Identity.Trusted = []string{}
 			cfg.Identity.TrustedCerts = []string{"any"}
-			loaded := cfg
-			g := start(t, cfg, Options{Load: func() (*config.Config, error) { return loaded, nil }})
+			src := new(source)
+			load := func(next *config.Config, err error) { src.set(func() (*config.Config, error) { return next, err }) }
+			load(cfg, nil)
+			opts := Options{Load: src.load}
+			if tt.refuse {
+				opts.Watch = file
+			}
+			g := start(t, cfg, opts)
 			client := clientWith(t, old.issue(t, nil), func(c *tls.Config) {
 				if !tt.http2 {
 					c.NextProtos = []string{"http/1.1"}
@@ -236,11 +250,24 @@ func TestConnectionsOutlastTheirAuthority(t *testing.T) {
 			if n := g.Connections()[0].InFlight; n != 1 {
 				t.Fatalf("%d connections, want the first one", n)
 			}
-			write(t, file, next)
-			loaded = clone(cfg)
-			tt.change(loaded)
+			between := clone(cfg)
+			tt.before(between)
+			load(between, nil)
 			if err := g.Reload(); err != nil {
 				t.Fatal(err)
+			}
+			last := clone(between)
+			tt.change(last)
+			var refused error
+			if tt.refuse {
+				refused = errors.New("refused")
+			}
+			load(last, refused)
+			write(t, file, next)
+			for range 2 { // a file that is refused for the first time changes nothing
+				if err := g.Reload(); err != refused {
+					t.Fatal(err)
+				}
 			}
 			res, body := ask(t, client, g.secure())
 			if res == nil || res.StatusCode != http.StatusMisdirectedRequest || !strings.Contains(body, "connect anew") {

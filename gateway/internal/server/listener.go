@@ -289,6 +289,7 @@ func (s *Server) swapListeners(next *listeners) {
 	for _, l := range old {
 		if !slices.Contains(now, l) {
 			replaced := slices.ContainsFunc(next.opened, func(n *listener) bool { return n.replaces == l })
+			s.parting = append(s.parting, l)
 			s.leaving.Go(func() { s.letGo(l, replaced) })
 		}
 	}
@@ -364,6 +365,9 @@ func (s *Server) letGo(l *listener, replaced bool) {
 	}
 	l.conns.AwaitEmpty(s.cutting) // net/http forgets hijacked connections
 	l.conns.CloseAll()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.parting = slices.DeleteFunc(s.parting, func(p *listener) bool { return p == l })
 }
 
 // drainFor is how long a listener that stops goes on accepting what has already connected.

@@ -143,6 +143,17 @@ func (s *Server) renewCertificates(refused error) {
 	for _, use := range use {
 		use()
 	}
+	s.shareAuthorities(s.listeners)
+}
+
+// shareAuthorities gives the authorities of listeners to all that were at their addresses before and still have
+// connections, also to those that an earlier reload has replaced. The caller holds mu, or has made the server.
+func (s *Server) shareAuthorities(of []*listener) {
+	for _, old := range slices.Concat(s.listeners, s.parting) {
+		if l := find(of, old.cfg.Address); l != nil && l != old {
+			old.conns.ReplacedBy(l.conns)
+		}
+	}
 }
 
 // tellsOfCertificates reports whether the faults of a file are also those of listeners' certificates.
@@ -259,11 +270,7 @@ func (s *Server) install(cfg *config.Config) error {
 	for _, use := range o.certificates {
 		use()
 	}
-	for _, l := range o.listeners.opened {
-		if l.replaces != nil {
-			l.replaces.conns.ReplacedBy(l.conns)
-		}
-	}
+	s.shareAuthorities(o.listeners.public)
 
 	// 5. New requests get the new configuration.
 	s.swap(next)

@@ -112,6 +112,7 @@ type Server struct {
 	mu         sync.Mutex // held while a configuration is put in force, and by a shutdown; guards what follows
 	replaced   []replaced
 	listeners  []*listener
+	parting    []*listener // no longer in the configuration, and not let go yet
 	admin      *listener
 	socket     *admin.Socket // nil if there is none
 	rulesPlace rulesPlace
