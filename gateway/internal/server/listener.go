@@ -32,6 +32,7 @@ type listener struct {
 	restFor  time.Duration
 	closed   atomic.Bool   // accepts no more, and tells its clients to go
 	ended    chan struct{} // closed when it has accepted its last; nil before serve
+	shut     chan struct{} // closed with its socket; nil before letGo
 }
 
 // listeners are those of one configuration.
@@ -201,6 +202,25 @@ func (s *Server) portInUse(next *listeners, address string, err error) error {
 	return err
 }
 
+// awaitSockets waits until removed listeners have closed the sockets at addresses that cfg asks for, which takes them
+// little more than drainFor.
+func (s *Server) awaitSockets(cfg *config.Config) {
+	s.mu.Lock()
+	parting := slices.Clone(s.parting)
+	s.mu.Unlock()
+	addresses := (&listeners{wanted: wantedBy(cfg)}).addresses(cfg.Admin)
+	for _, l := range parting {
+		select {
+		case <-l.shut:
+			continue
+		default:
+		}
+		if slices.ContainsFunc(addresses, func(a string) bool { return l.isAt(a) || l.isInTheWay(a) }) {
+			<-l.shut
+		}
+	}
+}
+
 // find returns the listener at an address, nil if there is none.
 func find(ls []*listener, address string) *listener {
 	for _, l := range ls {
@@ -289,6 +309,7 @@ func (s *Server) swapListeners(next *listeners) {
 	for _, l := range old {
 		if !slices.Contains(now, l) {
 			replaced := slices.ContainsFunc(next.opened, func(n *listener) bool { return n.replaces == l })
+			l.shut = make(chan struct{})
 			s.parting = append(s.parting, l)
 			s.leaving.Go(func() { s.letGo(l, replaced) })
 		}
@@ -351,6 +372,7 @@ func (s *Server) announce(l *listener) {
 // request on its way.
 func (s *Server) letGo(l *listener, replaced bool) {
 	l.stopAccepting(replaced)
+	close(l.shut)
 	if !replaced {
 		s.log.Info("stopped listening", "address", l.Addr().String())
 	}

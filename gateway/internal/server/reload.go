@@ -226,6 +226,7 @@ var errShuttingDown = errors.New("the gateway is shutting down")
 
 // apply puts cfg in force in the place of the configuration before.
 func (s *Server) apply(cfg *config.Config) error {
+	s.awaitSockets(cfg)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.draining.Load() {

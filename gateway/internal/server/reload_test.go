@@ -184,6 +184,44 @@ func TestReloadListeners(t *testing.T) {
 	}
 }
 
+// An address that was removed a moment ago can be listened on again at once.
+func TestReloadTakesAddressBack(t *testing.T) {
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {})
+	src := new(source)
+	first := baseConfig(t, up.URL)
+	other, admin := closedPort(t), closedPort(t)
+	listen := func(addresses ...string) *config.Config {
+		cfg := baseConfig(t, up.URL)
+		cfg.Listeners = []config.Listener{first.Listeners[0]}
+		for _, a := range addresses {
+			cfg.Listeners = append(cfg.Listeners, config.DefaultListener(a))
+		}
+		return cfg
+	}
+	g := start(t, first, Options{Load: src.load})
+	reload := func(what string, cfg *config.Config) {
+		t.Helper()
+		src.set(func() (*config.Config, error) { return cfg, nil })
+		if err := g.Reload(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	withAdmin := listen()
+	withAdmin.Admin.Address = admin
+	socket := "unix:" + filepath.Join(t.TempDir(), "s")
+	for _, step := range []struct {
+		what string
+		cfg  *config.Config
+	}{
+		{"an address", listen(other)}, {"none", listen()}, {"the same again", listen(other)},
+		{"none", listen()}, {"its port at all addresses", listen("0.0.0.0" + other[strings.LastIndex(other, ":"):])},
+		{"a socket", listen(socket)}, {"none", listen()}, {"the same socket", listen(socket)},
+		{"the admin's", withAdmin}, {"none", listen()}, {"the admin's again", withAdmin},
+	} {
+		reload(step.what, step.cfg)
+	}
+}
+
 // An address that is written in another way is the same, also the admin's. One that takes more of the same port cannot be
 // opened while the old one serves; no other process is to blame.
 func TestReloadOwnPort(t *testing.T) {
