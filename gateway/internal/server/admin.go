@@ -33,6 +33,8 @@ func (s *Server) openAdmin(cfg config.Admin) (*listener, error) {
 	// A profile takes as long as it was asked to.
 	l.server.WriteTimeout = 2 * time.Minute
 	l.server.ReadTimeout = 10 * time.Second
+	// Idle connections of monitors would take all places, and a health check would find none.
+	l.server.SetKeepAlivesEnabled(false)
 	return l, nil
 }
 

@@ -419,6 +419,22 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 	}
 }
 
+// Clients of the admin listener that keep their connections lock nobody out.
+func TestAdminConnectionsEnd(t *testing.T) {
+	cfg := baseConfig(t, "http://127.0.0.1:1")
+	cfg.Admin.Address = "127.0.0.1:0"
+	g := start(t, cfg, Options{})
+	for i := range g.admin.cfg.MaxConnections + 1 {
+		res, c := askFrom(t, 1, g.AdminAddr()) // which is kept open here
+		if res.StatusCode == http.StatusServiceUnavailable || !res.Close {
+			t.Fatalf("connection %d: %s, ends with the answer: %t", i+1, res.Status, res.Close)
+		}
+		if _, err := io.Copy(io.Discard, c); err != nil { // until the gateway ends it
+			t.Fatal(err)
+		}
+	}
+}
+
 // Of more addresses than are known, those beyond are one; who was there before is not
 // touched.
 func TestFloodOfAddresses(t *testing.T) {
