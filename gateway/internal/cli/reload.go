@@ -38,7 +38,8 @@ func NewReloadCommand() *cobra.Command {
 		Short: "Have a running gateway read its configuration again, and show what changed",
 		Long: `Reload has a gateway read its configuration file again. It prints what changed, or every
 fault of the file. With a fault nothing changes: the configuration in force stays. No
-request is lost either way. A gateway also reloads by itself when its file changes.
+request is lost either way, but for a few uploads over HTTP/2 when the settings of their
+listener change. A gateway also reloads by itself when its file changes.
 
 It asks the gateway over its admin socket (--admin unix:/run/weir/admin.sock), or over
 its admin listener with the gateway's token (--token-file). A gateway with neither can be
