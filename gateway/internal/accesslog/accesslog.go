@@ -11,6 +11,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/weir-go/weir/gateway/internal/config"
@@ -58,7 +59,7 @@ func Open(cfg config.AccessLog, prev *Log, counts *Counts) (*Log, error) {
 	}
 	switch stream := cfg.Stream(); {
 	case stream == nil:
-		f, err := os.OpenFile(cfg.To, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
+		f, err := openFile(cfg.To)
 		if err != nil {
 			return nil, fmt.Errorf("the access log cannot be opened: %w", err)
 		}
@@ -69,6 +70,15 @@ func Open(cfg config.AccessLog, prev *Log, counts *Counts) (*Log, error) {
 		l.sink = newSink(stream, nil, counts)
 	}
 	return l, nil
+}
+
+// openFile opens a regular file. To open a pipe would take until somebody reads it, and the flag says not to wait
+// for that: what has the name may be another file by then.
+func openFile(name string) (*os.File, error) {
+	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file; name a file, or write stdout or stderr", name)
+	}
+	return os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY|syscall.O_NONBLOCK, 0o640)
 }
 
 // Wants reports whether an answer with this status gets a line. Of answers below 400 the settings

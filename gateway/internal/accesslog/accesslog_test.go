@@ -240,8 +240,10 @@ func TestOpen(t *testing.T) {
 	}
 	stream := open(to("stderr"), nil)
 	defer stream.Close(time.Minute)
-	if again := open(to("stderr"), stream); !again.Shares(stream) {
-		t.Error("a stream has two buffers")
+	for _, name := range []string{"stderr", "/dev/stderr"} {
+		if again := open(to(name), stream); !again.Shares(stream) {
+			t.Errorf("%s: a stream has two buffers", name)
+		}
 	}
 	var missing *os.PathError
 	if _, err := Open(to(filepath.Join(file, "none")), nil, counts); !errors.As(err, &missing) {

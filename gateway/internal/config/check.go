@@ -424,12 +424,6 @@ func (m *meaning) accessLog() {
 	if !a.Enabled() || a.Stream() != nil || m.Wrong(path) {
 		return
 	}
-	for _, stream := range []string{"stdout", "stderr"} {
-		if a.To == "/dev/"+stream {
-			m.report(path, "write "+stream, "%s is a stream and cannot be opened again", quote(a.To))
-			return
-		}
-	}
 	a.To = m.resolve(a.To)
 	if info, err := os.Stat(filepath.Dir(a.To)); err != nil || !info.IsDir() {
 		m.report(path, "create the directory, or name a file in one that exists", "there is no directory %s", quote(filepath.Dir(a.To)))

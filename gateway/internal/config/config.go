@@ -452,9 +452,9 @@ func (a AccessLog) Enabled() bool { return a.To != "" && a.To != Off }
 // Stream returns the standard stream that the lines go to, nil if they go to a file.
 func (a AccessLog) Stream() *os.File {
 	switch a.To {
-	case "stdout":
+	case "stdout", "/dev/stdout":
 		return os.Stdout
-	case "stderr":
+	case "stderr", "/dev/stderr":
 		return os.Stderr
 	}
 	return nil
