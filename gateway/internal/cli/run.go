@@ -43,6 +43,7 @@ type runOptions struct {
 	Version    string
 	LogTo      *os.File
 	Signals    <-chan os.Signal
+	Begun      func() // called before Signals are read, and may be nil
 }
 
 // NewRunCommand returns weir run.
@@ -91,8 +92,11 @@ gateway could not start, and 2 if the command line is wrong.`,
 			given := cmd.Flags().Changed
 			o.LimitSet, o.TimeoutSet, o.Rate.BurstSet = given("limit"), given("timeout"), given("burst")
 			signals := make(chan os.Signal, 4)
+			// Nothing is lost before the gateway serves. So until then a signal to stop ends the process, whatever it waits for.
+			signal.Notify(signals, syscall.SIGHUP)
+			o.Begun = func() { signal.Notify(signals, os.Interrupt, syscall.SIGTERM) }
 			// They stay caught when the run is over. One that comes then must not change how the process ends.
-			signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+			defer o.Begun()
 			// Whoever reads the log may go: a write then fails, and does not end the process.
 			signal.Ignore(syscall.SIGPIPE)
 			o.LogTo, o.Signals = os.Stderr, signals
@@ -150,6 +154,9 @@ func runGateway(ctx context.Context, o runOptions) error {
 	srv, err := server.New(cfg, srvOpts)
 	if err != nil {
 		return err
+	}
+	if o.Begun != nil {
+		o.Begun()
 	}
 	o.announce(srvOpts.Logger, cfg)
 	warn(srvOpts.Logger, cfg)
