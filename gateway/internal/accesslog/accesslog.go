@@ -1,6 +1,6 @@
 // Package accesslog writes a line for each request that the gateway has answered. Requests never
 // wait for it: a line goes into a bounded buffer, and a goroutine writes the buffer out. What finds
-// the buffer full, or cannot be written, is lost and counted.
+// the buffer full, or cannot be written, is lost and counted. A [Writer] is the same for the log of the gateway itself.
 package accesslog
 
 import (
@@ -118,11 +118,35 @@ const (
 	linger = 100 * time.Millisecond
 )
 
+// Writer writes whole lines to a stream that may stand still. It is safe for concurrent use.
+type Writer struct{ sink *sink }
+
+// NewWriter returns a Writer to a stream. After lines have been lost and one could be written again, it calls lost with their
+// number. Nothing else is written meanwhile, so lost may write to the stream itself.
+func NewWriter(stream io.Writer, lost func(lines uint64)) *Writer {
+	s := makeSink(stream, new(Counts))
+	s.lost = lost
+	go s.run()
+	return &Writer{s}
+}
+
+// Write implements io.Writer, one line or more a call. It neither blocks nor fails.
+func (w *Writer) Write(lines []byte) (int, error) {
+	w.sink.add(lines)
+	return len(lines), nil
+}
+
+// Close writes what is buffered, for at most the given time, and reports whether the stream has taken it. Later lines are
+// lost.
+func (w *Writer) Close(most time.Duration) bool { return w.sink.close(most) }
+
 // sink writes lines to a file or a stream in a goroutine of its own.
 type sink struct {
 	out    io.Writer
 	end    func() error // nil for a stream, which stays open
 	counts *Counts
+	linger time.Duration      // before a first line is written
+	lost   func(lines uint64) // see NewWriter; may be nil
 
 	some    chan struct{} // there is a first line
 	enough  chan struct{} // there is no need to wait for more
@@ -136,12 +160,17 @@ type sink struct {
 }
 
 func newSink(out io.Writer, end func() error, counts *Counts) *sink {
-	s := &sink{
-		out: out, end: end, counts: counts,
-		some: make(chan struct{}, 1), enough: make(chan struct{}, 1), closing: make(chan struct{}), ended: make(chan struct{}),
-	}
+	s := makeSink(out, counts)
+	s.end, s.linger = end, linger
 	go s.run()
 	return s
+}
+
+func makeSink(out io.Writer, counts *Counts) *sink {
+	return &sink{
+		out: out, counts: counts,
+		some: make(chan struct{}, 1), enough: make(chan struct{}, 1), closing: make(chan struct{}), ended: make(chan struct{}),
+	}
 }
 
 // add buffers a line, or counts it as lost. It reports false if the sink is closed.
@@ -179,14 +208,15 @@ func notify(c chan<- struct{}) {
 // run writes what is buffered until the sink is closed.
 func (s *sink) run() {
 	defer close(s.ended)
-	wait := time.NewTimer(linger)
+	wait := time.NewTimer(s.linger)
 	defer wait.Stop()
 	var spare []byte
+	var told Snapshot
 	torn := false // what was written last ends within a line
 	for open := true; open; {
 		select {
 		case <-s.some:
-			wait.Reset(linger)
+			wait.Reset(s.linger)
 			select {
 			case <-wait.C:
 			case <-s.enough:
@@ -201,12 +231,28 @@ func (s *sink) run() {
 		s.mu.Unlock()
 		torn = s.write(full, n, torn)
 		spare = full
+		if !torn {
+			told = s.tell(told)
+		}
 	}
 	if s.end != nil {
 		if err := s.end(); err != nil {
 			s.counts.err.Store(err.Error())
 		}
 	}
+}
+
+// tell reports the lines that were lost since told, if lines have been written since then.
+func (s *sink) tell(told Snapshot) Snapshot {
+	now := s.counts.Snapshot()
+	lost := now.Full + now.Failed - told.Full - told.Failed
+	if s.lost == nil || lost > 0 && now.Written == told.Written {
+		return told
+	}
+	if lost > 0 {
+		s.lost(lost)
+	}
+	return now
 }
 
 // write writes n lines, and counts those that were not written in full. It reports whether the last
@@ -217,7 +263,7 @@ func (s *sink) write(lines []byte, n int, torn bool) bool {
 	}
 	if torn {
 		if _, err := s.out.Write([]byte{'\n'}); err != nil {
-			s.lost(n, err)
+			s.fail(n, err)
 			return true
 		}
 	}
@@ -236,11 +282,11 @@ func (s *sink) write(lines []byte, n int, torn bool) bool {
 		}
 	}
 	s.counts.written.Add(uint64(whole))
-	s.lost(n-whole, err)
+	s.fail(n-whole, err)
 	return done > 0 && lines[done-1] != '\n'
 }
 
-func (s *sink) lost(n int, err error) {
+func (s *sink) fail(n int, err error) {
 	s.counts.err.Store(err.Error())
 	s.counts.failed.Add(uint64(n))
 }
@@ -248,8 +294,8 @@ func (s *sink) lost(n int, err error) {
 // errSlow is why lines are lost that nobody took in time.
 var errSlow = errors.New("the file or stream did not take the last lines in time")
 
-// close ends the sink. A write that blocks is waited for no longer than most.
-func (s *sink) close(most time.Duration) {
+// close ends the sink. A write that blocks is waited for no longer than most. It reports whether it has ended.
+func (s *sink) close(most time.Duration) bool {
 	s.mu.Lock()
 	first := !s.closed
 	s.closed = true
@@ -261,13 +307,15 @@ func (s *sink) close(most time.Duration) {
 	defer wait.Stop()
 	select {
 	case <-s.ended:
+		return true
 	case <-wait.C:
-		s.mu.Lock()
-		n := s.n
-		s.buf, s.n = nil, 0
-		s.mu.Unlock()
-		if n > 0 {
-			s.lost(n, errSlow)
-		}
 	}
+	s.mu.Lock()
+	n := s.n
+	s.buf, s.n = nil, 0
+	s.mu.Unlock()
+	if n > 0 {
+		s.fail(n, errSlow)
+	}
+	return false
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -172,6 +173,55 @@ func TestSlowPipe(t *testing.T) {
 		if got := counts.Snapshot(); got.Full+got.Failed != more+64 {
 			t.Errorf("counted %+v in the end; want %d lost", got, more+64)
 		}
+	})
+}
+
+// A Writer keeps nobody waiting for a stream that stands still. Once it moves again, the Writer tells how many lines were lost.
+func TestWriter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, stream := io.Pipe()
+		w := NewWriter(stream, func(lines uint64) { fmt.Fprintf(stream, "%d lost\n", lines) })
+		line := bytes.Repeat([]byte("x"), 1<<10)
+		line[len(line)-1] = '\n'
+		put := func(n int) {
+			for range n {
+				if n, err := w.Write(line); n != len(line) || err != nil {
+					t.Errorf("%d, %v", n, err)
+				}
+			}
+			synctest.Wait()
+		}
+		const fit = maxBuffered >> 10
+		put(1) // which the goroutine takes, and then cannot write
+		put(fit + 17)
+		got := make(chan string)
+		go func() {
+			text, _ := io.ReadAll(r)
+			got <- string(text)
+		}()
+		synctest.Wait()
+		put(1)
+		if !w.Close(time.Minute) {
+			t.Error("the stream has not taken the last lines")
+		}
+		stream.Close()
+		one := string(line)
+		if text, want := <-got, one+"17 lost\n"+strings.Repeat(one, fit+1); text != want {
+			t.Errorf("%d bytes were written, want %d", len(text), len(want))
+		}
+	})
+}
+
+// A Writer whose stream stands still ends all the same.
+func TestWriterEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, stream := io.Pipe()
+		w := NewWriter(stream, nil)
+		_, _ = w.Write([]byte("line\n"))
+		if w.Close(time.Second) {
+			t.Error("the stream has taken what nobody has read")
+		}
+		r.Close() // which ends its goroutine
 	})
 }
 

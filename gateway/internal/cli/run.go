@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"github.com/weir-go/weir/gateway/internal/accept"
+	"github.com/weir-go/weir/gateway/internal/accesslog"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/server"
 	"github.com/weir-go/weir/policy"
@@ -121,14 +122,29 @@ gateway could not start, and 2 if the command line is wrong.`,
 	return cmd
 }
 
-// runGateway runs until a signal or the context says stop.
+// lastLines is how long the log has to take its last lines.
+const lastLines = time.Second
+
+// runGateway runs until a signal or the context says stop. Nobody waits for the log: whoever reads it may have stopped.
 func runGateway(ctx context.Context, o runOptions) error {
+	level, text := new(slog.LevelVar), new(atomic.Bool)
+	log := accesslog.NewWriter(o.LogTo, func(lines uint64) {
+		newLogger(o.LogTo, text, level).Warn("lines of this log were lost; read it faster, or log less (log.level)", "lines", lines)
+	})
+	err := o.run(ctx, log, text, level)
+	if !log.Close(lastLines) && err != nil {
+		return &ExitError{Code: exitError} // to print the error would wait for the same reader
+	}
+	return err
+}
+
+// run is runGateway with a log whose format and level it sets.
+func (o *runOptions) run(ctx context.Context, log io.Writer, text *atomic.Bool, level *slog.LevelVar) error {
 	read, _ := os.Stat(o.File) // load says what is wrong with it
 	cfg, err := o.load()
 	if err != nil {
 		return err
 	}
-	level := new(slog.LevelVar)
 	if err := setLevel(level, cfg); err != nil {
 		return err
 	}
@@ -136,9 +152,8 @@ func runGateway(ctx context.Context, o runOptions) error {
 	if err != nil {
 		return err
 	}
-	text := new(atomic.Bool)
 	text.Store(isText(o.LogTo, cfg.Log.Format))
-	srvOpts := server.Options{Logger: newLogger(o.LogTo, text, level), Version: o.Version, Inherited: inherited}
+	srvOpts := server.Options{Logger: newLogger(log, text, level), Version: o.Version, Inherited: inherited}
 	// The standard library logs only about single connections.
 	slog.SetLogLoggerLevel(slog.LevelDebug)
 	slog.SetDefault(srvOpts.Logger)
