@@ -372,13 +372,13 @@ func (s *Server) announce(l *listener) {
 // request on its way.
 func (s *Server) letGo(l *listener, replaced bool) {
 	l.stopAccepting(replaced)
-	close(l.shut)
 	if !replaced {
 		s.log.Info("stopped listening", "address", l.Addr().String())
 	}
 	if l.ended != nil {
 		<-l.ended // else a connection accepted last is not counted yet, and would be cut
 	}
+	close(l.shut)        // not before: the server closes the socket, too, and may be about to
 	if l.server != nil { // calls of gRPC last, and so do connections of Kafka: their clients have to come back at once
 		l.conns.AwaitEmpty(s.closing)
 	}

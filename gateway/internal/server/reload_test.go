@@ -189,7 +189,8 @@ func TestReloadTakesAddressBack(t *testing.T) {
 	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {})
 	src := new(source)
 	first := baseConfig(t, up.URL)
-	other, admin := closedPort(t), closedPort(t)
+	g := start(t, first, Options{Load: src.load})
+	other, admin := closedPort(t), closedPort(t) // when it has its own
 	listen := func(addresses ...string) *config.Config {
 		cfg := baseConfig(t, up.URL)
 		cfg.Listeners = []config.Listener{first.Listeners[0]}
@@ -198,7 +199,6 @@ func TestReloadTakesAddressBack(t *testing.T) {
 		}
 		return cfg
 	}
-	g := start(t, first, Options{Load: src.load})
 	reload := func(what string, cfg *config.Config) {
 		t.Helper()
 		src.set(func() (*config.Config, error) { return cfg, nil })
