@@ -85,6 +85,8 @@ type Snapshot struct {
 	Limit    int64 `json:"limit"`
 	InFlight int64 `json:"in_flight"`
 	Waiting  int64 `json:"waiting"`
+	// PerKey says that Limit is that of one key. All else is of all keys together.
+	PerKey bool `json:"per_key,omitempty"`
 
 	// WaitingByClass is Waiting by priority. A priority outside of Background to
 	// Critical counts as the nearest of these. Priorities with nobody waiting are

@@ -66,7 +66,7 @@ func TestKeysAreApart(t *testing.T) {
 	a.Cancel() // late
 	refused(t, g, tenant("a"), weir.ReasonLimit)
 	u := g.Usage(5)
-	if u.InFlight != 3 || u.Keys != 2 || u.Busy != 2 || u.Admitted != 4 || u.Limit != 2 || u.Kind != "keyed" ||
+	if u.InFlight != 3 || u.Keys != 2 || u.Busy != 2 || u.Admitted != 4 || u.Limit != 2 || u.Kind != "keyed" || !u.PerKey ||
 		u.Rejected[weir.ReasonLimit] != 2 || u.Outcomes[weir.OK] != 1 {
 		t.Errorf("%+v", u)
 	}
@@ -612,25 +612,6 @@ func TestNested(t *testing.T) {
 	})
 	if err != nil || g.Snapshot().InFlight != 0 {
 		t.Error(err)
-	}
-}
-
-// Exempt work has no key, so it covers every one.
-func TestNestedInExemptWork(t *testing.T) {
-	g := newGate(t, Config{Limit: 1, Exempt: 1})
-	defer g.Close()
-	for _, inner := range []weir.Work{{Tenant: "a"}, {Tenant: "b"}, {Tenant: "b", Exempt: true}} {
-		err := weir.Do(t.Context(), g, weir.Work{Tenant: "a", Exempt: true}, func(ctx context.Context) error {
-			return weir.Do(ctx, g, inner, func(context.Context) error {
-				if s := g.Snapshot(); s.InFlight != 0 || s.Exempt != 1 {
-					t.Errorf("%+v: %d in flight, %d exempt", inner, s.InFlight, s.Exempt)
-				}
-				return nil
-			})
-		})
-		if err != nil {
-			t.Error(err)
-		}
 	}
 }
 

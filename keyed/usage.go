@@ -57,7 +57,7 @@ func (g *Pools) Usage(top int) Usage {
 	u := Usage{Keys: sum.keys, MaxKeys: set.maxKeys, Busy: sum.busy, Bytes: sum.bytes, Newcomers: sum.newcomers, Evicted: sum.evicted}
 	u.Snapshot = weir.Snapshot{
 		Name: g.Name(), Kind: "keyed", Mode: "enforce",
-		Limit: set.limit, InFlight: sum.inFlight, Waiting: sum.waiting,
+		Limit: set.limit, PerKey: true, InFlight: sum.inFlight, Waiting: sum.waiting,
 		Admitted:   sum.admitted - sum.cancelled,
 		Controller: set.controller, LimitReason: set.reason, Signal: set.signal, Faults: g.sizer.Faults.Load(), Latency: sum.median,
 		WaitingByClass: gate.ByPriority(sum.byClass), Outcomes: gate.ByOutcome(sum.outcomes[:]),

@@ -14,8 +14,9 @@ import (
 )
 
 // LoadOf returns the load of another gate as a pressure: what is in flight and what waits,
-// over the limit. It is unknown while the gate has no limit. The gates of package keyed have a limit
-// for each key, and so no load: one key may be full while all others are idle.
+// over the limit. It is unknown while the gate has no limit, and for one with a limit for each key, such as
+// keyed.Pools: one key may be full while all others are idle. For keyed.Adaptive it is over the sum of the limits of
+// all known keys.
 //
 // A gate whose work may wait is at 1 whenever its slots are taken. That is no overload,
 // and a controller needs it to find the limit. Before such a gate use thresholds above 1,
@@ -24,7 +25,7 @@ import (
 func LoadOf(gate weir.Snapshotter) func() (float64, bool) {
 	return func() (float64, bool) {
 		s := gate.Snapshot()
-		if s.Limit < 1 || s.Kind == "keyed" {
+		if s.Limit < 1 || s.PerKey {
 			return 0, false
 		}
 		return float64(s.InFlight+s.Waiting) / float64(s.Limit), true

@@ -20,7 +20,7 @@ func TestLoadAndWait(t *testing.T) {
 		{weir.Snapshot{Limit: 10, InFlight: 10, Waiting: 5, Wait: 30 * ms}, 1.5, 1.5, true},
 		{weir.Snapshot{Limit: 10, InFlight: 20}, 2, 0, true}, // after a shrink
 		{weir.Snapshot{}, 0, 0, false},
-		{weir.Snapshot{Kind: "keyed", Limit: 100, InFlight: 150}, 0, 0, false}, // by 150 keys
+		{weir.Snapshot{Limit: 100, PerKey: true, InFlight: 150}, 0, 0, false}, // by 150 keys
 	} {
 		if v, ok := shed.LoadOf(still(c.s))(); v != c.load || ok != c.known {
 			t.Errorf("the load of %+v is %v, %v; want %v, %v", c.s, v, ok, c.load, c.known)
