@@ -72,7 +72,7 @@ type bundle struct {
 
 // Admit implements [Gate].
 func (a *all) Admit(ctx context.Context, w Work) (Permit, error) {
-	if p, ok := NestedFor(ctx, a, &w); ok {
+	if p, ok := Nested(ctx, a); ok {
 		return p, nil
 	}
 	w.Inherit(ctx)
@@ -284,7 +284,7 @@ func (a *all) Predict(ctx context.Context, w Work) *Rejection {
 // returns the refusal by that gate.
 func (a *all) predict(ctx context.Context, w Work, told *Rejection, from int) *Rejection {
 	for _, g := range a.gates[from:] {
-		if p, ok := NestedFor(ctx, g, &w); ok {
+		if p, ok := Nested(ctx, g); ok {
 			p.Cancel()
 			continue
 		}
@@ -315,7 +315,7 @@ func (r *Rejection) outlasts(told *Rejection) bool {
 // try admits w without waiting. A permit counts that ctx carries already through another chain.
 // An inner chain looks for such permits of its own gates.
 func try(ctx context.Context, g Gate, w Work) (Permit, error) {
-	if p, ok := NestedFor(ctx, g, &w); ok {
+	if p, ok := Nested(ctx, g); ok {
 		return p, nil
 	}
 	switch g := g.(type) {

@@ -40,8 +40,9 @@ type nest struct {
 // checked by generation. Once it is done, the context carries nothing, not even
 // for calls made from within nested ones.
 //
-// At a gate with keys, such as pools or a quota, that holds for calls of the permit's own key. A
-// call of another key is admitted like any other work (see [Keyed]).
+// A nested call is part of the work that holds the permit, whomever it names. So at a
+// gate with keys and at a quota it rides along also for another key. For the limit of
+// that key, call with a context that does not carry the permit.
 //
 // At most 64 nested calls at a time ride on one permit, at whatever depth. A call
 // beyond that is admitted like any other work, so a fan-out cannot hide behind one
@@ -84,108 +85,28 @@ func (n *nest) with(p Permit) *nest {
 
 // Nested returns a permit for work on g if ctx carries a permit that covers g.
 // It returns false if the work needs a slot of its own. Gates call it first
-// thing in Admit. A gate that is [Keyed] calls [NestedFor] instead.
-func Nested(ctx context.Context, g Gate) (Permit, bool) { return NestedFor(ctx, g, nil) }
-
-// Keyed is a Gate with an account for each key, such as a pool of slots or a bucket. Its permits
-// cover nested calls of their own account only. Otherwise work of one key could do any amount of
-// work for another one, above the limit of that.
-type Keyed interface {
-	// Covers reports whether a permit of the account covers w. account is what the holder of the
-	// permit says of it (see [slot.Keyed]). It is nil for work that went on with the zero Permit.
-	Covers(account any, w Work) bool
-}
-
-// NestedFor is Nested for the work w on a gate that is [Keyed].
-func NestedFor(ctx context.Context, g Gate, w *Work) (Permit, bool) {
+// thing in Admit.
+func Nested(ctx context.Context, g Gate) (Permit, bool) {
 	if !nesting.Load() {
 		return Permit{}, false
 	}
 	n, _ := ctx.Value(carried.Permit{}).(*nest)
 	for ; n != nil; n = n.outer {
-		if contains(n.gate, g) && n.permit.Live() && n.root.permit.Live() && (w == nil || n.isOf(ctx, g, *w)) {
+		if covers(n.gate, g) && n.permit.Live() && n.root.permit.Live() {
 			return n.root.admit()
 		}
 	}
 	return Permit{}, false
 }
 
-// contains reports whether held is g, or a chain that contains g, directly or in an inner chain.
-func contains(held, g Gate) bool {
+// covers reports whether a permit of held counts as a permit of g. It does if
+// held is g, or a chain that contains g, directly or in an inner chain.
+func covers(held, g Gate) bool {
 	if same(held, g) {
 		return true
 	}
 	chain, ok := held.(*all)
-	return ok && slices.ContainsFunc(chain.gates, func(inner Gate) bool { return contains(inner, g) })
-}
-
-// isOf reports whether the permit that n carries has the keys of w at g, a gate that n's gate contains.
-func (n *nest) isOf(ctx context.Context, g Gate, w Work) bool {
-	if !hasKeys(g) {
-		return true
-	}
-	w.Inherit(ctx)
-	return covers(n.gate, n.permit, g, w)
-}
-
-// hasKeys reports whether g is Keyed, or a chain with a gate that is.
-func hasKeys(g Gate) bool {
-	if chain, ok := g.(*all); ok {
-		return slices.ContainsFunc(chain.gates, hasKeys)
-	}
-	_, ok := g.(Keyed)
-	return ok
-}
-
-// covers reports whether p, a permit of held, has the keys of w at g. A ride has those of the permit
-// that it rides on.
-func covers(held Gate, p Permit, g Gate, w Work) bool {
-	if !contains(held, g) {
-		return false
-	}
-	if r, ok := p.ticket.Holder().(*ride); ok {
-		return covers(r.root.gate, r.root.permit, g, w)
-	}
-	chain, ok := held.(*all)
-	if !ok {
-		return p.isOf(held, w)
-	}
-	b, ok := p.ticket.Holder().(*bundle)
-	if !ok {
-		return false
-	}
-	var buf [8]Permit
-	parts := b.inner(buf[:0], p.ticket, slot.Ticket.Live)
-	if len(parts) != len(chain.gates) {
-		return false // a chain of which only the charges are left
-	}
-	whole := same(held, g)
-	for i, inner := range chain.gates {
-		switch {
-		case whole && !covers(inner, parts[i], inner, w):
-			return false
-		case !whole && covers(inner, parts[i], g, w):
-			return true
-		}
-	}
-	return whole
-}
-
-// isOf reports whether p, a permit of g, has the key of w.
-func (p Permit) isOf(g Gate, w Work) bool {
-	k, ok := g.(Keyed)
-	if !ok {
-		return true
-	}
-	switch h := p.ticket.Holder().(type) {
-	case nil:
-		return k.Covers(nil, w)
-	case slot.Keyed:
-		return k.Covers(h.Account(p.ticket), w)
-	case interface{ Inner() Permit }: // what looks for leaks stands between
-		return h.Inner().isOf(g, w)
-	}
-	return true // exempt work has no account
+	return ok && slices.ContainsFunc(chain.gates, func(inner Gate) bool { return covers(inner, g) })
 }
 
 // ridesOn returns the nest that holds the slot for p, nil if p holds its own. The

@@ -68,7 +68,6 @@ var (
 	_ weir.TryAdmitter = (*Adaptive)(nil)
 	_ weir.Arriver     = (*Adaptive)(nil)
 	_ weir.Snapshotter = (*Adaptive)(nil)
-	_ weir.Keyed       = (*Adaptive)(nil)
 )
 
 // NewAdaptive returns a gate without any key yet, or an error that names every
@@ -89,7 +88,7 @@ func (l *Adaptive) Name() string { return l.front.Name() }
 
 // Admit takes the cost of w from the limiter of its key, see limit.Limiter.Admit.
 func (l *Adaptive) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
-	if p, ok := weir.NestedFor(ctx, l, &w); ok {
+	if p, ok := weir.Nested(ctx, l); ok {
 		return p, nil
 	}
 	w.Inherit(ctx)
@@ -103,17 +102,6 @@ func (l *Adaptive) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) 
 	}
 	defer l.countOut(pool)
 	return to.Admit(ctx, w)
-}
-
-// Covers implements [weir.Keyed], by the key of w. A permit of one part covers the others.
-func (l *Adaptive) Covers(account any, w weir.Work) bool {
-	parts, _ := l.partsOf(l.KeyOf(w))
-	for _, limiter := range parts {
-		if account == any(limiter) {
-			return true
-		}
-	}
-	return false
 }
 
 // TryAdmit is Admit that never waits.

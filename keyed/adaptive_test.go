@@ -796,30 +796,3 @@ func TestAdaptiveEvictsNoPinnedKey(t *testing.T) {
 		t.Errorf("%v afterwards", refused)
 	}
 }
-
-// A permit of one part of a key covers its other parts, and no other key.
-func TestNestedParts(t *testing.T) {
-	l := newAdaptive(t, AdaptiveConfig{
-		Part: func(w weir.Work) string { return w.Op },
-		New: func(string) (map[string]limit.Config, error) {
-			return map[string]limit.Config{Reads: {Limit: 1}, Writes: {Limit: 1}}, nil
-		},
-	})
-	admit(t, l, weir.Work{Tenant: "b", Op: Reads}).Done(weir.OK) // b is known
-	err := weir.Do(t.Context(), l, weir.Work{Tenant: "a", Op: Writes}, func(ctx context.Context) error {
-		return weir.Do(ctx, l, weir.Work{Tenant: "a", Op: Reads}, func(ctx context.Context) error {
-			if n := l.Snapshot().InFlight; n != 1 {
-				t.Errorf("%d in flight, want 1", n)
-			}
-			return weir.Do(ctx, l, weir.Work{Tenant: "b", Op: Reads}, func(context.Context) error {
-				if n := l.Snapshot().InFlight; n != 2 {
-					t.Errorf("%d in flight with another key, want 2", n)
-				}
-				return nil
-			})
-		})
-	})
-	if n := l.Snapshot().InFlight; err != nil || n != 0 {
-		t.Errorf("%v, %d not given back", err, n)
-	}
-}

@@ -46,7 +46,6 @@ var (
 	_ weir.TryAdmitter = (*Pools)(nil)
 	_ weir.Arriver     = (*Pools)(nil)
 	_ weir.Snapshotter = (*Pools)(nil)
-	_ weir.Keyed       = (*Pools)(nil)
 )
 
 // New returns a running gate, or an error that names every setting out of range.
@@ -95,7 +94,7 @@ func (g *Pools) Name() string { return g.front.Name() }
 // Work is refused if its deadline has passed or its context is done, even when
 // slots are free.
 func (g *Pools) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
-	if p, ok := weir.NestedFor(ctx, g, &w); ok {
+	if p, ok := weir.Nested(ctx, g); ok {
 		return p, nil
 	}
 	w.Inherit(ctx)
@@ -114,9 +113,6 @@ func (g *Pools) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 	g.front.Free(place)
 	return p, err
 }
-
-// Covers implements [weir.Keyed], by the key of w.
-func (g *Pools) Covers(account any, w weir.Work) bool { return account == any(keys.NameOf(g.KeyOf(w))) }
 
 // TryAdmit takes the cost of w if enough of its key's pool is free and nobody
 // waits for it. Otherwise it refuses; it never waits.

@@ -220,17 +220,6 @@ func (s *shard) issue(u use, timed bool) slot.Ticket {
 // holder is the shard as the slots of its permits know it.
 type holder shard
 
-// Account implements [slot.Keyed]: the key. A key that holds something keeps its place in the table.
-func (h *holder) Account(t slot.Ticket) any {
-	s := (*shard)(h)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !t.Live() {
-		return nil
-	}
-	return *s.table.At(s.pool(t).At(t).Use.slot).Name()
-}
-
 // Done implements [slot.Holder].
 func (h *holder) Done(t slot.Ticket, outcome uint8) {
 	s, timed, o := (*shard)(h), isTimed(t), weir.Outcome(outcome)

@@ -11,9 +11,6 @@ import (
 // holder is the limiter as the slots of its core know it.
 type holder Limiter
 
-// Account implements [slot.Keyed], for gates that have a limiter for each key.
-func (h *holder) Account(slot.Ticket) any { return (*Limiter)(h) }
-
 // Done implements [slot.Holder].
 func (h *holder) Done(t slot.Ticket, outcome uint8) {
 	l := (*Limiter)(h)

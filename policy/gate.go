@@ -88,7 +88,7 @@ func (g *Gate) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 	if mode == off {
 		return weir.Permit{}, nil
 	}
-	if p, ok := weir.NestedFor(ctx, g, &w); ok {
+	if p, ok := weir.Nested(ctx, g); ok {
 		return p, nil
 	}
 	w.Inherit(ctx)
@@ -101,12 +101,6 @@ func (g *Gate) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 		g.reportRefusal(w, err)
 	}
 	return p, err
-}
-
-// Covers implements [weir.Keyed], by the mechanism.
-func (g *Gate) Covers(account any, w weir.Work) bool {
-	k, ok := g.mechanism.(weir.Keyed)
-	return !ok || k.Covers(account, w)
 }
 
 // TryAdmit implements [weir.TryAdmitter].

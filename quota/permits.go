@@ -1,7 +1,6 @@
 package quota
 
 import (
-	"hash/maphash"
 	"sync"
 	"time"
 
@@ -42,45 +41,6 @@ func (q *Quota) issue(c *bill) weir.Permit {
 	p.inFlight++
 	p.issued++
 	return weir.NewPermit(p.permits.Issue(&use{*c, start}))
-}
-
-// bucketID tells the buckets of one gate apart: by the hash of the key in a Memory, else by the key.
-type bucketID struct {
-	hash uint64
-	key  string
-}
-
-// Account implements [slot.Keyed]: the bucket that was charged.
-func (p *pool) Account(t slot.Ticket) any {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !t.Live() {
-		return nil
-	}
-	c := &p.permits.At(t).Use.bill
-	return bucketID{c.hash, c.key}
-}
-
-// Covers implements [weir.Keyed], by the bucket of w. What is not charged is always covered.
-func (q *Quota) Covers(account any, w weir.Work) bool {
-	if w.Exempt {
-		return true
-	}
-	var id Identity
-	r := q.settings.Load().ruleOf(&w, &id)
-	if r == nil || r.Exempt {
-		return true
-	}
-	b, ok := account.(bucketID)
-	if !ok {
-		return false
-	}
-	var buf [longestKey + 64]byte
-	key := r.appendKey(buf[:0], &id)
-	if q.memory != nil {
-		return b.hash == maphash.Bytes(q.memory.seed, key)
-	}
-	return b.key == string(key)
 }
 
 // Done implements [slot.Holder].

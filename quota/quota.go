@@ -108,7 +108,7 @@ func (q *Quota) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 }
 
 func (q *Quota) admit(ctx context.Context, set *settings, w *weir.Work) (weir.Permit, error) {
-	if p, ok := weir.NestedFor(ctx, q, w); ok {
+	if p, ok := weir.Nested(ctx, q); ok {
 		return p, nil
 	}
 	w.Inherit(ctx)
@@ -402,5 +402,4 @@ var (
 	_ weir.Predictor   = (*Quota)(nil)
 	_ weir.Distant     = (*Quota)(nil)
 	_ weir.Snapshotter = (*Quota)(nil)
-	_ weir.Keyed       = (*Quota)(nil)
 )

@@ -257,47 +257,6 @@ func TestNestedWorkIsPaidFor(t *testing.T) {
 	inner.Done(weir.OK)
 }
 
-// Nested work is covered if it charges the bucket that its caller has charged, or none.
-func TestNestedWorkOfAnotherBucket(t *testing.T) {
-	hour := []Window{Per(1, time.Hour)}
-	r := newRig(t, Config{Rules: []Rule{
-		{User: Every, Windows: hour}, {User: Named("alice"), Client: Every, Windows: hour},
-		{User: Named("free"), Exempt: true}, {User: Named("bad"), Blocked: true},
-	}})
-	tests := []struct {
-		caller, work weir.Work
-		paid         int64 // permits that were paid for
-		refused      bool
-	}{
-		{weir.Work{User: "bob"}, weir.Work{User: "bob", Client: "web"}, 1, false},
-		{weir.Work{User: "bob"}, weir.Work{User: "carol"}, 2, false},
-		{weir.Work{User: "alice"}, weir.Work{User: "alice", Client: "web"}, 2, false},
-		{weir.Work{User: "bob"}, weir.Work{User: "free"}, 1, false},
-		{weir.Work{User: "bob"}, weir.Work{User: "dave", Exempt: true}, 1, false},
-		{weir.Work{User: "bob"}, weir.Work{User: "bad"}, 1, true},
-	}
-	for _, tt := range tests {
-		p := r.admit(tt.caller)
-		inner, err := r.Admit(weir.WithPermit(ctx, r.Quota, p), tt.work)
-		if paid := r.Snapshot().InFlight; (err != nil) != tt.refused || !tt.refused && !inner.Live() || paid != tt.paid {
-			t.Errorf("%+v in %+v: %v, %v, %d paid for, want %d", tt.work, tt.caller, inner.Live(), err, paid, tt.paid)
-		}
-		inner.Cancel()
-		p.Cancel()
-	}
-}
-
-// The bucket of nested work is that of its priority in the scope, as its caller's was.
-func TestNestedWorkInAScope(t *testing.T) {
-	q := newQuota(t, Config{Name: "q", Rules: []Rule{{Priority: Every, Windows: []Window{Per(1, time.Hour)}}}})
-	err := weir.Do(weir.WithPriority(ctx, weir.Background), q, weir.Work{}, func(ctx context.Context) error {
-		return weir.Do(ctx, q, weir.Work{}, func(context.Context) error { return nil })
-	})
-	if err != nil {
-		t.Error(err)
-	}
-}
-
 // A refusal is the Rejection and the name of the bucket.
 func TestRefusalAllocatesTwice(t *testing.T) {
 	q := newQuota(t, Config{Name: "api", Rules: everyUser(Per(1, time.Hour))})

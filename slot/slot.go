@@ -69,12 +69,6 @@ type Releaser interface {
 	Release(t Ticket, outcome uint8) Ticket
 }
 
-// Keyed is a [Holder] that has an account for each key.
-type Keyed interface {
-	// Account returns that of t, nil if t is stale. Only the gate compares it: see weir.Keyed.
-	Account(t Ticket) any
-}
-
 // The two low bits of a slot's word are its state, the rest its generation.
 const (
 	slotFree    = 0

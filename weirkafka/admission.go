@@ -105,7 +105,6 @@ var (
 	_ weir.TryAdmitter = (*Admission)(nil)
 	_ weir.Arriver     = (*Admission)(nil)
 	_ weir.Snapshotter = (*Admission)(nil)
-	_ weir.Keyed       = (*Admission)(nil)
 )
 
 // NewAdmission returns a running gate, or an error that names every setting out of range. Close it when it is
@@ -251,15 +250,10 @@ func (a *Admission) Admit(ctx context.Context, w weir.Work) (weir.Permit, error)
 	if a.pools == nil {
 		return weir.Permit{}, nil
 	}
-	if p, ok := weir.NestedFor(ctx, a, &w); ok {
+	if p, ok := weir.Nested(ctx, a); ok {
 		return p, nil
 	}
 	return a.pools.Admit(ctx, w)
-}
-
-// Covers implements [weir.Keyed], by the work's database.
-func (a *Admission) Covers(account any, w weir.Work) bool {
-	return a.pools == nil || a.pools.Covers(account, w)
 }
 
 // TryAdmit implements [weir.TryAdmitter].

@@ -467,11 +467,6 @@ func TestAdmissionNests(t *testing.T) {
 		t.Fatal(err)
 	}
 	inner.Done(weir.OK)
-	other, err := a.Admit(weir.WithPermit(t.Context(), a, p), weir.Work{Tenant: "users"})
-	if n := a.Snapshot().InFlight; err != nil || n != 2 {
-		t.Errorf("another database: %v, %d in flight", err, n)
-	}
-	other.Done(weir.OK)
 	p.Done(weir.OK)
 	if n := a.Snapshot().InFlight; n != 0 {
 		t.Errorf("%d in flight", n)

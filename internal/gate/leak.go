@@ -95,9 +95,6 @@ func (f *Front) track(p weir.Permit, site string) weir.Permit {
 	return weir.NewPermit(t.slot.Issue())
 }
 
-// Inner returns the permit that the tracer stands for. The root package asks for it: see weir.Keyed.
-func (t *tracer) Inner() weir.Permit { return t.inner }
-
 // Done implements [slot.Holder]. The tracer is kept alive until the permit is back.
 // Otherwise the collector could report a permit as lost while it is being given back.
 func (t *tracer) Done(outer slot.Ticket, outcome uint8) {
