@@ -103,6 +103,8 @@ type View struct {
 	// From returns the place where a rule of a gate's quota was written, for example weir.yaml:12.
 	// It may be nil.
 	From func(gate string, r *quota.Rule) string
+	// LeftOut returns the names of the gates of an upstream's targets that get no requests now. It may be nil.
+	LeftOut func(upstream string) []string
 	// Notes go into the answer.
 	Notes []string
 }

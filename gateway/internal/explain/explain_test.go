@@ -109,6 +109,7 @@ func TestSaysOfSlots(t *testing.T) {
 		route       string // its further settings
 		upstream    string // what follows its first target
 		taken       string // gates where a slot is taken
+		out         []string
 		says        string
 		status      int
 		why         string // of the last
@@ -133,6 +134,8 @@ func TestSaysOfSlots(t *testing.T) {
 		{name: "a full target, and nothing waits", limit: "limit: 1", upstream: "], limit: {limit: 1, queue: off}", taken: app, says: "passes refuses", status: 503, why: "1 of 1 slots taken, and nothing waits"},
 		{name: "no way to the target", limit: "limit: 1", route: "max_wait: -1", upstream: "], limit: 1", taken: "g", says: "refuses not reached", status: 503},
 		{name: "one of two targets", limit: "limit: 1", upstream: ", http://127.0.0.1:3001], limit: 1", taken: app, says: "passes passes", why: "0 of 1 slots taken, the freest of 2 targets"},
+		{name: "the other target is out", limit: "limit: 1", upstream: ", http://127.0.0.1:3001], limit: 1", taken: app, out: []string{"app@127.0.0.1:3001"}, says: "passes waits", why: "1 of 1 slots taken"},
+		{name: "both targets are out", limit: "limit: 1", upstream: ", http://127.0.0.1:3001], limit: 1", taken: app, out: []string{app, "app@127.0.0.1:3001"}, says: "passes passes", why: "0 of 1 slots taken, the freest of 2 targets"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -158,7 +161,7 @@ func TestSaysOfSlots(t *testing.T) {
 			if tt.route == "cost_from: header:X-Cost" {
 				ask.From, ask.User, ask.Header = "127.0.0.1", "192.0.2.1", []string{"X-Cost: 7"}
 			}
-			a, err := View{Config: cfg, Policy: p}.Explain(ask)
+			a, err := View{Config: cfg, Policy: p, LeftOut: func(string) []string { return tt.out }}.Explain(ask)
 			if err != nil {
 				t.Fatal(err)
 			}

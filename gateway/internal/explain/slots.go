@@ -99,13 +99,18 @@ func (s *slots) hasRoom(cost int64) bool {
 }
 
 // addTarget adds the gate of an upstream's target, if the upstream has a limit. Of several it is the one with
-// most slots free: a request takes any that has room.
+// most slots free: a request takes any that has room. Targets that are left out count if all are.
 func (a *Answer) addTarget(v *View, upstream string, w weir.Work) {
 	u := v.Config.Upstreams[upstream]
 	var freest *policy.Gate
 	var free int64
-	targets := proxy.WithTargetGates(nil, map[string]config.Upstream{upstream: u})
-	for _, name := range slices.Sorted(maps.Keys(targets)) {
+	targets := slices.Sorted(maps.Keys(proxy.WithTargetGates(nil, map[string]config.Upstream{upstream: u})))
+	if v.LeftOut != nil {
+		if out := v.LeftOut(upstream); len(out) < len(targets) {
+			targets = slices.DeleteFunc(targets, func(name string) bool { return slices.Contains(out, name) })
+		}
+	}
+	for _, name := range targets {
 		g := v.Policy.Gate(name)
 		if g == nil { // a reload has just replaced the policy
 			continue

@@ -268,6 +268,18 @@ func (u *Upstream) Stats() []TargetStats {
 	return stats
 }
 
+// LeftOut returns the names of the gates of targets that are ejected or unhealthy. They get no requests while
+// another target is well.
+func (u *Upstream) LeftOut() (gates []string) {
+	names := targetGates(u.name, u.cfg.Targets)
+	for _, s := range u.seats {
+		if s.ejected() || u.unhealthy(s.target) {
+			gates = append(gates, names[s.key])
+		}
+	}
+	return gates
+}
+
 // Abandoned returns how many clients have left while the upstream was working on their
 // request. It never falls.
 func (u *Upstream) Abandoned() uint64 { return u.shared.abandoned.Load() }

@@ -14,6 +14,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -513,6 +514,9 @@ func TestEjection(t *testing.T) {
 		check("the last one left fails too: it stays", "bbbb")
 		if st := u.Stats(); st[1].Ejected || st[1].Ejections != 0 || !st[0].Ejected || st[0].Ejections != 1 {
 			t.Errorf("stats %+v", st)
+		}
+		if out := u.LeftOut(); !slices.Equal(out, []string{"app@a"}) {
+			t.Errorf("%q are left out", out)
 		}
 		u.seats[1].succeeded()
 

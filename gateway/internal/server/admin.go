@@ -65,7 +65,12 @@ func (s *Server) adminHandler(cfg config.Admin, at net.Addr) http.Handler {
 // explainView is what /explain answers from.
 func (s *Server) explainView() explain.View {
 	st := s.state.Load()
-	v := explain.View{Config: st.cfg, Policy: st.policy, From: s.book.From}
+	v := explain.View{Config: st.cfg, Policy: st.policy, From: s.book.From, LeftOut: func(upstream string) []string {
+		if u := st.upstreams[upstream]; u != nil {
+			return u.LeftOut()
+		}
+		return nil
+	}}
 	if trouble := s.book.Trouble(); trouble != "" {
 		v.Notes = []string{"Rules that were set at run time cannot be read now; those that are known are in force: " + trouble}
 	}
