@@ -277,9 +277,9 @@ type AdaptiveConfig struct {
 	// limiters a Queue.Len that is well below.
 	MaxWaiting int
 
-	// Rejected follows the refusals that no limiter makes: too many keys, settings that
-	// are faulty, a key without the part, and new work of a closed gate. The hooks of the
-	// limiters hear of the rest (limit.Config.Hooks). It must be as quick as those.
+	// Rejected, if not nil, is called with each refusal that no limiter makes: for too many keys, for settings that
+	// New cannot give, and by a closed gate. Hooks of the limiters hear of the others (limit.Config.Hooks). It must be as
+	// quick as those.
 	Rejected func(w weir.Work, r *weir.Rejection)
 
 	// Now replaces the clock, as in [Config].

@@ -145,7 +145,7 @@ func TestReleaseIsHeardOnceAttentionIsRaised(t *testing.T) {
 	if runtime.GOMAXPROCS(0) < 2 {
 		t.Skip("needs two processors")
 	}
-	const rounds = 300_000
+	const rounds = 50_000
 	c := newCounter()
 	var ticket slot.Ticket
 	var begun, ended atomic.Int64

@@ -66,16 +66,25 @@ func (r *Room) losingClass(w *Waiter) int {
 	return own
 }
 
-// reserved returns how many places only this class may fill: its share of them, and at least
-// 1 if each class with a share can have one and a place is left. Otherwise low classes would
-// withhold a small room from all above them.
+// reserved returns how many places only this class may fill: its share of them. At least 1, if
+// a place is left when each class with a share has one. Otherwise low classes would withhold a
+// small room from all above them.
 func (r *Room) reserved(class int) int {
 	share, places := r.classes[class].share, r.places()
 	n := int(share * float64(places))
-	if n == 0 && share > 0 && places > r.sharing {
+	if n > 0 || share == 0 {
+		return n
+	}
+	all := 0
+	for i := range r.classes {
+		if s := r.classes[i].share; s > 0 {
+			all += max(1, int(s*float64(places)))
+		}
+	}
+	if all < places {
 		return 1
 	}
-	return n
+	return 0
 }
 
 // mustGive reports whether flow own has to give a place, if a newcomer raises its load

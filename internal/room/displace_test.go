@@ -189,6 +189,26 @@ func TestTinySharesOfASmallRoom(t *testing.T) {
 	}
 }
 
+// Classes together have no more places than there are, and a large share loses none to tiny ones.
+func TestReservedPlacesFit(t *testing.T) {
+	for _, shares := range [][Classes]float64{{0.05, 0.05, 0.05, 0.85}, {0.4, 0.05, 0.05, 0.4}, {0.25, 0.25, 0.25, 0.25}, {0.01}, {0.99, 0.01}} {
+		for places := 1; places <= 100; places++ {
+			r := newRoom(places, FIFO)
+			r.SetShares(shares)
+			sum := 0
+			for class, share := range shares {
+				n := r.reserved(class)
+				if sum += n; n < int(share*float64(places)) {
+					t.Errorf("%v of %d places: class %d has %d", shares, places, class, n)
+				}
+			}
+			if sum > places {
+				t.Errorf("%v: %d of %d places are reserved", shares, sum, places)
+			}
+		}
+	}
+}
+
 // inundate sends three times what a room serves for a second. user and tenant name who
 // sends request i.
 func inundate(r *Room, user, tenant func(i int) string) {

@@ -70,12 +70,8 @@ func (r *Room) SetShares(shares [Classes]float64) {
 		}
 		sum += shares[i]
 	}
-	r.sharing = 0
 	for i, s := range shares {
 		r.classes[i].share = s / max(1, sum)
-		if s > 0 {
-			r.sharing++
-		}
 	}
 }
 

@@ -297,13 +297,13 @@ func (m *many) reserved(class int8) int {
 	if m.standing.is {
 		places = m.kept()
 	}
-	sharing := 0
+	least := 0 // places in all, if each class with a share has one
 	for _, s := range m.shares {
 		if s > 0 {
-			sharing++
+			least += max(1, int(s*float64(places)))
 		}
 	}
-	if m.shares[class] > 0 && sharing < places {
+	if m.shares[class] > 0 && least < places {
 		return max(1, int(m.shares[class]*float64(places)))
 	}
 	return int(m.shares[class] * float64(places))

@@ -42,7 +42,6 @@ type Room struct {
 	standing standing
 
 	classes   [Classes]class
-	sharing   int // classes with a guaranteed share
 	users     flows
 	inner     []level // of each user, its tenants
 	tenants   flows

@@ -124,7 +124,7 @@ func longOf(cmd *cobra.Command) string {
 // knownTopic is knownCommand for weir help. Cobra's own prints the help of weir for a command that is not known.
 func knownTopic(cmd *cobra.Command, args []string) error {
 	of, rest, err := cmd.Root().Find(args)
-	if err != nil {
+	if err != nil || !of.HasSubCommands() { // what follows are arguments of its own, such as bash after completion
 		return err
 	}
 	return knownCommand(of, rest)

@@ -335,6 +335,9 @@ func TestCommandLineMistakes(t *testing.T) {
 	f("see weir quota --help", "quota", "frobnicate")
 	f("see weir --help", "help", "frobnicate")
 	f("did you mean check?", "help", "chek")
+	if out, _, err := run(NewRootCommand("test"), "", "help", "completion", "bash"); err != nil || !strings.Contains(out, "prints a script") {
+		t.Errorf("weir help completion bash: %v\n%s", err, out)
+	}
 	f("--json and --watch do not go together; leave one out", "status", "--watch", "--json")
 	f("--json and --top do not go together", "status", "--top=3", "--json")
 	f("--json and --plot do not go together", "sim", "S1", "--plot", "--json")

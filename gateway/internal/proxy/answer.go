@@ -56,8 +56,9 @@ func (u *Upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, errNotHTTP2):
 		u.problem(w, x.call, http.StatusNotImplemented, noGRPC)
 	case lacksMeans(err):
-		u.events.UpstreamFailed(u.name, x.seat.key, "gateway_limits", err)
-		u.problem(w, x.call, http.StatusServiceUnavailable, "the gateway has no file descriptor, port or memory left for a connection to the upstream")
+		x.call.Failure = "gateway_limits"
+		u.events.UpstreamFailed(u.name, x.seat.key, x.call.Failure, err)
+		u.problem(w, x.call, http.StatusServiceUnavailable, "the gateway has no file descriptor or memory left for a connection to the upstream")
 	case err == errUpgrade:
 		u.problem(w, x.call, http.StatusBadGateway, err.Error())
 	case timedOut(err):

@@ -101,7 +101,7 @@ func TestHealthChecks(t *testing.T) {
 		respond := func(r *http.Request) (*http.Response, error) {
 			asked.Add(1)
 			if lacking.Load() {
-				return nil, os.NewSyscallError("socket", syscall.EMFILE)
+				return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("socket", syscall.EMFILE)}
 			}
 			if r.URL.Path != "/healthz" || r.Header.Get("User-Agent") != "weir-health-check" {
 				t.Errorf("asked for %s as %s", r.URL, r.Header.Get("User-Agent"))

@@ -353,11 +353,15 @@ func newTransport(p pool) *http.Transport {
 	}
 }
 
-// lacksMeans reports whether a connection could not be made for want of a file descriptor, a port or memory here. That is
-// no fault of the target.
+// lacksMeans reports whether a connection could not be made for want of a file descriptor or memory here. That is no fault
+// of the target. To lack a local address is one of it: a host without IPv6 has none for a target of IPv6.
 func lacksMeans(err error) bool {
-	for _, lack := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.EADDRNOTAVAIL, syscall.ENOBUFS, syscall.ENOMEM} {
-		if errors.Is(err, lack) {
+	var dial *net.OpError
+	if !errors.As(err, &dial) || dial.Op != "dial" {
+		return false
+	}
+	for _, lack := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM} {
+		if errors.Is(dial, lack) {
 			return true
 		}
 	}

@@ -445,7 +445,7 @@ func TestFaultsOfUpstreams(t *testing.T) {
 // Without a file descriptor of the gateway's own nobody knows how the target is: neither a request nor a check counts.
 func TestNoMeansForAConnection(t *testing.T) {
 	for _, lack := range []error{
-		os.NewSyscallError("socket", syscall.EMFILE), os.NewSyscallError("connect", syscall.EADDRNOTAVAIL),
+		os.NewSyscallError("socket", syscall.EMFILE),
 		&net.DNSError{UnwrapErr: os.NewSyscallError("socket", syscall.ENFILE), Err: "too many open files in system", Name: "a"},
 	} {
 		u := makeUpstream(t, config.Upstream{
@@ -454,13 +454,28 @@ func TestNoMeansForAConnection(t *testing.T) {
 		u.shared.transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
 			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: lack}
 		}
-		w := httptest.NewRecorder()
-		u.Serve(w, httptest.NewRequest(http.MethodGet, "/", nil), &Call{})
-		if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "file descriptor") {
-			t.Errorf("%v: %d %s, want 503 and why", lack, w.Code, w.Body)
+		w, call := httptest.NewRecorder(), new(Call)
+		u.Serve(w, httptest.NewRequest(http.MethodGet, "/", nil), call)
+		if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "file descriptor") || call.Failure != "gateway_limits" {
+			t.Errorf("%v: %d %s, %q; want 503 and why", lack, w.Code, w.Body, call.Failure)
 		}
 		if got := picks(t, u, 2); got != "ab" && got != "ba" {
 			t.Errorf("%v: requests go to %s afterwards, want both targets", lack, got)
+		}
+	}
+}
+
+// A target for which this host has no address is one that cannot be reached: others are tried, and it is ejected. What lacks
+// memory after it is connected has failed.
+func TestNoAddressForATarget(t *testing.T) {
+	unreachable := os.NewSyscallError("connect", syscall.EADDRNOTAVAIL)
+	for want, err := range map[failure]error{
+		failedConnect: &net.OpError{Op: "dial", Net: "tcp", Err: unreachable},
+		failedReset:   &net.OpError{Op: "write", Net: "tcp", Err: os.NewSyscallError("write", syscall.ENOBUFS)},
+	} {
+		x := &exchange{upstream: newTestUpstream(t, "http://a"), call: new(Call), client: t.Context()}
+		if f, o := x.diagnose(err); f != want || o != weir.Failed {
+			t.Errorf("%v: failure %v and %v, want %v", err, f, o, want)
 		}
 	}
 }
