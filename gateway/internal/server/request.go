@@ -2,6 +2,7 @@ package server
 
 import (
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -137,10 +138,18 @@ func forward(w http.ResponseWriter, r *http.Request, admitted *weirhttp.Request)
 	q := requestOf(w)
 	q.decided()
 	if q.body != nil {
-		q.body.admitted(r.Context(), admitted, q.call.Work, q.handler.s.streams)
+		q.body.admitted(r.Context(), admitted, q.call.Work, q.crowdsOut)
 	}
 	q.call.Request = admitted
 	q.route.upstream.Serve(w, r, &q.call)
+}
+
+// crowdsOut reports whether the request's user may have no more streams, while a limit on its way has no slot free.
+func (q *request) crowdsOut() bool {
+	return q.handler.s.streams.Exhausted(q.call.Work.User) && slices.ContainsFunc(q.call.Route.Gates(), func(g *policy.Gate) bool {
+		s := g.Snapshot()
+		return s.Kind == "limit" && !s.PerKey && s.InFlight >= s.Limit
+	})
 }
 
 // writeRefusal answers a request that a gate refused.

@@ -31,8 +31,8 @@ const (
 // The request becomes a stream, so neither stalled nor endless bodies can fill a gate. While the
 // body comes, the upstream waits for the client too. When the body is complete the upstream has
 // work to do. So the request is admitted again before the upstream sees the end. If it is refused,
-// the upstream never sees the end. The body of a user who has half of all streams is broken off instead of
-// becoming one more, or it would fill the gate.
+// the upstream never sees the end. A user who has half of all streams gets no more of them. A body of such a user
+// keeps its slot, until no slot is free. Then it is broken off.
 //
 // Few handlers read the body of a GET before they work. So that of a method that needs none is broken off where another one
 // would lose its slot. The slot is kept as for a client that has left.
@@ -53,7 +53,7 @@ type upload struct {
 	// What follows is for bodies of admitted requests.
 	ctx        context.Context // of the request
 	work       weir.Work
-	streams    *weirhttp.Streams
+	needed     func() bool // whether its user may have no more streams, and no slot is free
 	admittedAt time.Time
 
 	mu       sync.Mutex        // guards what follows against the timer
@@ -93,8 +93,8 @@ func (u *upload) end() {
 }
 
 // admitted is called when the request has got a slot, which the body can lose.
-func (u *upload) admitted(ctx context.Context, q *weirhttp.Request, w weir.Work, streams *weirhttp.Streams) {
-	u.ctx, u.work, u.streams, u.admittedAt = ctx, w, streams, time.Now()
+func (u *upload) admitted(ctx context.Context, q *weirhttp.Request, w weir.Work, needed func() bool) {
+	u.ctx, u.work, u.needed, u.admittedAt = ctx, w, needed, time.Now()
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.request = q
@@ -156,14 +156,20 @@ func (u *upload) startClock(now time.Time) {
 	}
 	u.reading = true
 	left := u.stall + time.Duration(float64(u.n)/slotRate*float64(time.Second)) - u.blocked
-	switch {
-	case left <= 0 || now.Sub(u.admittedAt) > u.timeout:
+	if left <= 0 || now.Sub(u.admittedAt) > u.timeout {
 		u.becomeStream()
-	case u.timer == nil:
-		u.timer = time.AfterFunc(left, u.timeIsUp)
-	default:
-		u.timer.Reset(left)
+		return
 	}
+	u.wake(left)
+}
+
+// wake has timeIsUp run after a while. u.mu is held.
+func (u *upload) wake(after time.Duration) {
+	if u.timer == nil {
+		u.timer = time.AfterFunc(after, u.timeIsUp)
+		return
+	}
+	u.timer.Reset(after)
 }
 
 // timeIsUp runs when the client has been waited for long enough.
@@ -175,11 +181,15 @@ func (u *upload) timeIsUp() {
 	}
 }
 
-// becomeStream gives the slot up, unless there are too many streams or the body is broken off. u.mu is held, also while hooks
+// becomeStream gives the slot up, or breaks the body off. If there are too many streams, it looks again later. u.mu is held, also while hooks
 // run: the end of the body has to see whether there is a slot.
 func (u *upload) becomeStream() {
 	if u.needs {
-		if u.moved = u.request.ReleaseForStream(); u.moved || !u.streams.Exhausted(u.work.User) {
+		if u.moved = u.request.ReleaseForStream(); u.moved {
+			return
+		}
+		if !u.needed() {
+			u.wake(u.stall)
 			return
 		}
 	}

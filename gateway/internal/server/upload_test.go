@@ -228,7 +228,7 @@ func TestCompleteBodyWithoutAnEnd(t *testing.T) {
 	w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", strings.NewReader("ab"))
 	u := newUpload(w, r, time.Minute)
 	weirhttp.NewGuard(weirhttp.WithStreams(streams)).Serve(w, r, gate, weir.Work{}, func(_ http.ResponseWriter, r *http.Request, q *weirhttp.Request) {
-		u.admitted(r.Context(), q, weir.Work{}, weirhttp.NewStreams(weirhttp.StreamsConfig{}))
+		u.admitted(r.Context(), q, weir.Work{}, func() bool { return false })
 		u.reading = true
 		u.timeIsUp()
 		steps := []struct {
@@ -469,27 +469,48 @@ func TestBrokenUpload(t *testing.T) {
 	}
 }
 
-// Who has half of all streams gets no more for bodies that stall. Such a body is broken off, and does not fill the gate.
+// Who has half of all streams gets no more for bodies that stall. Such a body is broken off when no slot is free, and
+// not before.
 func TestStalledBodiesOfOneUser(t *testing.T) {
 	t.Parallel()
 	cfg := baseConfig(t, newWorker(t, 0).url)
 	cfg.Identity.Trusted = []string{}
 	cfg.Streams.Max = 2
+	change(cfg, func(_ *config.Upstream, l *policy.LimitSpec) { l.Limit = 2 })
 	g := start(t, cfg, Options{})
-	g.Upstreams()[0].Expect(time.Nanosecond)
+	g.Upstreams()[0].Expect(time.Nanosecond) // or slots of what is broken off are held
 	stall := func() net.Conn {
-		return dial(t, g.Addr(), "POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 1048576\r\n\r\n"+strings.Repeat("x", uploadBytes))
+		return dial(t, g.Addr(), "POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 65536\r\n\r\n"+strings.Repeat("x", uploadBytes))
 	}
 	stall()
 	eventually(t, "the first is a stream", func() bool { return g.streams.Snapshot().Open == 1 && g.gate().InFlight == 0 })
-	res, err := http.ReadResponse(bufio.NewReader(stall()), nil) // nothing more is sent
-	if err != nil {
-		t.Fatal(err)
+	others := []net.Conn{stall()}
+	eventually(t, "the second finds no place", func() bool { return g.streams.Snapshot().Overflowed == 1 })
+	if n := g.gate().InFlight; n != 1 {
+		t.Errorf("%d in flight while a slot is free, want the second", n)
 	}
-	if res.StatusCode != http.StatusRequestTimeout {
-		t.Errorf("the second: %s, want 408", res.Status)
+	others = append(others, stall())
+	answers := make(chan string, len(others))
+	for _, c := range others {
+		go func() {
+			res, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				answers <- err.Error()
+				return
+			}
+			answers <- res.Status
+		}()
 	}
-	eventually(t, "its slot is free", func() bool { return g.gate().InFlight == 0 })
+	if got := <-answers; got != "408 Request Timeout" {
+		t.Errorf("one of two, while both slots are taken: %s, want 408", got)
+	}
+	for _, c := range others { // one of which is closed
+		_, _ = io.WriteString(c, strings.Repeat("x", 65536-uploadBytes))
+	}
+	if got := <-answers; got != "200 OK" {
+		t.Errorf("the other one, when it is complete: %s, want 200", got)
+	}
+	eventually(t, "all slots are free", func() bool { return g.gate().InFlight == 0 })
 }
 
 // The body of a GET that stalls is broken off, and its slot is kept: the server may have begun without it.
