@@ -137,8 +137,8 @@ func rateMeant(text string) string {
 		if several {
 			return m[1] + "/" + m[2] + "ms"
 		}
-		n, _ := strconv.ParseFloat(m[1], 64) // of digits
-		return strconv.FormatFloat(1000*n, 'f', -1, 64) + "/s"
+		n, _ := strconv.ParseFloat(m[1], 64)                   // of digits
+		return strconv.FormatFloat(1000*n, 'g', 12, 64) + "/s" // 1.001 times 1000 is no whole number
 	case several:
 		unit = m[2] + unit[:1]
 	}

@@ -290,6 +290,23 @@ func TestNoPlaceWithoutASlot(t *testing.T) {
 	}
 }
 
+// The place of a call is its user's, and comes back at the end.
+func TestStreamOfAUser(t *testing.T) {
+	pool := weirhttp.NewStreams(weirhttp.StreamsConfig{Max: 2})
+	s := &service{unary: func(ctx context.Context, in *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+		if !weirgrpc.FromContext(ctx).ReleaseForStream() || !pool.Exhausted("a") {
+			t.Error("the stream has no place of its user's")
+		}
+		return answer(ctx, in)
+	}}
+	named := weirgrpc.WithWork(func(_ context.Context, _ string, w *weir.Work) { w.User = "a" })
+	client := serve(t, s, weirgrpc.New(newLimit(t, 1, -1), weirgrpc.WithStreams(pool), named).ServerOptions()...)
+	if _, err := client.UnaryCall(within(t), new(testgrpc.SimpleRequest)); err != nil {
+		t.Error(err)
+	}
+	await(t, "the place is free", func() bool { return pool.Snapshot().Open == 0 && !pool.Exhausted("a") })
+}
+
 // With a gate for messages, each message is a piece of work. The refusal of a message ends the stream, even if
 // the handler would go on.
 func TestMessages(t *testing.T) {

@@ -284,6 +284,27 @@ func TestNoPlaceWithoutASlot(t *testing.T) {
 	}
 }
 
+// The places of a user come back with the slot, and at the end.
+func TestStreamOfAUser(t *testing.T) {
+	s := NewStreams(StreamsConfig{Max: 2})
+	h := Middleware(newFakeGate(1), WithStreams(s), WithWork(func(_ *http.Request, w *weir.Work) { w.User = "a" }))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		q := FromContext(r.Context())
+		for range 2 {
+			if !q.ReleaseForStream() || !s.Exhausted("a") {
+				t.Error("the stream has no place of its user's")
+			}
+			if err := q.Reacquire(r.Context(), weir.Work{User: "a"}); err != nil || s.Exhausted("a") {
+				t.Errorf("with its slot again: %v, exhausted %v", err, s.Exhausted("a"))
+			}
+		}
+		q.ReleaseForStream()
+	}))
+	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+	if n := s.Snapshot().Open; n != 0 || s.Exhausted("a") {
+		t.Errorf("%d places are taken at the end, exhausted %v", n, s.Exhausted("a"))
+	}
+}
+
 func TestClientThatStopsReadingIsCut(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

@@ -201,10 +201,11 @@ func (x *exchange) settle(answer fields) mutation {
 	x.readCost(after)
 	x.Quotas.SetHeaders(after, x.Work, nil)
 	change := difference(before, after)
-	if change.overfills(answer, x.mostHeaders()) {
+	most := min(x.mostHeaders(), envoyHeaders) // of clusters, which have a setting of their own
+	if change.overfills(answer, most) {
 		change.set = nil // what is left of a quota is good to know, and no reason to fail an answer
 	}
-	if change.overfills(answer, x.mostHeaders()) {
+	if change.overfills(answer, most) {
 		return mutation{}
 	}
 	return change

@@ -228,6 +228,23 @@ func TestNoPlaceWithoutASlot(t *testing.T) {
 	}
 }
 
+// The place of a stream is its user's, and its slot is free. Both come back at the end.
+func TestStreamOfAUser(t *testing.T) {
+	spec := limited(1, -1)
+	spec.Identity.User = "header:X-User"
+	b := newBench(t, spec)
+	b.streams.SetMax(2)
+	s := b.open(t, "x-user", "a")
+	s.admitted()
+	s.send(says(false, ":status", "200", "content-type", "text/event-stream"))
+	s.next()
+	if n := b.policy.Gate("api").Snapshot().InFlight; n != 0 || !b.streams.Exhausted("a") {
+		t.Errorf("%d in flight, exhausted %v", n, b.streams.Exhausted("a"))
+	}
+	_ = s.CloseSend()
+	eventually(t, "the place is free", func() bool { return b.streams.Snapshot().Open == 0 && !b.streams.Exhausted("a") })
+}
+
 // What the policy knows of a request goes on to the server: its deadline, its priority, its identity
 // where the peer is trusted.
 func TestForward(t *testing.T) {
@@ -470,12 +487,13 @@ func TestOverfull(t *testing.T) {
 func TestOverfullAnswers(t *testing.T) {
 	for _, tt := range []struct {
 		headers      int // of the answer, with x-cost
+		bound        int // of requests
 		set, removed bool
-	}{{98, true, true}, {100, false, true}, {101, false, true}, {102, false, false}} {
+	}{{98, 0, true, true}, {100, 0, false, true}, {101, 0, false, true}, {102, 0, false, false}, {100, 200, false, true}} {
 		spec := limited(1, -1)
 		spec.Gates["api"] = policy.GateSpec{Quota: quotaOf(10)}
 		spec.Routes[0].Settle = "header:X-Cost"
-		s := newBench(t, spec).open(t)
+		s := newBench(t, spec, func(b *bench) { b.headers = tt.bound }).open(t)
 		s.admitted()
 		pairs := []string{":status", "200", "x-cost", "1"}
 		for i := range tt.headers - 2 {
