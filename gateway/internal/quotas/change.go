@@ -78,6 +78,8 @@ type Fault struct {
 	fault.Fault
 	// Missing says that the rule to delete does not exist.
 	Missing bool
+
+	alone bool // the change has no other operation
 }
 
 // MarshalJSON writes the setting at fault as one text.
@@ -111,17 +113,16 @@ type Faults []Fault
 // and it need not be read so often.
 const mostFaults = 20
 
-// Error lists the faults, one a line, and at most twenty. It numbers the operations if it is about several.
+// Error lists the faults, one a line, and at most twenty. It numbers the operations if the change has several.
 func (fs Faults) Error() string {
 	var lines []string
-	several := slices.ContainsFunc(fs, func(f Fault) bool { return f.Op != fs[0].Op })
 	for i, f := range fs {
 		if i == mostFaults {
 			lines = append(lines, fmt.Sprintf("and %d more", len(fs)-i))
 			break
 		}
 		line := f.Error()
-		if several && f.Op >= 0 {
+		if f.Op >= 0 && !f.alone {
 			line = fmt.Sprintf("ops[%d]: %s", f.Op, line)
 		}
 		lines = append(lines, line)
@@ -137,6 +138,14 @@ func (fs *Faults) add(op int, err error) {
 	}
 	f.Op = op
 	*fs = append(*fs, f)
+}
+
+// of says that the faults are those of a change.
+func (fs Faults) of(c *Change) Faults {
+	for i := range fs {
+		fs[i].alone = len(c.Ops) == 1
+	}
+	return fs
 }
 
 // attempts bounds how often a change is tried because others were faster.
@@ -227,7 +236,7 @@ func (b *Book) fillGates(c *Change) error {
 		}
 	}
 	if len(faults) > 0 {
-		return faults
+		return faults.of(c)
 	}
 	return nil
 }
@@ -346,7 +355,7 @@ func (c *Change) checkAgainst(plan *Plan, doc *document) (next *document, steps 
 			}
 		}
 	}
-	return next, steps, faults
+	return next, steps, faults.of(c)
 }
 
 // unknownGates returns a fault for each operation that would remove all rules of an unknown gate

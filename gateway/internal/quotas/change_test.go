@@ -62,6 +62,21 @@ func TestManyFaults(t *testing.T) {
 	}
 }
 
+// The faults of an operation have its number if there are others, which may be well.
+func TestFaultsAreNumbered(t *testing.T) {
+	d := newDesk(t, new(shelf), base())
+	well, wrong := Op{Gate: "api", Set: user("dave", "1/h")}, Op{Gate: "api", Set: user("carol", "0/h")}
+	nowhere, again := Op{Set: user("carol", "1/h")}, Op{Gate: "api", Delete: &quota.Rule{User: "eve"}}
+	for want, ops := range map[string][]Op{
+		"rate: ": {wrong}, "ops[1]: rate: ": {well, wrong}, "gate: is missing": {nowhere}, "ops[1]: gate: is missing": {well, nowhere},
+		"gate api has no rule": {again}, "ops[1]: gate api has no rule": {well, again},
+	} {
+		if _, err := d.Change(t.Context(), Change{Ops: ops}); !strings.HasPrefix(fmt.Sprint(err), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
 // A document that is changed does what a list of rules would, in the same order.
 func FuzzDocument(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 0x40, 0x41, 0x81, 1, 1, 0xc0})
