@@ -25,7 +25,8 @@ type Error struct {
 	// expire: somebody has to delete it. It is not in the text, which strangers may see.
 	Key string
 
-	busy bool // the server may be well
+	busy    bool // the server may be well
+	foreign bool // the value of the key is no bucket
 }
 
 // Error returns the reason and the cause in a sentence.
@@ -101,15 +102,12 @@ func errorOf(err error) *Error {
 
 // serverError classifies an error that the server has answered.
 func serverError(err error) *Error {
-	if text := err.Error(); strings.Contains(text, "WRONGTYPE") || strings.Contains(text, scriptFault) {
-		return fail(Invalid, err) // of this key, not of the server
+	text := err.Error()
+	foreign := strings.Contains(text, "WRONGTYPE") || strings.Contains(text, foreignFault)
+	if foreign || strings.Contains(text, scriptFault) {
+		return &Error{Reason: Invalid, Err: err, foreign: foreign} // of this key, not of the server
 	}
 	return fail(Refused, err)
-}
-
-// foreign reports whether the server says that the value of a key is no bucket.
-func foreign(e *Error) bool {
-	return e.Reason == Invalid && (strings.Contains(e.Err.Error(), "WRONGTYPE") || strings.Contains(e.Err.Error(), foreignFault))
 }
 
 // told says which keys with foreign values were told lately.

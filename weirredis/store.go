@@ -207,7 +207,7 @@ func (s *Store) replyTo(q *question, n int) (reply, error) {
 		fault = fail(Invalid, err)
 	}
 	s.count.failed[fault.Reason].Add(1)
-	if foreign(fault) {
+	if fault.foreign {
 		fault.Key = q.key
 		if s.cfg.OnForeign != nil && s.told.first(q.key, s.now()) {
 			s.cfg.OnForeign(fault)
