@@ -12,8 +12,8 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// mostAsked bounds the operations in the log line of a change that was refused. A change that was
-// made has a line for each rule.
+// mostAsked bounds the operations in the log line of a change that was refused, and the rules in one about
+// rules that are lost. A change that was made has a line for each rule.
 const mostAsked = 20
 
 // audit logs and counts who asked for what, and what came of it. Each change has at least
@@ -160,6 +160,19 @@ func (op *Op) asked() string {
 		words = append(words, "delete all")
 	}
 	return fmt.Sprintf("%.60s: %s", op.Gate, strings.Join(words, ", "))
+}
+
+// named says what rules are, as in "api: user=alice 3/h", and "none" without any.
+func named(rules []*Rule) string {
+	var words []string
+	for i, r := range rules {
+		if i == mostAsked {
+			words = append(words, fmt.Sprintf("and %d more", len(rules)-i))
+			break
+		}
+		words = append(words, fmt.Sprintf("%.60s: %.200s %.200s", r.Gate, r.Pattern().String(), Terms(&r.QuotaRuleSpec)))
+	}
+	return cmp.Or(strings.Join(words, "; "), "none")
 }
 
 func gives(r *Rule) string {

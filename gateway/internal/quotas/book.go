@@ -237,7 +237,7 @@ func (b *Book) replaceStore(next *Saved) (closeOld func()) {
 		b.log.Error("quota rules set at run time cannot be read; "+noneInForce, "from", next.where(), "error", next.trouble)
 	}
 	b.log.Info("quota rules set at run time are now kept in another place", "before", old.where(), "now", next.where(), "rules", next.Len())
-	if left := old.doc.lost(next.doc); left > 0 {
+	if left := len(old.doc.lost(next.doc)); left > 0 {
 		b.log.Warn("quota rules are not in force any more: they were left in the old place", "rules", left, "still_in", old.where())
 	}
 	return func() {
@@ -319,7 +319,13 @@ func (b *Book) refresh(ctx context.Context) error {
 	b.saved.read = time.Now()
 	if tagged != known.tag {
 		b.setDocumentLocked(doc, tagged)
-		b.log.Info("quota rules were changed in their store, and are in force", "from", known.where(), "rules", len(doc.Rules), "etag", tagged)
+		gone := known.doc.lost(doc)
+		line := b.log.With("from", known.where(), "rules", len(doc.Rules), "etag", tagged, "gone", named(gone))
+		if len(gone) > 0 && known.besides(doc) {
+			line.Warn("quota rules were changed in their store by a gateway that did not know all of them; set again what is gone")
+		} else {
+			line.Info("quota rules were changed in their store, and are in force")
+		}
 	} else if b.saved.trouble != nil {
 		b.saved.trouble = nil
 		b.log.Info("quota rules set at run time can be read again", "from", known.where())
@@ -338,7 +344,14 @@ func (s *Saved) lostBy(doc *document, tagged string) bool {
 	return doc.Revision < s.doc.Revision && !s.store.ByHand()
 }
 
-// restore writes the known rules to a store that has lost them, in place of what it has.
+// besides reports whether a document was made beside the known one, by a gateway that had not seen that. Neither is
+// newer then, and the store's holds. A revision grows with each change, but not by the hand of people.
+func (s *Saved) besides(doc *document) bool {
+	return doc.Revision == s.doc.Revision && !s.store.ByHand()
+}
+
+// restore writes the known rules to a store that has lost them, in place of what it has. It names what it drops,
+// which may be new: a gateway that had missed the last change may have made another since.
 func (b *Book) restore(ctx context.Context, known *Saved, lost *document, tagged string) (*document, string, error) {
 	data, err := known.doc.encode()
 	if err != nil {
@@ -348,7 +361,7 @@ func (b *Book) restore(ctx context.Context, known *Saved, lost *document, tagged
 		return nil, "", fmt.Errorf("the rules are gone, and writing the known ones again failed: %w", &unwritten{err})
 	}
 	b.log.Warn("quota rules were gone from their store; wrote the known ones again", "to", known.where(), "rules", known.Len(),
-		"revision", known.doc.Revision, "found_revision", lost.Revision)
+		"revision", known.doc.Revision, "found_revision", lost.Revision, "dropped", named(lost.lost(known.doc)))
 	return known.doc, tag(data), nil
 }
 

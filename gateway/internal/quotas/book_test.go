@@ -358,6 +358,9 @@ func TestFollow(t *testing.T) {
 	if got := d.passes("api", "carol", 9); got != 4 {
 		t.Errorf("after a change by hand: %d, want 4", got)
 	}
+	if line := lastLine(d); !strings.Contains(line, "level=INFO") || !strings.Contains(line, `gone="api: user=carol 3/h"`) {
+		t.Errorf("a change by hand:\n%s", line)
+	}
 	write("{")
 	d.Follow(t.Context())
 	d.Follow(t.Context())
@@ -425,7 +428,7 @@ func TestOlderInAStore(t *testing.T) {
 				t.Errorf("%s: %+v", name, l)
 			}
 		}
-		if log := newest.log.String(); strings.Count(log, "wrote the known ones again") != 1 || !strings.Contains(log, "revision=2 found_revision=1") {
+		if log := newest.log.String(); strings.Count(log, "wrote the known ones again") != 1 || !strings.Contains(log, "revision=2 found_revision=1 dropped=none") {
 			t.Errorf("not logged once, with both revisions:\n%s", log)
 		}
 	})
@@ -438,6 +441,30 @@ func TestOlderInAStore(t *testing.T) {
 		other.Follow(t.Context())
 		if l := other.List(""); l.ETag != etag {
 			t.Errorf("%+v, want what the store has", l)
+		}
+		if line := lastLine(other); !strings.Contains(line, "level=WARN") || !strings.Contains(line, `gone="api: user=carol 3/h"`) {
+			t.Errorf("no warning that names the rule that is gone:\n%s", line)
+		}
+		one.must(set("api", "bob", "4/h"))
+		if other.Follow(t.Context()); !strings.Contains(lastLine(other), "level=INFO") || !strings.Contains(lastLine(other), `gone="api: user=bob 3/h"`) {
+			t.Errorf("a common change by another gateway:\n%s", lastLine(other))
+		}
+	})
+	t.Run("with a rule that is new", func(t *testing.T) { // nobody can tell it from one that was deleted since
+		shared := new(shelf)
+		behind, newest := newDesk(t, shared, base()), newDesk(t, shared, base())
+		behind.must(set("api", "carol", "3/h"))
+		newest.must(set("api", "erin", "3/h"))
+		newest.must(set("api", "erin", "4/h"))
+		shared.doc = nil
+		behind.Follow(t.Context())
+		behind.must(block)
+		newest.Follow(t.Context())
+		if line := lastLine(newest); !strings.Contains(line, "level=WARN") || !strings.Contains(line, `dropped="api: user=mallory blocked"`) {
+			t.Errorf("no warning that names the rule that is dropped:\n%s", line)
+		}
+		if behind.Follow(t.Context()); !strings.Contains(lastLine(behind), `gone="api: user=mallory blocked"`) {
+			t.Errorf("where the rule was set:\n%s", lastLine(behind))
 		}
 	})
 	t.Run("file", func(t *testing.T) {

@@ -96,14 +96,14 @@ func (d *document) clear(gate string) (was []Rule) {
 	return was
 }
 
-// lost counts the rules that another document does not have as they are here.
-func (d *document) lost(other *document) (n int) {
+// lost returns the rules that another document does not have as they are here.
+func (d *document) lost(other *document) (rules []*Rule) {
 	for i := range d.Rules {
-		if !d.Rules[i].same(other.find(d.Rules[i].identity())) {
-			n++
+		if r := &d.Rules[i]; !r.same(other.find(r.identity())) {
+			rules = append(rules, r)
 		}
 	}
-	return n
+	return rules
 }
 
 // format is the version of the form in which rules are kept.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"log/slog"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -87,6 +88,12 @@ func (d *desk) passes(gate, user string, n int) (passed int) {
 		}
 	}
 	return passed
+}
+
+// lastLine is what was logged last.
+func lastLine(d *desk) string {
+	lines := strings.Split(strings.TrimSpace(d.log.String()), "\n")
+	return lines[len(lines)-1]
 }
 
 func newFile(t testing.TB, name string) *File {

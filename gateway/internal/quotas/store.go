@@ -216,7 +216,7 @@ func (s *Shared) Name() string { return s.name }
 // Most is what the server takes at a time.
 func (s *Shared) Most() int { return weirredis.MaxDocument }
 
-// ByHand implements [Store]: the document is behind its digest.
+// ByHand implements [Store]: people change it through a gateway, not by hand.
 func (s *Shared) ByHand() bool { return false }
 
 // Close ends the connection.
