@@ -165,13 +165,14 @@ func (q *Quota) expectedRefusal(ctx context.Context, set *settings, w *weir.Work
 	return q.short(set, w, &c, d)
 }
 
-// Last returns the last decision about the bucket that w would be charged to. It is for
-// telling the client what is left, without asking a remote store again.
+// Last returns what is left in the bucket that w would be charged to, and what that means for
+// one more w. It is for telling the client, without asking a remote store again.
 //
-// For a Memory it returns what Peek returns. For a remote store it returns the decision
-// that this process got in the last second, and false if it got none. What this process has
-// given back or charged since is in its Remaining. Decisions of the fallback are not remembered. Two buckets may share one place here. Then only the last
-// is known.
+// For a Memory it returns what Peek returns. For a remote store it returns what Peek would
+// say of one window, the one that the last decision was about. False means that this process
+// got no decision in the last second. What it has given back or charged since is counted, unless
+// that crossed the decision on its way. Decisions of the fallback are not remembered. Two buckets
+// may share one place here. Then only the last is known.
 func (q *Quota) Last(ctx context.Context, w weir.Work) (Answer, bool) {
 	if q.memory != nil {
 		a, _ := q.Peek(ctx, w) // that w would be refused now is no error
@@ -188,7 +189,11 @@ func (q *Quota) Last(ctx context.Context, w weir.Work) (Answer, bool) {
 	if !ok || d.Window >= len(r.Windows) {
 		return Answer{}, false
 	}
-	return Answer{Rule: r.title, Windows: r.Windows, Cost: set.costOf(&w), Key: key, Decision: d}, true
+	a := Answer{Rule: r.title, Windows: r.Windows, Cost: set.costOf(&w), Key: key}
+	next := Request{Windows: r.Windows[d.Window : d.Window+1], Cost: max(a.Cost, 0), Debt: set.debt, Mode: DryRun}
+	a.Decision = next.Decide([]float64{d.Remaining}, time.Now())
+	a.Window = d.Window
+	return a, true
 }
 
 // recent remembers what a remote store decided lately. The hash of a bucket's key gives
@@ -220,7 +225,8 @@ func (m *recent) put(key string, now time.Duration, d Decision) {
 }
 
 // correct adds tokens that were given back to what is left of key. The store does not say what is
-// left after a correction, but who is told what is left must not be told an estimate.
+// left after a correction, but who is told what is left must not be told an estimate. If tokens come back,
+// only the store knows whether it would refuse again.
 func (m *recent) correct(key string, windows []Window, tokens float64) {
 	hash := m.hash(key)
 	m.mu.Lock()
@@ -228,6 +234,7 @@ func (m *recent) correct(key string, windows []Window, tokens float64) {
 	r := &m.places[hash>>1%uint64(len(m.places))]
 	if d := &r.decision; r.key == hash && d.Window < len(windows) {
 		d.Remaining = min(d.Remaining+tokens, windows[d.Window].Burst)
+		d.OK = d.OK || tokens > 0
 	}
 }
 

@@ -288,6 +288,50 @@ func TestLast(t *testing.T) {
 	}
 }
 
+// What is left after a correction means the same for the next work, wherever the buckets are. Work that was refused is not
+// refused again without asking, once tokens have come back.
+func TestLastIsAboutTheNext(t *testing.T) {
+	some := func(r *rig) weir.Permit { return r.admit(of(alice, 5)) }
+	refused := func(r *rig) weir.Permit {
+		p := r.admit(of(alice, 20))
+		if _, err := r.TryAdmit(alice); err == nil {
+			t.Error("admitted for nothing")
+		}
+		return p
+	}
+	for name, f := range map[string]struct {
+		debt bool
+		do   func(*rig) weir.Permit
+		cost []int64 // is settled in these steps
+		want Decision
+	}{
+		"a debt":            {true, some, []int64{30}, Decision{Wait: 30 * time.Minute, Remaining: -10}},
+		"a debt, paid back": {true, some, []int64{30, 3}, Decision{OK: true, Remaining: 17}},
+		"all is gone":       {false, some, []int64{20}, Decision{Wait: 3 * time.Minute}},
+		"refused":           {false, refused, []int64{5}, Decision{OK: true, Remaining: 15}},
+		"refused, and more": {false, refused, []int64{30}, Decision{Wait: 33 * time.Minute, Remaining: -10}},
+	} {
+		for _, remote := range []bool{false, true} {
+			clock := &still{}
+			cfg := Config{Name: "q", Now: clock.now, Debt: f.debt, Rules: everyUser(Per(20, time.Hour))}
+			if remote {
+				cfg.Store = &elsewhere{flaky: flaky{Store: newMemory(t, MemoryConfig{Now: clock.now})}}
+			}
+			r := &rig{newQuota(t, cfg), t, clock}
+			p := f.do(r)
+			for _, cost := range f.cost {
+				p.SetCost("", cost)
+			}
+			if a, ok := r.Last(ctx, alice); !ok || a.Decision != f.want {
+				t.Errorf("%s, remote %v: %+v, %v, want %+v", name, remote, a.Decision, ok, f.want)
+			}
+			if no := r.Predict(ctx, alice); f.want.OK && no != nil {
+				t.Errorf("%s, remote %v: refused without asking: %v", name, remote, no)
+			}
+		}
+	}
+}
+
 // What is left follows the cost that is settled, wherever the buckets are, and no other bucket.
 func TestLastAfterSettling(t *testing.T) {
 	for _, remote := range []bool{false, true} {
@@ -349,7 +393,7 @@ func TestLastIsBounded(t *testing.T) {
 	}
 	_, _ = q.TryAdmit(other)
 	p.SetCost("", 3)
-	if d, ok := q.Last(ctx, other); !ok || d.Remaining != 4 {
+	if d, ok := q.Last(ctx, other); !ok || d.Remaining != 4 || d.Window != 1 {
 		t.Errorf("after another's correction it tells %+v, %v, want 4 left of 5", d, ok)
 	}
 	p, _ = q.TryAdmit(weir.Work{User: "4999"})
