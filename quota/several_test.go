@@ -256,8 +256,8 @@ func TestChargeAllWindows(t *testing.T) {
 	})
 }
 
-// Limits that callers bring along for one descriptor share no bucket, with a rule's neither: the faster would fill
-// it for the slower, and the smaller would empty it for the larger.
+// Different limits that callers bring along for one descriptor share no bucket, nor one with a rule. In a shared bucket the
+// faster would fill it for the slower, and the smaller would empty it for the larger.
 func TestChargeAllWindowsApart(t *testing.T) {
 	slow := Window{Rate: 1e-6, Burst: 3}
 	several(t, []Rule{{Descriptor: "a=1", Windows: []Window{slow}}}, func(t *testing.T, q *Quota) {
