@@ -15,24 +15,26 @@ import (
 	"github.com/weir-go/weir/policy"
 )
 
-// A connection idles if one side was gone at the check before, and the other side has received nothing since.
-func TestDepartureIdles(t *testing.T) {
-	var d departure
+// A check counts if the one before has found the side gone, too, and the other side has received nothing since.
+func TestAbsence(t *testing.T) {
+	var a absence
 	for i, c := range []struct {
 		found departure
-		want  bool
+		want  int
 	}{
-		{departure{}, false},
-		{departure{}, false}, // both are there
-		{departure{true, 5}, false},
-		{departure{true, 9}, false}, // the rest still moves
-		{departure{true, 9}, true},
-		{departure{}, false},
-		{departure{true, 0}, false},
-		{departure{true, 0}, true},
+		{departure{}, 0},
+		{departure{}, 0}, // both are there
+		{departure{true, 5}, 0},
+		{departure{true, 5}, 1},
+		{departure{true, 9}, 0}, // the rest still moves
+		{departure{true, 9}, 1},
+		{departure{true, 9}, 2},
+		{departure{}, 0},
+		{departure{true, 0}, 0},
+		{departure{true, 0}, 1},
 	} {
-		if got := d.idles(c.found); got != c.want {
-			t.Errorf("check %d, %+v: %v", i, c.found, got)
+		if got := a.note(c.found); got != c.want {
+			t.Errorf("check %d, %+v: %d", i, c.found, got)
 		}
 	}
 }
@@ -122,24 +124,24 @@ func TestOneSideGoes(t *testing.T) {
 			narrow(r.T, one.broker, broker)
 			r.write(client, produce(9, 1, most))
 			return client
-		}, ""},
+		}, "the client has closed its connection, and the broker has received nothing for 12ms"},
 		"a client that waits until nothing is in flight": {func(r *rig, one *relay, client, broker net.Conn) net.Conn {
 			ask(r, client, broker, kmsg.NewPtrFetchRequest())
 			r.write(client, framed("app", 7, create(7, "a", 1)))
 			return client
-		}, ""},
+		}, "the client has closed its connection, and the broker has received nothing for 12ms"},
 		"a client with too many requests in flight": {func(r *rig, one *relay, client, broker net.Conn) net.Conn {
 			one.mu.Lock()
 			one.state.kept = mostKept
 			one.mu.Unlock()
 			r.write(client, framed("app", 12, kmsg.NewPtrFetchRequest()))
 			return client
-		}, ""},
+		}, "the client has closed its connection, and the broker has received nothing for 12ms"},
 		"a client that waits for memory": {func(r *rig, one *relay, client, broker net.Conn) net.Conn {
 			r.write(client, bulky(100_000))
 			await.That(r.T, "it waits", func() bool { return r.server.memory.raw.waiting.Load() == 1 })
 			return client
-		}, ""},
+		}, "the client has closed its connection, and the broker has received nothing for 12ms"},
 		"a broker, and the client does not read": {func(r *rig, one *relay, client, broker net.Conn) net.Conn {
 			narrow(r.T, one.raw, client)
 			ask(r, client, broker, kmsg.NewPtrFetchRequest())
@@ -149,7 +151,7 @@ func TestOneSideGoes(t *testing.T) {
 			resp.Topics = append(resp.Topics, topic)
 			r.write(broker, answer(12, resp))
 			return broker
-		}, "the broker has closed its connection, and the client has received nothing for"},
+		}, "the broker has closed its connection, and the client has received nothing for 1ms"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRigWith(t, ample, policy.Enforce, time.Minute)
@@ -188,5 +190,26 @@ func TestNobodyGoes(t *testing.T) {
 	widen(t, broker)
 	if got := r.frame(broker); len(got) != len(sent)-4 {
 		t.Errorf("the broker gets %d bytes", len(got))
+	}
+}
+
+// What a client has sent before it left reaches a broker that did not read for a while, as under a quota of its own.
+func TestLastRecordsWait(t *testing.T) {
+	r := newRig(t, policy.Off, time.Minute)
+	r.server.lookEvery = time.Hour // only the test checks
+	client, broker := r.pair()
+	one := r.server.all()[0]
+	await.That(t, "it is connected", func() bool { one.mu.Lock(); defer one.mu.Unlock(); return one.broker != nil })
+	narrow(t, one.broker, broker)
+	sent := produce(9, 0, most)
+	r.write(client, sent)
+	_ = client.Close()
+	await.That(t, "the client has gone", func() bool { return departureOf(one.raw, one.broker).gone })
+	for range clientGone {
+		one.look()
+	}
+	widen(t, broker)
+	if got, err := io.ReadAll(broker); err != nil || len(got) != len(sent) {
+		t.Errorf("the broker gets %d bytes of %d, %v", len(got), len(sent), err)
 	}
 }

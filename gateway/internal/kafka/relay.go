@@ -48,7 +48,7 @@ type relay struct {
 	holds holding
 
 	sides struct {
-		client, broker departure   // only look uses them
+		client, broker absence     // only look uses them
 		next           *time.Timer // of look; guarded by mu, nil until connected
 	}
 }
