@@ -1,12 +1,6 @@
 package kafka
 
-import (
-	"crypto/tls"
-	"net"
-	"time"
-
-	"github.com/weir-go/weir/internal/rawconn"
-)
+import "time"
 
 // lookEvery is how often a connection is checked for a side that has gone. If one has, the connection ends after a number of further checks
 // between which the other side has received nothing.
@@ -36,22 +30,6 @@ func (a *absence) note(found departure) int {
 	return a.checks
 }
 
-// departureOf checks a side. If the system does not say how much the other one has received, the side counts as there.
-func departureOf(side, other net.Conn) (d departure) {
-	if hasGone(socketOf(side)) {
-		d.received, d.gone = receivedBy(socketOf(other))
-	}
-	return d
-}
-
-// socketOf returns the socket of TCP below a connection, or nil if there is none.
-func socketOf(c net.Conn) *net.TCPConn {
-	if over, ok := c.(*tls.Conn); ok {
-		c = over.NetConn()
-	}
-	return rawconn.TCP(c)
-}
-
 // look ends the connection if one side has gone and what it has sent does not reach the other. While a goroutine waits for one side to read,
 // or for memory, nobody reads from the other side, and so nobody sees its end.
 func (r *relay) look() {
@@ -71,12 +49,12 @@ func (r *relay) look() {
 	r.lookLater()
 }
 
-// lookLater starts the time to the next check.
+// lookLater starts the time to the next check, if checks can find anything.
 func (r *relay) lookLater() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case r.closed:
+	case r.closed || !canLook:
 	case r.sides.next == nil:
 		r.sides.next = time.AfterFunc(r.server.lookEvery, r.look)
 	default:

@@ -1,22 +1,32 @@
 package kafka
 
 import (
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/weir-go/weir/internal/rawconn"
 )
+
+// canLook is whether a check can find that a side has gone.
+const canLook = true
+
+// departureOf checks a side. If the system does not say how much the other one has received, the side counts as there.
+func departureOf(side, other net.Conn) (d departure) {
+	if hasGone(side) {
+		d.received, d.gone = receivedBy(other)
+	}
+	return d
+}
 
 // awaitGone waits until the other side has closed a connection, even if bytes from it are still unread. Then the error is io.EOF. The read
 // deadline of the connection bounds the wait.
 func awaitGone(c net.Conn) error {
-	in, ok := c.(syscall.Conn)
-	if !ok {
-		return errors.ErrUnsupported
-	}
-	raw, err := in.SyscallConn()
+	raw, err := rawOf(c)
 	if err != nil {
 		return err
 	}
@@ -26,6 +36,22 @@ func awaitGone(c net.Conn) error {
 	return io.EOF
 }
 
+// rawOf returns the socket of TCP below a connection.
+func rawOf(c net.Conn) (syscall.RawConn, error) {
+	if in := socketOf(c); in != nil {
+		return in.SyscallConn()
+	}
+	return nil, errors.ErrUnsupported
+}
+
+// socketOf returns the socket of TCP below a connection, or nil if there is none.
+func socketOf(c net.Conn) *net.TCPConn {
+	if over, ok := c.(*tls.Conn); ok {
+		c = over.NetConn()
+	}
+	return rawconn.TCP(c)
+}
+
 // hungUp reports whether the other side has closed a connection, even if bytes from it are still unread.
 func hungUp(fd uintptr) bool {
 	events := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
@@ -33,25 +59,18 @@ func hungUp(fd uintptr) bool {
 	return n > 0 && err == nil
 }
 
-// hasGone is hungUp for a socket that others may use meanwhile. It is false if there is no socket.
-func hasGone(c *net.TCPConn) (gone bool) {
-	if c == nil {
-		return false
+// hasGone is hungUp for a connection that others may use meanwhile. It is false if there is no socket.
+func hasGone(c net.Conn) (gone bool) {
+	raw, err := rawOf(c)
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { gone = hungUp(fd) })
 	}
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return false
-	}
-	err = raw.Control(func(fd uintptr) { gone = hungUp(fd) })
 	return gone && err == nil
 }
 
-// receivedBy returns how many bytes the other side of a socket has confirmed. ok is false if nobody knows.
-func receivedBy(c *net.TCPConn) (n uint64, ok bool) {
-	if c == nil {
-		return 0, false
-	}
-	raw, err := c.SyscallConn()
+// receivedBy returns how many bytes the other side of a connection has confirmed. ok is false if nobody knows.
+func receivedBy(c net.Conn) (n uint64, ok bool) {
+	raw, err := rawOf(c)
 	if err != nil {
 		return 0, false
 	}
