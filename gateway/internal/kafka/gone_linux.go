@@ -17,8 +17,13 @@ const canLook = true
 
 // departureOf checks a side. If the system does not say how much the other one has received, the side counts as there.
 func departureOf(side, other net.Conn) (d departure) {
-	if hasGone(side) {
-		d.received, d.gone = receivedBy(other)
+	if !hasGone(side) {
+		return departure{}
+	}
+	if d.received, d.gone = receivedBy(other); d.received == 0 {
+		// the gateway has dialled the broker, and a kernel that counts has counted that handshake
+		n, _ := receivedBy(side)
+		d.gone = d.gone && n > 0
 	}
 	return d
 }

@@ -80,7 +80,11 @@ func TestDepartureOf(t *testing.T) {
 	await.That(t, "what was read counts", func() bool {
 		return departureOf(rawconn.New(side), rawconn.New(other)) == departure{true, before + 1000}
 	})
-	for _, d := range []departure{departureOf(unwatched(side), other), departureOf(side, unwatched(other))} {
+	_, fresh := sockets(t) // neither this one nor left was dialled here, as on a kernel that does not count
+	leaves, left := sockets(t)
+	_ = leaves.Close()
+	await.That(t, "it has gone", func() bool { return hasGone(left) })
+	for _, d := range []departure{departureOf(left, fresh), departureOf(unwatched(side), other), departureOf(side, unwatched(other))} {
 		if d != (departure{}) {
 			t.Errorf("%+v, and nobody can tell", d)
 		}
