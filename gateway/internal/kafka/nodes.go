@@ -274,11 +274,13 @@ func (ns *nodes) one() int32 {
 	return least
 }
 
-// The interval at which the cluster is asked for its nodes, the interval if it does not answer, and the time-out of an answer.
+// The interval at which the cluster is asked for its nodes, the interval if it does not answer, and the time-out of an answer. awayAfter is
+// how long clients that bootstrap wait for the first answer.
 const (
 	askEvery  = 30 * time.Second
 	askAgain  = time.Second
 	askWithin = 10 * time.Second
+	awayAfter = time.Second
 )
 
 // ask asks the cluster for its nodes, as the gateway's own principal.

@@ -157,8 +157,8 @@ func (s *Server) openNode(address string) (*accept.Listener, error) {
 	return s.opts.Open(address, nil)
 }
 
-// Serve accepts clients at the bootstrap listener, and at the listeners of the nodes, once it has asked the cluster for its nodes. If the
-// cluster does not answer, clients that bootstrap are reset until it does. Serve returns when the listener ends, or after
+// Serve accepts clients at the listeners of known nodes, and at the bootstrap listener once the cluster has named its nodes. If the cluster
+// does not answer within a second, clients that bootstrap are reset until it does. Serve returns when the listener ends, or after
 // [Server.StopAccepting].
 func (s *Server) Serve(l net.Listener) error {
 	s.mu.Lock()
@@ -169,17 +169,27 @@ func (s *Server) Serve(l net.Listener) error {
 	s.serving.Add(1) // before anybody waits for it, because StopAccepting takes mu
 	s.mu.Unlock()
 	defer s.serving.Done()
-	err := s.nodes.ask(s.stopping, s.asks)
-	if s.stopping.Err() != nil {
-		return net.ErrClosed
-	}
-	s.away.Store(err != nil)
+	s.away.Store(true)
+	s.serveNodes()
+	asked := make(chan struct{})
 	s.serving.Go(func() {
+		err := s.nodes.ask(s.stopping, s.asks)
+		s.away.Store(err != nil)
+		s.forgetPrevious()
+		close(asked)
 		if s.awaitNodes(err) {
 			s.follow()
 		}
 	})
-	s.serveNodes()
+	late := time.NewTimer(awayAfter)
+	defer late.Stop()
+	select {
+	case <-asked:
+	case <-late.C:
+	}
+	if s.stopping.Err() != nil {
+		return net.ErrClosed
+	}
 	return s.accept(l, &s.bootstrap)
 }
 
@@ -235,19 +245,23 @@ func (s *Server) pause(d time.Duration) bool {
 
 // serveNodes serves the nodes that were known before [Server.Serve].
 func (s *Server) serveNodes() {
-	s.nodes.opening.Lock() // openNode reads Previous
-	defer s.nodes.opening.Unlock()
 	s.nodes.mu.Lock()
 	defer s.nodes.mu.Unlock()
 	s.mu.Lock()
 	s.ready = true
 	s.mu.Unlock()
-	s.opts.Previous = nil // so that it can be freed
 	for _, n := range s.nodes.known {
 		if n.conns != nil {
 			s.serveNode(n)
 		}
 	}
+}
+
+// forgetPrevious lets the previous server be freed. The first answer of the cluster may still have named nodes that have listeners there.
+func (s *Server) forgetPrevious() {
+	s.nodes.opening.Lock() // openNode reads Previous
+	defer s.nodes.opening.Unlock()
+	s.opts.Previous = nil
 }
 
 // serveNode accepts clients of a node. Before [Server.Serve] it does nothing. The caller holds nodes.mu.

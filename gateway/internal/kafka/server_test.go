@@ -15,6 +15,7 @@ import (
 	"time"
 	"weak"
 
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/weir-go/weir/gateway/internal/accept"
@@ -38,6 +39,7 @@ func TestReplacedServerIsForgotten(t *testing.T) {
 		}
 		next.nodes.advertised(1, "127.0.0.1", 9092)
 		next.serveNodes()
+		next.forgetPrevious()
 		replaced = append(replaced, weak.Make(next))
 		if err := last.Close(); err != nil {
 			t.Fatal(err)
@@ -241,6 +243,52 @@ func TestNoDescriptors(t *testing.T) {
 		// 5, 10, 20 ... 640 ms, and then a second twice
 		if passed, lines := time.Since(begun), strings.Count(said.String(), "trying again"); passed != 3275*time.Millisecond || lines != 1 {
 			t.Errorf("%d lines in %v", lines, passed)
+		}
+	})
+}
+
+// single is a listener that accepts one client.
+type single struct {
+	net.Listener
+	client net.Conn
+	closed context.Context
+}
+
+func (l *single) Accept() (net.Conn, error) {
+	if c := l.client; c != nil {
+		l.client = nil
+		return c, nil
+	}
+	<-l.closed.Done()
+	return nil, net.ErrClosed
+}
+
+// A cluster that accepts connections and says nothing holds nobody up for the time-out of a question. Known nodes are served at once, and
+// a client that bootstraps is reset after a second.
+func TestSilentCluster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := config.Kafka{Bootstrap: []string{"broker:9092"}, Listen: new(config.KafkaListen), Nodes: &config.KafkaNodes{Ports: "1-1"}}
+		s, err := New(Options{Cluster: "orders", Config: k, Logger: slog.New(slog.DiscardHandler), Previous: new(Server)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.asks.Close()
+		silent := func(ctx context.Context, _, _ string) (net.Conn, error) { <-ctx.Done(); return nil, ctx.Err() }
+		if s.asks, err = kgo.NewClient(kgo.Dialer(silent)); err != nil {
+			t.Fatal(err)
+		}
+		other, client := net.Pipe()
+		go s.Serve(&single{client: other, closed: s.stopping})
+		synctest.Wait()
+		if !s.ready || s.opts.Previous == nil {
+			t.Error("known nodes wait for the answer, or those in the answer find no sockets")
+		}
+		begun := time.Now()
+		if _, err := client.Read(make([]byte, 1)); err != io.EOF || time.Since(begun) != awayAfter {
+			t.Errorf("a client that bootstraps gets %v after %v", err, time.Since(begun))
+		}
+		if err := s.Close(); err != nil || s.opts.Previous != nil {
+			t.Errorf("%v, or the previous server is not freed", err)
 		}
 	})
 }
