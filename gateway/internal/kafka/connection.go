@@ -46,7 +46,8 @@ func (p *pending) kept() int {
 }
 
 // mostKept bounds the bytes that a connection keeps of requests without an answer: some 280 requests, or two with a client id of 32 KiB.
-// Further requests are read when there is room. A broker works on one request of a connection at a time, so more of them gain nothing.
+// The last of them may go beyond it, and further requests are read when there is room. A broker works on one request of a connection at a
+// time, so more of them gain nothing.
 const mostKept = 64 << 10
 
 // full reports whether no further request may be read now.

@@ -407,20 +407,32 @@ func TestLoginStepsAreBounded(t *testing.T) {
 	}
 }
 
-// Requests that wait for an answer take little more memory than is counted for them. A list that grows has at most twice its length.
+// Requests that wait for an answer take little more memory than is counted for them. A list that grows has at most twice its length, and
+// the text of the last request comes on top of a list that is almost full.
 func TestPendingAnswersAreCounted(t *testing.T) {
-	for name, p := range map[string]pending{
-		"without a client id": {request: request{key: keyMetadata}},
-		"with a quota":        {request: request{key: keyProduce, client: "app"}, rule: "user=*", bucket: "in/user=alice"},
+	const longest = 1<<15 - 1 // of a client id
+	small := pending{request: request{key: keyMetadata}}
+	large := small
+	large.client = strings.Repeat("x", longest)
+	for name, c := range map[string]struct{ before, last pending }{
+		"without a client id":                 {small, small},
+		"with a quota":                        {pending{request: request{key: keyProduce, client: "app"}, rule: "user=*", bucket: "in/user=alice"}, small},
+		"the last with the longest client id": {small, large},
 	} {
 		all := make([]connection, 100)
 		before := heap()
 		for i := range all {
-			for c := &all[i]; !c.full(); {
-				c.expect(p)
+			one := &all[i]
+			for one.kept+c.before.kept() < mostKept {
+				one.expect(c.before)
+			}
+			last := c.last
+			last.client = strings.Clone(last.client)
+			for !one.full() {
+				one.expect(last)
 			}
 		}
-		if each := (heap() - before) / uint64(len(all)); each > 2*mostKept+8<<10 { // a page beside it
+		if each := (heap() - before) / uint64(len(all)); each > 2*mostKept+longest+8<<10 { // a page beside it
 			t.Errorf("%s: a connection keeps %d bytes for %d requests", name, each, len(all[0].pending))
 		}
 		runtime.KeepAlive(all)
