@@ -359,7 +359,7 @@ func TestBrokerHasNotHeardOfATopic(t *testing.T) {
 	}
 }
 
-// A topic that is deleted by its id counts as one that is deleted by its name: by its partitions, and again when it is made anew.
+// A topic that is deleted by its id counts as one that is deleted by its name. Its partitions count, and once more when it is made anew.
 func TestDeletedByID(t *testing.T) {
 	for _, byID := range []bool{false, true} {
 		for _, heard := range []bool{false, true} {

@@ -150,7 +150,7 @@ const (
 
 // lower lowers max_bytes of a fetch to the tokens of a full bucket of its quota. A larger answer would always make a debt. An answer to
 // ShareFetch is held in memory, so several must have room at a time, whatever the quota. A remote store is asked for the state of the
-// bucket while the broker works: the throttle time is in the first bytes of the answer.
+// bucket while the broker works, because the throttle time is in the answer's first bytes.
 func (r *relay) lower(g *policy.Gate, req *request, frame []byte) {
 	if req.key == keyShareFetch {
 		req.lower(frame, mostShareFetch)

@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -368,7 +367,7 @@ func (d *deletion) name(i int) string {
 }
 
 func (d *deletion) count(sizes) []int64 {
-	names := slices.Clone(d.names())
+	names := make([]string, len(d.TopicNames)+len(d.Topics)) // a version has one of them
 	for i := range names {
 		names[i] = d.name(i)
 	}
