@@ -39,7 +39,7 @@ func (r *Range) Addr() (string, error) {
 func (r *Range) Ports(n uint32) (first uint32, err error) {
 	r.next.CompareAndSwap(0, 1+rand.Uint32N(r.Size))
 	for range r.Size {
-		first := r.First + r.next.Add(n)%r.Size
+		first := r.First + (r.next.Add(n)-n+1)%r.Size
 		if first+n <= r.First+r.Size && r.free(first, n) {
 			return first, nil
 		}

@@ -56,6 +56,22 @@ func TestAddrOfFullRange(t *testing.T) {
 	}
 }
 
+// Whoever asks next gets none of the ports in a row that another one got.
+func TestPortsApart(t *testing.T) {
+	r := Range{First: 31_980, Size: 15}
+	var last uint32
+	for _, n := range []uint32{2, 1, 3, 1, 2} {
+		first, err := r.Ports(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if last != 0 && first <= last && first > last-5 {
+			t.Errorf("%d ports from %d on, and the ones before end at %d", n, first, last)
+		}
+		last = first + n - 1
+	}
+}
+
 // Ports in a row are within the range, and nobody listens on any of them.
 func TestPorts(t *testing.T) {
 	r := Range{First: 31_970, Size: 9}
