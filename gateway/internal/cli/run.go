@@ -92,16 +92,7 @@ gateway could not start, and 2 if the command line is wrong.`,
 			}
 			given := cmd.Flags().Changed
 			o.LimitSet, o.TimeoutSet, o.Rate.BurstSet = given("limit"), given("timeout"), given("burst")
-			signals := make(chan os.Signal, 4)
-			// Nothing is lost before the gateway serves. So until then a signal to stop ends the process, whatever it waits for.
-			signal.Notify(signals, syscall.SIGHUP)
-			o.Begun = func() { signal.Notify(signals, os.Interrupt, syscall.SIGTERM) }
-			// They stay caught when the run is over. One that comes then must not change how the process ends.
-			defer o.Begun()
-			// Whoever reads the log may go: a write then fails, and does not end the process.
-			signal.Ignore(syscall.SIGPIPE)
-			o.LogTo, o.Signals = os.Stderr, signals
-			return runGateway(cmd.Context(), o)
+			return runUntilSignal(cmd.Context(), o)
 		},
 	}
 	flags := cmd.Flags()
@@ -120,6 +111,20 @@ gateway could not start, and 2 if the command line is wrong.`,
 	completeFlag(cmd, "limit", "auto")
 	completeFlag(cmd, "log-level", "debug", "info", "warn", "error")
 	return cmd
+}
+
+// runUntilSignal is runGateway with the signals of the process.
+func runUntilSignal(ctx context.Context, o runOptions) error {
+	signals := make(chan os.Signal, 4)
+	// Nothing is lost before the gateway serves. So until then a signal to stop ends the process, whatever it waits for.
+	signal.Notify(signals, syscall.SIGHUP)
+	o.Begun = func() { signal.Notify(signals, os.Interrupt, syscall.SIGTERM) }
+	// They stay caught when the run is over. One that comes then must not change how the process ends.
+	defer o.Begun()
+	// Whoever reads the log may go: a write then fails, and does not end the process.
+	signal.Ignore(syscall.SIGPIPE)
+	o.LogTo, o.Signals = os.Stderr, signals
+	return runGateway(ctx, o)
 }
 
 // lastLines is how long the log has to take its last lines.

@@ -6,8 +6,8 @@ import "time"
 // between which the other side has received nothing.
 const lookEvery = 10 * time.Second
 
-// clientGone is that number if the client has gone, and brokerGone if the broker has. A broker that delays a client by its own quota does
-// not read for a while, and the last records of a producer with acks=0 wait for it.
+// clientGone is that number if the client has gone, and brokerGone if the broker has. A broker that delays a client by its own quota reads
+// nothing for a while. The last records of a producer with acks=0 wait for that.
 const clientGone, brokerGone = 12, 1
 
 // departure is what a check has found of a side. The zero value is a side that is there.

@@ -147,7 +147,7 @@ func (s *Server) renewCertificates(refused error) {
 }
 
 // shareAuthorities gives the authorities of listeners to all that were at their addresses before and still have
-// connections, also to those that an earlier reload has replaced. The caller holds mu, or has made the server.
+// connections. Some of those were replaced by an earlier reload. The caller holds mu, or has made the server.
 func (s *Server) shareAuthorities(of []*listener) {
 	for _, old := range slices.Concat(s.listeners, s.parting) {
 		if l := find(of, old.cfg.Address); l != nil && l != old {
