@@ -138,7 +138,7 @@ func (s *Streams) Enter(user string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n, known := s.byUser[user]
-	if n >= s.mostOfOne() || !s.enter() {
+	if half := (s.max.Load() + 1) / 2; n >= half || !s.enter() {
 		return false
 	}
 	if !known {
@@ -161,17 +161,6 @@ func (s *Streams) enter() bool {
 			return true
 		}
 	}
-}
-
-// mostOfOne is how many places one user may have.
-func (s *Streams) mostOfOne() int64 { return (s.max.Load() + 1) / 2 }
-
-// Exhausted reports whether a user has all the places that one user may have. It is false in a pool without places.
-func (s *Streams) Exhausted(user string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := s.byUser[user]
-	return n > 0 && n >= s.mostOfOne()
 }
 
 // Overflow counts a response that found the pool full, and keeps its slot. Count each response

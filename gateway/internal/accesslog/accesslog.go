@@ -72,8 +72,8 @@ func Open(cfg config.AccessLog, prev *Log, counts *Counts) (*Log, error) {
 	return l, nil
 }
 
-// openFile opens a regular file. To open a pipe would take until somebody reads it, and the flag says not to wait
-// for that: what has the name may be another file by then.
+// openFile opens a regular file. To open a pipe waits for its reader. The flag prevents that, because another file may
+// have the name by then.
 func openFile(name string) (*os.File, error) {
 	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is not a regular file; name a file, or write stdout or stderr", name)

@@ -26,11 +26,13 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/eventlog"
 	"github.com/weir-go/weir/gateway/internal/hold"
@@ -278,6 +280,18 @@ func (u *Upstream) LeftOut() (gates []string) {
 		}
 	}
 	return gates
+}
+
+// Crowded reports whether a target with a limit has no slot free.
+func (u *Upstream) Crowded() bool {
+	return slices.ContainsFunc(u.seats, func(s seat) bool {
+		g, ok := s.gate.(weir.Snapshotter)
+		if !ok {
+			return false
+		}
+		now := g.Snapshot()
+		return now.InFlight >= now.Limit
+	})
 }
 
 // Abandoned returns how many clients have left while the upstream was working on their

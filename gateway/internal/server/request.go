@@ -138,17 +138,21 @@ func forward(w http.ResponseWriter, r *http.Request, admitted *weirhttp.Request)
 	q := requestOf(w)
 	q.decided()
 	if q.body != nil {
-		q.body.admitted(r.Context(), admitted, q.call.Work, q.crowdsOut)
+		q.body.admitted(r.Context(), admitted, q.call.Work, q.crowded)
 	}
 	q.call.Request = admitted
 	q.route.upstream.Serve(w, r, &q.call)
 }
 
-// crowdsOut reports whether the request's user may have no more streams, while a limit on its way has no slot free.
-func (q *request) crowdsOut() bool {
-	return q.handler.s.streams.Exhausted(q.call.Work.User) && slices.ContainsFunc(q.call.Route.Gates(), func(g *policy.Gate) bool {
+// crowded reports whether a limit on the request's way has no slot free: of a gate, of its pool there, or of a target.
+func (q *request) crowded() bool {
+	return q.route.upstream.Crowded() || slices.ContainsFunc(q.call.Route.Gates(), func(g *policy.Gate) bool {
+		if p := g.Pools(); p != nil {
+			use, known := p.Key(p.KeyOf(q.call.Work))
+			return known && use.InFlight >= use.Limit
+		}
 		s := g.Snapshot()
-		return s.Kind == "limit" && !s.PerKey && s.InFlight >= s.Limit
+		return s.Kind == "limit" && s.InFlight >= s.Limit
 	})
 }
 

@@ -31,8 +31,8 @@ const (
 // The request becomes a stream, so neither stalled nor endless bodies can fill a gate. While the
 // body comes, the upstream waits for the client too. When the body is complete the upstream has
 // work to do. So the request is admitted again before the upstream sees the end. If it is refused,
-// the upstream never sees the end. A user who has half of all streams gets no more of them. A body of such a user
-// keeps its slot, until no slot is free. Then it is broken off.
+// the upstream never sees the end. A body that finds no place among the streams keeps its slot, until no slot is free.
+// Then it is broken off.
 //
 // Few handlers read the body of a GET before they work. So that of a method that needs none is broken off where another one
 // would lose its slot. The slot is kept as for a client that has left.
@@ -53,7 +53,7 @@ type upload struct {
 	// What follows is for bodies of admitted requests.
 	ctx        context.Context // of the request
 	work       weir.Work
-	needed     func() bool // whether its user may have no more streams, and no slot is free
+	needed     func() bool // whether no slot is free
 	admittedAt time.Time
 
 	mu       sync.Mutex        // guards what follows against the timer
@@ -181,8 +181,8 @@ func (u *upload) timeIsUp() {
 	}
 }
 
-// becomeStream gives the slot up, or breaks the body off. If there are too many streams, it looks again later. u.mu is held, also while hooks
-// run: the end of the body has to see whether there is a slot.
+// becomeStream gives the slot up, or breaks the body off. If there are too many streams and slots are free, it looks
+// again later. u.mu is held, also while hooks run: the end of the body has to see whether there is a slot.
 func (u *upload) becomeStream() {
 	if u.needs {
 		if u.moved = u.request.ReleaseForStream(); u.moved {

@@ -469,16 +469,35 @@ func TestBrokenUpload(t *testing.T) {
 	}
 }
 
-// Who has half of all streams gets no more for bodies that stall. Such a body is broken off when no slot is free, and
-// not before.
-func TestStalledBodiesOfOneUser(t *testing.T) {
+// A body that stalls without a place among the streams is broken off when no slot is free, and not before: at a gate, at
+// its pool there, or at a target.
+func TestStalledBodiesWithoutAPlace(t *testing.T) {
 	t.Parallel()
-	cfg := baseConfig(t, newWorker(t, 0).url)
-	cfg.Identity.Trusted = []string{}
-	cfg.Streams.Max = 2
-	change(cfg, func(_ *config.Upstream, l *policy.LimitSpec) { l.Limit = 2 })
-	g := start(t, cfg, Options{})
-	g.Upstreams()[0].Expect(time.Nanosecond) // or slots of what is broken off are held
+	two := policy.LimitSpec{Limit: 2, Queue: policy.QueueSpec{Len: 10, MaxWait: policy.Duration(time.Minute)}}
+	for name, limit := range map[string]func(*config.Config){
+		"a gate": func(cfg *config.Config) { cfg.Gates[gateName] = policy.GateSpec{Limit: &two} },
+		"a pool": func(cfg *config.Config) {
+			cfg.Gates[gateName] = policy.GateSpec{Limit: &two, Each: &policy.EachSpec{By: "user"}}
+		},
+		"a target": func(cfg *config.Config) {
+			change(cfg, func(u *config.Upstream, _ *policy.LimitSpec) { u.Limit = &two })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := baseConfig(t, newWorker(t, 0).url)
+			cfg.Identity.Trusted = []string{}
+			cfg.Streams.Max = 2 // one for each user
+			limit(cfg)
+			g := start(t, cfg, Options{})
+			g.Upstreams()[0].Expect(time.Nanosecond) // or slots of what is broken off are held
+			stalledWithoutAPlace(t, g)
+		})
+	}
+}
+
+func stalledWithoutAPlace(t *testing.T, g *running) {
+	const rest = 65536 - uploadBytes
 	stall := func() net.Conn {
 		return dial(t, g.Addr(), "POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 65536\r\n\r\n"+strings.Repeat("x", uploadBytes))
 	}
@@ -505,7 +524,7 @@ func TestStalledBodiesOfOneUser(t *testing.T) {
 		t.Errorf("one of two, while both slots are taken: %s, want 408", got)
 	}
 	for _, c := range others { // one of which is closed
-		_, _ = io.WriteString(c, strings.Repeat("x", 65536-uploadBytes))
+		_, _ = io.WriteString(c, strings.Repeat("x", rest))
 	}
 	if got := <-answers; got != "200 OK" {
 		t.Errorf("the other one, when it is complete: %s, want 200", got)
