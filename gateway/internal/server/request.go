@@ -147,6 +147,9 @@ func forward(w http.ResponseWriter, r *http.Request, admitted *weirhttp.Request)
 // crowded reports whether a limit on the request's way has no slot free: of a gate, of its pool there, or of a target.
 func (q *request) crowded() bool {
 	return q.route.upstream.Crowded() || slices.ContainsFunc(q.call.Route.Gates(), func(g *policy.Gate) bool {
+		if g.Mode() != policy.Enforce {
+			return false // it makes nobody wait
+		}
 		if p := g.Pools(); p != nil {
 			use, known := p.Key(p.KeyOf(q.call.Work))
 			return known && use.InFlight >= use.Limit

@@ -489,6 +489,8 @@ func TestStalledBodiesWithoutAPlace(t *testing.T) {
 			cfg.Identity.Trusted = []string{}
 			cfg.Streams.Max = 2 // one for each user
 			limit(cfg)
+			cfg.Gates["watched"] = policy.GateSpec{Limit: &policy.LimitSpec{Limit: 1}, Mode: policy.Observe} // which breaks nothing off
+			cfg.Routes[0].Gates = append([]string{"watched"}, cfg.Routes[0].Gates...)
 			g := start(t, cfg, Options{})
 			g.Upstreams()[0].Expect(time.Nanosecond) // or slots of what is broken off are held
 			stalledWithoutAPlace(t, g)
