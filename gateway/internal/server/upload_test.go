@@ -487,7 +487,8 @@ func TestStalledBodiesWithoutAPlace(t *testing.T) {
 			t.Parallel()
 			cfg := baseConfig(t, newWorker(t, 0).url)
 			cfg.Identity.Trusted = []string{}
-			cfg.Streams.Max = 2 // one for each user
+			cfg.Streams.Max = 2                                       // one for each user
+			cfg.Listeners[0].ReadTimeout = policy.Duration(time.Hour) // which would end a body, too
 			limit(cfg)
 			cfg.Gates["watched"] = policy.GateSpec{Limit: &policy.LimitSpec{Limit: 1}, Mode: policy.Observe} // which breaks nothing off
 			cfg.Routes[0].Gates = append([]string{"watched"}, cfg.Routes[0].Gates...)
