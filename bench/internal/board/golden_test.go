@@ -75,3 +75,48 @@ func TestPagesAboutTheBoard(t *testing.T) {
 		}
 	}
 }
+
+// A page repeats some figures of who goes first, on B2 and B3: told who asks, and not.
+func TestPageAboutTheOrder(t *testing.T) {
+	cells, err := order.Read(docs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	find := func(scenario, metric, class, controller, format string) string {
+		var both []string
+		for _, backend := range []string{"B2", "B3"} {
+			for _, c := range cells {
+				if c.Scenario == scenario && c.Backend == backend && c.Controller == controller && c.Metric == metric && c.Class == class {
+					both = append(both, fmt.Sprintf(format, c.Median))
+				}
+			}
+		}
+		return strings.Join(both, ", ")
+	}
+	tuned, held := counts(cells, "default")
+	tunedLimit, heldLimit := counts(cells, "fixed")
+	want := []string{
+		fmt.Sprintf("\n%d of %d goals of that board are reached.", tuned.reached+held.reached, tuned.goals+held.goals),
+		fmt.Sprintf("With a limit tuned for each backend %d are.", tunedLimit.reached+heldLimit.reached),
+	}
+	for _, r := range []struct{ name, scenario, metric, class, told, not string }{
+		{"critical work of 0.6 of the capacity beside twelve times as much other work: in time", "S12", "served", "critical", "%.4f", "%.2f"},
+		{"a hundred small tenants beside one that sends ten times the capacity: theirs in time", "S13", "served", "victims", "%.4f", "%.2f"},
+		{"beside sixteen such", "S13b", "served", "victims", "%.4f", "%.2f"},
+		{"weights 1:2:4, one tenant sends a hundred times as much: error of the shares", "S14", "share_error", "", "%.4f", "%.1f"},
+		{"tasks of four calls at twice the capacity, later calls first: done", "S15", "tasks", "task", "%.2f", "%.2f"},
+		{"times that work of a lower priority went first", "S12", "inversions", "", "%.0f", "%.0f"},
+	} {
+		told, not := find(r.scenario, r.metric, r.class, "default", r.told), find(r.scenario, r.metric, r.class, "untold", r.not)
+		want = append(want, fmt.Sprintf("\n| %s | %s | %s |\n", r.name, told, not))
+	}
+	page, err := os.ReadFile(filepath.Join(docs, "..", "benchmarks", "order.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range want {
+		if !strings.Contains(string(page), w) {
+			t.Errorf("docs/benchmarks/order.md does not say %q", w)
+		}
+	}
+}
