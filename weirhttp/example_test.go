@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -61,6 +62,25 @@ func ExampleMiddleware() {
 
 	mux.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/v1/acme/orders", nil))
 	// Output: GET /v1/{tenant}/orders acme
+}
+
+// A server of HTTP/2 whose requests wait with their bodies unread. The window of a connection is as large as
+// those of all its streams, so what was admitted still gets its body.
+func ExampleMiddleware_http2() {
+	api := weir.Must(limit.New(limit.Config{Name: "api", Limit: 50}))
+	defer api.Close()
+
+	const streams, window = 100, 64 << 10 // at most 6.25 MiB of unread bodies for each connection
+	server := &http.Server{
+		Addr:    ":8443",
+		Handler: weirhttp.Middleware(api)(http.NotFoundHandler()),
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams:          streams,
+			MaxReceiveBufferPerStream:     window,
+			MaxReceiveBufferPerConnection: streams * window,
+		},
+	}
+	log.Print(server.ListenAndServeTLS("cert.pem", "key.pem"))
 }
 
 // Reads and writes have gates of their own; other requests have none.

@@ -188,12 +188,18 @@ func inBubble(t *testing.T, h http.Handler, fn func(t *testing.T, client *http.C
 // inBubbleOver is inBubble over a protocol of the caller's choice.
 func inBubbleOver(t *testing.T, protocol string, h http.Handler, fn func(t *testing.T, client *http.Client, dial func() net.Conn)) {
 	t.Helper()
+	inBubbleWith(t, protocol, &http.Server{Handler: h}, fn)
+}
+
+// inBubbleWith is inBubbleOver with the settings of srv.
+func inBubbleWith(t *testing.T, protocol string, srv *http.Server, fn func(t *testing.T, client *http.Client, dial func() net.Conn)) {
+	t.Helper()
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(protocol == "HTTP/1.1")
 	protocols.SetUnencryptedHTTP2(protocol == "HTTP/2.0")
 	synctest.Test(t, func(t *testing.T) {
 		l := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
-		srv := &http.Server{Handler: h, ErrorLog: log.New(io.Discard, "", 0), Protocols: protocols}
+		srv.ErrorLog, srv.Protocols = log.New(io.Discard, "", 0), protocols
 		go srv.Serve(l)
 		transport := &http.Transport{DialContext: l.dial, Protocols: protocols}
 		fn(t, &http.Client{Transport: transport}, func() net.Conn {

@@ -44,6 +44,24 @@
 // than 4 KiB of the body are still to come, or an unknown amount. A client that waits for "100 Continue" never
 // gets it. Over HTTP/2 the stream ends and the connection stays.
 //
+// # HTTP/2
+//
+// All requests of a connection share one window, by default 1 MiB: the server takes no more of their bodies than
+// that before handlers read. Requests that wait do not read. So a few with large bodies can use up the window, and
+// those that were admitted get nothing more of theirs. Make the window of the connection as large as those of all its
+// streams together. That takes no memory until clients fill it:
+//
+//	const streams, window = 100, 64 << 10 // at most 6.25 MiB of unread bodies for each connection
+//	server := &http.Server{HTTP2: &http.HTTP2Config{
+//		MaxConcurrentStreams:          streams,
+//		MaxReceiveBufferPerStream:     window,
+//		MaxReceiveBufferPerConnection: streams * window,
+//	}}
+//
+// net/http takes such a window, though its docs say less than 4 MiB. Less than 64 KiB for a stream is too little:
+// clients may send that much before they hear of the setting.
+// [WithBufferedBody] alone is enough only if it reads all bodies of the server whole.
+//
 // # Quotas
 //
 // If a quota is used up, the answer is 429. Its Retry-After is exact, without a random part: a client that
@@ -79,8 +97,8 @@ import (
 // runs, and answers a refusal with [WriteRejection].
 //
 // The request waits in g's wait room under its own context. So it leaves the room when its client
-// leaves; [WithBufferedBody] says when this is not noticed. After admission the handler's context
-// carries a [*Request]. For nested calls through the same gate it also carries the permit (see
+// leaves; [WithBufferedBody] says when this is not noticed. A server of HTTP/2 needs larger windows for the
+// bodies of requests that wait: see the package docs. After admission the handler's context carries a [*Request]. For nested calls through the same gate it also carries the permit (see
 // [weir.WithPermit]).
 //
 // The permit is sampled when the handler begins its answer, and released when the

@@ -2,6 +2,7 @@ package weirhttp
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,8 +16,10 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -427,6 +430,52 @@ func TestRefusalKeepsAnHTTP2Connection(t *testing.T) {
 	if len(g.works) != 3 {
 		t.Errorf("%d requests", len(g.works))
 	}
+}
+
+// Requests that wait do not read their bodies. With the settings that the package docs advise, they leave enough of their
+// connection's window for the body of the request that was admitted. By its docs, net/http need not take that window.
+func TestWaitingBodiesOverHTTP2(t *testing.T) {
+	const streams, window = 100, 64 << 10
+	const size = 4 * window
+	var h http.Handler // made in the bubble, as its gate must be
+	srv := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.ServeHTTP(w, r) }),
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: streams, MaxReceiveBufferPerStream: window,
+			MaxReceiveBufferPerConnection: streams * window},
+	}
+	inBubbleWith(t, "HTTP/2.0", srv, func(t *testing.T, client *http.Client, _ func() net.Conn) {
+		g := newFakeGate(1)
+		h = Middleware(g)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			if n, err := io.Copy(io.Discard, r.Body); n != size || err != nil {
+				t.Errorf("%d bytes of the body came: %v", n, err)
+			}
+		}))
+		client.Timeout = time.Minute // of virtual time, in which nothing happens unless all wait for each other
+		var all sync.WaitGroup
+		post := func(body io.Reader) {
+			all.Go(func() {
+				resp, err := client.Post("http://pipe/", "text/plain", body)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				resp.Body.Close()
+			})
+		}
+		admitted, rest := io.Pipe()
+		post(admitted)
+		g.await(func() bool { return g.admitted == 1 })
+		for range streams - 1 {
+			post(bytes.NewReader(make([]byte, size)))
+		}
+		synctest.Wait() // they have sent what the server takes of them
+		_, _ = rest.Write(make([]byte, size))
+		rest.Close()
+		all.Wait()
+		if g.settled(streams); len(g.outcomes()) != streams {
+			t.Errorf("outcomes %v", g.outcomes())
+		}
+	})
 }
 
 // While retries are common among the refusals, nobody is told to come back. The numbers of strangers make no
