@@ -18,8 +18,8 @@ import (
 const (
 	// retryable is "false" if coming back cannot help. The trailer says the same, but a tap cannot send a trailer.
 	retryable = "retryable"
-	// relayed is set by a server that passes on the refusal of another server. Its own work had begun by then,
-	// so clients must not assume that the call never started.
+	// relayed is set by a server that passes on the refusal of another server, or of a gate further in. Its own work
+	// had begun by then, so clients must not assume that the call never started.
 	relayed = "relayed"
 )
 

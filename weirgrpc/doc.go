@@ -21,6 +21,8 @@
 //
 // Panics are passed on, not recovered.
 //
+// A handler may return the refusal of a gate further in as it came. The client gets the status of that refusal, too.
+//
 // # Streams
 //
 // How long a stream lasts says nothing about the backend, so it is never a latency. A call that streams its

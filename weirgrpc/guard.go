@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/internal/yield"
@@ -76,7 +77,7 @@ func (g *Guard) Unary() grpc.UnaryServerInterceptor {
 		}
 		if c == nil {
 			resp, err = handler(ctx, req)
-			return resp, passedOn(err)
+			return resp, g.handed(err)
 		}
 		returned := false
 		defer func() { c.end(c.outcome(returned, err)) }()
@@ -88,7 +89,7 @@ func (g *Guard) Unary() grpc.UnaryServerInterceptor {
 			resp, err = handler(c.handler, req)
 		}
 		returned = true
-		return resp, passedOn(err)
+		return resp, g.handed(err)
 	}
 }
 
@@ -182,6 +183,20 @@ func (g *Guard) writeRejection(ctx context.Context, method string, rej *weir.Rej
 		return g.reject(ctx, method, rej)
 	}
 	return g.statuses.Of(rej).Err()
+}
+
+// handed returns the error of a handler for its client. If a gate further in has refused, the error has no status,
+// and to gRPC it would be UNKNOWN. So it gets the status of the refusal.
+func (g *Guard) handed(err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := status.FromError(err); !ok {
+		if rej := weir.AsRejection(err); rej != nil {
+			err = &passed{g.statuses.Of(rej), err}
+		}
+	}
+	return passedOn(err)
 }
 
 // Drain refuses new calls from now on, as draining. If health is not nil, it first calls health.Shutdown. So

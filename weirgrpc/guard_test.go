@@ -412,6 +412,53 @@ func TestHandler(t *testing.T) {
 	}
 }
 
+// A handler may return the refusal of a gate further in as it came. Its client gets the status of the refusal, marked as
+// one that came after the work had begun. An error that has a status keeps it.
+func TestHandlerReturnsARefusal(t *testing.T) {
+	var returned error
+	s := &service{
+		unary: func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) { return nil, returned },
+		output: func(*testgrpc.StreamingOutputCallRequest, testgrpc.TestService_StreamingOutputCallServer) error {
+			return returned
+		},
+	}
+	full := &weir.Rejection{Gate: "db", Reason: weir.ReasonQueueFull, Retryable: true, RetryAfter: time.Second}
+	for _, tt := range []struct {
+		name   string
+		err    error
+		code   codes.Code
+		reason string // of the ErrorInfo
+	}{
+		{"a refusal", full, codes.ResourceExhausted, "QUEUE_FULL"}, // by WithOverloadCode
+		{"one that is wrapped", fmt.Errorf("query: %w", full), codes.ResourceExhausted, "QUEUE_FULL"},
+		{"one that is final", &weir.Rejection{Gate: "db", Reason: weir.ReasonBlocked}, codes.PermissionDenied, "BLOCKED"},
+		{"one beside a status", fmt.Errorf("%w: %w", status.Error(codes.NotFound, "no"), full), codes.NotFound, ""},
+		{"another error", errors.New("no"), codes.Unknown, ""},
+	} {
+		returned = tt.err
+		for gated, gate := range map[string]weir.Gate{"with a gate": newLimit(t, 9, 9), "without a gate": nil} {
+			client := serve(t, s, weirgrpc.New(gate, weirgrpc.WithOverloadCode(codes.ResourceExhausted)).ServerOptions()...)
+			_, unary := client.UnaryCall(within(t), new(testgrpc.SimpleRequest))
+			answers, err := client.StreamingOutputCall(within(t), new(testgrpc.StreamingOutputCallRequest))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, streamed := answers.Recv()
+			for _, err := range []error{unary, streamed} {
+				var reason, relayed string
+				for _, d := range status.Convert(err).Details() {
+					if info, ok := d.(*errdetails.ErrorInfo); ok {
+						reason, relayed = info.Reason, info.Metadata["relayed"]
+					}
+				}
+				if status.Code(err) != tt.code || reason != tt.reason || (relayed == "true") != (tt.reason != "") {
+					t.Errorf("%s, %s: %v, reason %q, relayed %q", tt.name, gated, err, reason, relayed)
+				}
+			}
+		}
+	}
+}
+
 // Health checks take no slot, under the cap of exempt work, and go on while the server drains.
 func TestHousekeeping(t *testing.T) {
 	gate := newLimit(t, 1, -1)

@@ -20,7 +20,7 @@ func (g *Guard) Stream() grpc.StreamServerInterceptor {
 			return err
 		}
 		if c == nil {
-			return passedOn(handler(srv, ss))
+			return g.handed(handler(srv, ss))
 		}
 		s := &stream{ServerStream: ss, call: c, answers: info.IsServerStream && !info.IsClientStream}
 		if info.IsClientStream {
@@ -31,7 +31,7 @@ func (g *Guard) Stream() grpc.StreamServerInterceptor {
 		s.begin()
 		err = s.refusal(handler(srv, s))
 		returned = true
-		return passedOn(err)
+		return g.handed(err)
 	}
 }
 
