@@ -160,8 +160,8 @@ func AnswerOfRejection(r *weir.Rejection) Answer {
 	return a
 }
 
-// ParseRetryAfter reads the values of the header Retry-After: whole seconds, or a date. now is the time of day.
-// It returns false if no value can be read. A date that has passed means now. Of several values, the longest
+// ParseRetryAfter reads the values of the header Retry-After: whole seconds, or a date. now is the time of day, by
+// the server's clock if its answer has a Date. It returns false if no value can be read. A date that has passed means now. Of several values, the longest
 // counts. A proxy may have joined several with commas. Of many, the first sixteen are read.
 func ParseRetryAfter(values []string, now time.Time) (after time.Duration, ok bool) {
 	for _, line := range values[:min(len(values), mostJoined)] {

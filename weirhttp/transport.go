@@ -394,7 +394,7 @@ func answerTo(ctx context.Context, r *http.Request, resp *http.Response, err err
 	case http.StatusBadGateway:
 		a.Transient = true
 	}
-	a.After, a.Told = throttle.ParseRetryAfter(resp.Header["Retry-After"], time.Now())
+	a.After, a.Told = throttle.ParseRetryAfter(resp.Header["Retry-After"], answeredAt(resp))
 	if resp.StatusCode == http.StatusServiceUnavailable && len(resp.Header["X-Envoy-Overloaded"]) > 0 {
 		a.Outcome, a.Quota, a.Unstarted = weir.Overload, false, true
 	}
@@ -403,6 +403,15 @@ func answerTo(ctx context.Context, r *http.Request, resp *http.Response, err err
 	}
 	a.Final = a.Final || resp.Header.Get(retryableHeader) == notRetryable[0]
 	return a
+}
+
+// answeredAt returns the time of an answer by the clock of its server. A date in Retry-After is of the same clock,
+// which may differ from that of this process.
+func answeredAt(resp *http.Response) time.Time {
+	if date, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
+		return date
+	}
+	return time.Now()
 }
 
 // streamError has the shape of net/http's error of a stream of HTTP/2, which [errors.As] converts to it.
