@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/attempt"
 	"github.com/weir-go/weir/internal/fault"
 	"github.com/weir-go/weir/internal/setting"
 )
@@ -111,7 +112,8 @@ func (r *Retry) backoff(attempt int, quota bool) time.Duration {
 }
 
 // AnswerOf returns the Answer for an error that ended an attempt. A [*weir.Rejection] sets all fields. If no
-// connection was made, directly or through a proxy, the work has not begun. An error whose HTTPStatus() or StatusCode() is 429
+// connection was made, directly or through a proxy, the work has not begun. If that is for want of a file descriptor or
+// memory here, it is no sign of overload, and a retry would lack the same. An error whose HTTPStatus() or StatusCode() is 429
 // tells of a quota that is used up, as an answer of HTTP does.
 func AnswerOf(err error) Answer {
 	if r := weir.AsRejection(err); r != nil {
@@ -126,7 +128,9 @@ func AnswerOf(err error) Answer {
 		a.Transient = true
 		switch op.Op {
 		case "dial", "proxyconnect", "socks connect": // net/http says the latter two of a proxy
-			a.Outcome, a.Unstarted = weir.Overload, true
+			if a.Outcome, a.Unstarted = weir.Overload, true; attempt.LacksMeans(op) {
+				a.Outcome = weir.NoSample // nobody knows how the server is
+			}
 		}
 	}
 	return a

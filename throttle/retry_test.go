@@ -8,8 +8,10 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -138,6 +140,9 @@ func TestAnswerOf(t *testing.T) {
 		{dial, Answer{Outcome: weir.Overload, Transient: true, Unstarted: true}},
 		{fmt.Errorf("get: %w", &net.OpError{Op: "proxyconnect", Err: dial}), Answer{Outcome: weir.Overload, Transient: true, Unstarted: true}},
 		{&net.OpError{Op: "socks connect", Err: errors.New("host unreachable")}, Answer{Outcome: weir.Overload, Transient: true, Unstarted: true}},
+		{&net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}, Answer{Outcome: weir.NoSample, Transient: true, Unstarted: true}},
+		{fmt.Errorf("get: %w", &net.OpError{Op: "proxyconnect", Err: &net.OpError{Op: "dial", Err: syscall.EMFILE}}), Answer{Outcome: weir.NoSample, Transient: true, Unstarted: true}},
+		{&net.OpError{Op: "write", Err: syscall.EMFILE}, Answer{Outcome: weir.Failed, Transient: true}},
 		{fmt.Errorf("get: %w", read), Answer{Outcome: weir.Failed, Transient: true}},
 		{io.ErrUnexpectedEOF, Answer{Outcome: weir.Failed}},
 		{statusError(http.StatusServiceUnavailable), Answer{Outcome: weir.Overload}},

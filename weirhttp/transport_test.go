@@ -119,6 +119,7 @@ func TestTransportRetries(t *testing.T) {
 	const jitter = 270 * time.Millisecond
 	queueFull := weir.Rejection{Gate: "shop", Reason: weir.ReasonQueueFull, Retryable: true, RetryAfter: 2 * time.Second}
 	broken := func(int, *http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF }
+	lacking := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("socket", syscall.EMFILE)}
 	for _, tt := range []struct {
 		name          string
 		method        string
@@ -170,6 +171,7 @@ func TestTransportRetries(t *testing.T) {
 			"Content-Type", "application/problem+json"), 1, 0, 1, 0},
 		{"a broken connection", "GET", broken, 3, jitter, 3, 3},
 		{"a broken connection of a POST", "POST", broken, 1, 0, 1, 1},
+		{"no file descriptor here", "GET", func(int, *http.Request) (*http.Response, error) { return nil, lacking }, 1, 0, 0, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &sender{answer: tt.answer}

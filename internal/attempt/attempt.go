@@ -1,5 +1,6 @@
 // Package attempt reads which attempt a request is, for policies and for the adapters of HTTP and gRPC. It has the words
-// for people whose attempt should be the last. And it bounds what the attempts of a client may claim.
+// for people whose attempt should be the last. And it bounds what the attempts of a client may claim, and knows those that
+// fail for want of means of this process.
 package attempt
 
 import (

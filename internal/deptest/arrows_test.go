@@ -63,7 +63,7 @@ var moduleArrows = map[string][]string{
 	"examples/analytics":  {"", "control", "keyed", "limit", "weirgrpc", "internal/testbed/chart", "internal/testbed/freeport", "internal/hist", "internal/loadgen", "internal/testbed/postgres", "internal/testbed/process"},
 	"examples/execution":  {"", "control", "keyed", "limit", "weirhttp", "weirpgx", "weirsql", "internal/testbed/chart", "internal/testbed/cores", "internal/testbed/freeport", "internal/loadgen", "internal/testbed/postgres"},
 	"examples/linearizer": {"", "control", "keyed", "limit", "signal", "weirhttp", "weirkafka", "internal/testbed/chart", "internal/testbed/freeport", "internal/hist", "internal/testbed/kafka", "internal/loadgen", "internal/testbed/process"},
-	"gateway":             {"", "control", "policy", "quota", "signal", "sim", "weirgrpc", "weirhttp", "weirkafka", "weirredis", "internal/loadgen", "internal/fault", "internal/jsontree", "internal/rawconn", "internal/setting"},
+	"gateway":             {"", "control", "policy", "quota", "signal", "sim", "weirgrpc", "weirhttp", "weirkafka", "weirredis", "internal/attempt", "internal/loadgen", "internal/fault", "internal/jsontree", "internal/rawconn", "internal/setting"},
 	"weirgrpc":            {"", "policy", "throttle", "weirhttp", "internal/attempt", "internal/carried", "internal/yield"},
 	"weirkafka":           {"", "control", "keyed", "limit", "signal", "internal/fault", "internal/setting"},
 	"weirpgx":             {"", "limit", "signal", "weirsql", "internal/poolgate"},

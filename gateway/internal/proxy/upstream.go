@@ -29,13 +29,13 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/eventlog"
 	"github.com/weir-go/weir/gateway/internal/hold"
+	"github.com/weir-go/weir/internal/attempt"
 	"github.com/weir-go/weir/policy"
 )
 
@@ -368,18 +368,10 @@ func newTransport(p pool) *http.Transport {
 }
 
 // lacksMeans reports whether a connection could not be made for want of a file descriptor or memory here. That is no fault
-// of the target. To lack a local address is one of it: a host without IPv6 has none for a target of IPv6.
+// of the target.
 func lacksMeans(err error) bool {
 	var dial *net.OpError
-	if !errors.As(err, &dial) || dial.Op != "dial" {
-		return false
-	}
-	for _, lack := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM} {
-		if errors.Is(dial, lack) {
-			return true
-		}
-	}
-	return false
+	return errors.As(err, &dial) && dial.Op == "dial" && attempt.LacksMeans(dial)
 }
 
 // errNotHTTP2 is why no call of gRPC was sent to an https target.
