@@ -772,6 +772,29 @@ func TestClientStreamEndsOnce(t *testing.T) {
 	}
 }
 
+// Refused is called once for each attempt, also if the receiver asks again after the end.
+func TestClientStreamTellsOfARefusalOnce(t *testing.T) {
+	var calls, refused atomic.Int32
+	address := start(t, &service{output: func(*testgrpc.StreamingOutputCallRequest, testgrpc.TestService_StreamingOutputCallServer) error {
+		calls.Add(1)
+		return weirgrpc.Status(&weir.Rejection{Gate: "api", Reason: weir.ReasonQueueFull, Retryable: true}).Err()
+	}})
+	client := clientOf(t, throttle.CallerConfig{Retry: throttle.Retry{Attempts: 2}})
+	client.Refused = func(context.Context, string, string) { refused.Add(1) }
+	out, err := through(t, client, address).StreamingOutputCall(within(t), new(testgrpc.StreamingOutputCallRequest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if _, err := out.Recv(); status.Code(err) != codes.Unavailable {
+			t.Errorf("the receiver got %v, want the refusal", err)
+		}
+	}
+	if calls.Load() != 2 || refused.Load() != 2 {
+		t.Errorf("%d attempts, and Refused was called %d times", calls.Load(), refused.Load())
+	}
+}
+
 // Once a stream has ended, nothing waits for the deadline that a hook has set.
 func TestClientStreamEndsItsContext(t *testing.T) {
 	address := start(t, &service{output: func(*testgrpc.StreamingOutputCallRequest, testgrpc.TestService_StreamingOutputCallServer) error {

@@ -32,7 +32,8 @@ func (c *Client) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.C
 
 // clientStream is a streaming call for the application. Each of its attempts is a stream of grpc-go.
 type clientStream struct {
-	*outgoing // for the goroutine that receives
+	*outgoing      // for the goroutine that receives
+	ended     bool // for it, too: there is no further attempt
 	desc      *grpc.StreamDesc
 	open      func(context.Context, ...grpc.CallOption) (grpc.ClientStream, error)
 	cancel    context.CancelFunc
@@ -160,6 +161,7 @@ func (s *clientStream) isOpen() bool {
 
 // end ends the call.
 func (s *clientStream) end() {
+	s.ended = true
 	s.call.End()
 	s.mu.Lock()
 	done := s.done
@@ -229,6 +231,9 @@ func (s *clientStream) RecvMsg(m any) error {
 		if err == nil || err == io.EOF {
 			s.sampleAnswer(err == io.EOF)
 			return err
+		}
+		if s.ended { // its answer was told of already
+			return passedOn(err)
 		}
 		server, ok := peer.FromContext(stream.Context())
 		if !ok {
