@@ -622,3 +622,54 @@ func TestBeliefGoesOnClimbing(t *testing.T) {
 		t.Errorf("%+v for %d places, after a second and a half", g.d, places)
 	}
 }
+
+// Nearly all clients leave, for reasons of their own. The backend is as fast as ever, and would serve those who stay.
+func TestBeliefKeepsItsLimitWhereClientsLeave(t *testing.T) {
+	for _, leave := range []float64{0.6, 0.9, 0.98, 1} {
+		for seed := range uint64(4) {
+			g := worldOf(newBelief(t, BeliefConfig{}), 40)
+			g.random = rand.New(rand.NewPCG(seed+1, 2))
+			g.run(time.Minute)
+			best := float64(g.d.Limit)
+			g.good = func(time.Duration) bool { return g.random.Float64() >= leave }
+			var sum, seconds float64
+			g.decided = func(d Decision) {
+				sum += float64(d.Limit) * d.Next.Seconds()
+				seconds += d.Next.Seconds()
+			}
+			if g.run(20 * time.Second); sum/seconds < best/2 {
+				t.Errorf("%v leave, seed %d: a limit of %.1f in the mean, and %v before", leave, seed, sum/seconds, best)
+			}
+		}
+	}
+}
+
+// Most of a backend is gone, and work ends when its client leaves. So it seems to take no longer than before, or not much.
+func TestBeliefComesDownWhereWorkEndsWithItsClient(t *testing.T) {
+	for _, tt := range []struct {
+		patience time.Duration
+		least    float64 // answers in time a second. Eight inside would make 240 or 400
+	}{{22 * ms, 100}, {35 * ms, 300}} {
+		for seed := range uint64(4) {
+			g := worldOf(newBelief(t, BeliefConfig{}), 0)
+			g.random = rand.New(rand.NewPCG(seed+1, 2))
+			places, patience := 40.0, time.Hour
+			g.serve = func(g *world) time.Duration { // all that is inside shares the places
+				mean := 20 * max(1, float64(len(g.inside)+1)/places)
+				return g.now + min(patience, g.around(time.Duration(mean*float64(ms))))
+			}
+			g.good = func(life time.Duration) bool { return life < patience }
+			g.run(time.Minute)
+			places, patience = 8, tt.patience
+			var good int64
+			g.decided = func(d Decision) {
+				if !d.Extend {
+					good += g.w.OK
+				}
+			}
+			if g.run(30 * time.Second); float64(good)/30 < tt.least {
+				t.Errorf("a patience of %v, seed %d: %.1f in time a second, at a limit of %d", tt.patience, seed, float64(good)/30, g.d.Limit)
+			}
+		}
+	}
+}
