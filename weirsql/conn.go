@@ -56,6 +56,10 @@ func (c *connector) Close() error {
 //
 //	db := sql.OpenDB(weirsql.Connector(connector, gate))
 //
+// A wrapper of somebody else, such as one that traces, goes inside: Connector(traced(connector), gate). Above, it hides
+// when a connection is given back, unless it passes [driver.Validator] on. The permit then stays with an idle
+// connection, and its later statements do not ask.
+//
 // The gate admits or refuses, and never lets work wait: the caller has a connection already. Use [New] wherever
 // you can. A statement, a transaction and a [database/sql.Conn] ask the gate once each; a ping does not ask. A Conn
 // asks for its first statement: if that is a read, all of the Conn counts as a read. The refusal is a
@@ -98,7 +102,7 @@ type dbConn struct {
 type (
 	execer   struct{ c *dbConn }
 	queryer  struct{ c *dbConn }
-	resetter struct{ driver.SessionResetter }
+	resetter struct{ c *dbConn }
 
 	connE struct {
 		*dbConn
@@ -155,22 +159,22 @@ func wrap(inner driver.Conn, g *guard) driver.Conn {
 	if !q {
 		_, q = inner.(oldQueryer)
 	}
-	reset, r := inner.(driver.SessionResetter)
+	_, r := inner.(driver.SessionResetter)
 	switch {
 	case e && q && r:
-		return connEQR{c, execer{c}, queryer{c}, resetter{reset}}
+		return connEQR{c, execer{c}, queryer{c}, resetter{c}}
 	case e && q:
 		return connEQ{c, execer{c}, queryer{c}}
 	case e && r:
-		return connER{c, execer{c}, resetter{reset}}
+		return connER{c, execer{c}, resetter{c}}
 	case q && r:
-		return connQR{c, queryer{c}, resetter{reset}}
+		return connQR{c, queryer{c}, resetter{c}}
 	case e:
 		return connE{c, execer{c}}
 	case q:
 		return connQ{c, queryer{c}}
 	case r:
-		return connR{c, resetter{reset}}
+		return connR{c, resetter{c}}
 	}
 	return c
 }
@@ -270,6 +274,16 @@ func (c *dbConn) IsValid() (valid bool) {
 	}
 	v, ok := c.inner.(driver.Validator)
 	return !ok || v.IsValid()
+}
+
+// ResetSession implements [driver.SessionResetter]. database/sql calls it when the connection is taken from the pool. Whoever
+// still has it then has given it back, and IsValid was not called.
+func (r resetter) ResetSession(ctx context.Context) error {
+	if r.c.use != nil {
+		r.c.guard.hidden()
+		r.c.free(false)
+	}
+	return r.c.inner.(driver.SessionResetter).ResetSession(ctx)
 }
 
 // Close implements [driver.Conn]. The permit is free first, because a driver may block.

@@ -1,11 +1,13 @@
 package weirsql
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"log/slog"
 	"reflect"
 	"slices"
 	"strings"
@@ -393,6 +395,67 @@ func TestConnector(t *testing.T) {
 			t.Errorf("%d held, %d twice, %d admitted", g.held(), g.twice, g.admitted)
 		}
 	})
+}
+
+// tracing is a connector of somebody else above ours. Its connections show all but driver.Validator.
+type tracing struct{ driver.Connector }
+
+func (t tracing) Connect(ctx context.Context) (driver.Conn, error) {
+	c, err := t.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		driver.Conn
+		driver.ExecerContext
+		driver.QueryerContext
+		driver.ConnBeginTx
+		driver.SessionResetter
+	}{c, c.(driver.ExecerContext), c.(driver.QueryerContext), c.(driver.ConnBeginTx), c.(driver.SessionResetter)}, nil
+}
+
+// A wrapper that hides when a connection is given back leaves the permit to the connection until it is taken again. Each
+// use asks the gate, and one line names the cause. Inside, and where nothing is hidden, the wrapper does no harm.
+func TestWrapperHidesTheEnd(t *testing.T) {
+	type wrap = func(driver.Connector, weir.Gate, *slog.Logger) driver.Connector
+	for name, tt := range map[string]struct {
+		wrap        wrap
+		held, lines int
+	}{
+		"above": {func(c driver.Connector, g weir.Gate, l *slog.Logger) driver.Connector {
+			return tracing{Connector(c, g, WithLogger(l))}
+		}, 1, 1},
+		"inside": {func(c driver.Connector, g weir.Gate, l *slog.Logger) driver.Connector {
+			return Connector(tracing{c}, g, WithLogger(l))
+		}, 0, 0},
+		"none": {func(c driver.Connector, g weir.Gate, l *slog.Logger) driver.Connector {
+			return Connector(c, g, WithLogger(l))
+		}, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			g := newFakeGate(1)
+			db := sql.OpenDB(tt.wrap(&server{kind: modern}, g, slog.New(slog.NewTextHandler(&out, nil))))
+			for range 3 {
+				_, err := db.Exec("x")
+				check(t, err)
+				check(t, db.QueryRow("SELECT 1").Scan(new(int)))
+				tx, err := db.Begin()
+				check(t, err)
+				check(t, tx.Commit())
+			}
+			if g.admitted != 9 || g.held() != tt.held {
+				t.Errorf("%d uses asked, want 9; %d permits held, want %d", g.admitted, g.held(), tt.held)
+			}
+			if n := strings.Count(out.String(), "driver.Validator"); n != tt.lines {
+				t.Errorf("%d lines, want %d: %s", n, tt.lines, &out)
+			}
+			check(t, db.Close())
+			if g.held() != 0 || g.twice != 0 {
+				t.Errorf("%d permits held at the end, %d given back twice", g.held(), g.twice)
+			}
+		})
+	}
 }
 
 // closable is a connector that has something to close.

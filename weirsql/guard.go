@@ -6,13 +6,14 @@ import (
 	"database/sql/driver"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/internal/poolgate"
 )
 
-// guard is a gate, and the settings for asking it. It never changes once built.
+// guard is a gate, and the settings for asking it. The settings never change once it is built.
 type guard struct {
 	gate     weir.Gate
 	work     func(context.Context, string, *weir.Work)
@@ -21,6 +22,7 @@ type guard struct {
 	budget   poolgate.Budget // of each statement
 	holds    *holds          // nil: nothing is held when a context ends
 	leaks    bool            // find uses that are dropped
+	warned   atomic.Bool     // the log says already that a wrapper hides when connections are given back
 }
 
 // Option adjusts [New], [Open] and [Connector].
@@ -40,6 +42,14 @@ func (g *guard) told() *guard {
 		g.log().Error("weirsql: " + err.Error())
 	}
 	return g
+}
+
+// hidden logs once that nobody hears when a connection is given back.
+func (g *guard) hidden() {
+	if g.warned.CompareAndSwap(false, true) {
+		g.log().Error("weirsql: a wrapper above weirsql.Connector does not pass driver.Validator on, so idle connections hold slots of the gate. " +
+			"Wrap the driver's connector instead: weirsql.Connector(traced(connector), gate)")
+	}
 }
 
 // WithWork lets fn describe the work: tenant, user, priority, cost. Op is already query, exec, prepare, begin,
