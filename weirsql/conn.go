@@ -361,24 +361,39 @@ func (c *dbConn) PrepareContext(ctx context.Context, query string) (driver.Stmt,
 	if err != nil {
 		return nil, err
 	}
-	s, err := prepare(ctx, c.inner, query) // if it panics, database/sql gives the connection back
+	returned := false
+	if c.tx == nil && u.method != methodConn { // the permit of a transaction or a Conn is for what follows, too
+		defer c.freeUnless(&returned)
+	}
+	s, err := prepare(ctx, c.inner, query)
 	if err != nil {
 		c.answer(ctx, u, err)
+	}
+	returned = true
+	if err != nil {
 		return nil, err
 	}
 	return wrapStmt(s, c, query), nil
 }
 
-func prepare(ctx context.Context, inner driver.Conn, query string) (driver.Stmt, error) {
-	if p, ok := inner.(driver.ConnPrepareContext); ok {
-		return p.PrepareContext(ctx, query)
+// prepare returns an error if a driver returns neither a statement nor an error. database/sql would panic.
+func prepare(ctx context.Context, inner driver.Conn, query string) (s driver.Stmt, err error) {
+	p, knowsContexts := inner.(driver.ConnPrepareContext)
+	if knowsContexts {
+		s, err = p.PrepareContext(ctx, query)
+	} else {
+		s, err = inner.Prepare(query)
 	}
-	s, err := inner.Prepare(query)
-	if err == nil && ctx.Err() != nil {
+	switch {
+	case err != nil:
+		return nil, err
+	case s == nil:
+		return nil, errors.New("weirsql: the driver returned no statement and no error")
+	case !knowsContexts && ctx.Err() != nil:
 		_ = s.Close()
 		return nil, ctx.Err()
 	}
-	return s, err
+	return s, nil
 }
 
 // ExecContext implements [driver.ExecerContext].

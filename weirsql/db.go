@@ -77,8 +77,9 @@
 // [database/sql.Conn.Raw] sees a wrapper; [DriverConn] returns the connection of the driver. Keep neither beyond Raw.
 //
 // A panic of the driver or of an argument gives the permit back, although database/sql may lose the connection. There
-// are two exceptions. A driver that panics while rows are closed keeps the permit. After an argument's panic a transaction that
-// goes on has none.
+// are three exceptions. A driver that panics while rows are closed keeps the permit. So does one that panics in Prepare within a
+// transaction or a Conn, because that may go on. After the panic of an argument, or of a driver that counts or converts
+// arguments, a transaction that goes on has none.
 package weirsql
 
 import (

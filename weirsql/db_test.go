@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -570,23 +571,29 @@ func TestEnds(t *testing.T) {
 // A query that panics takes its connection with it: database/sql never gets it back. The permit is free.
 func TestPanicInQuery(t *testing.T) {
 	for name, query := range map[string]func(*DB) (*sql.Rows, error){
-		"above": func(db *DB) (*sql.Rows, error) { return db.Query("SELECT 1") },
-		"below": func(db *DB) (*sql.Rows, error) { return db.Pool().Query("SELECT 1") },
+		"above":     func(db *DB) (*sql.Rows, error) { return db.Query("SELECT ?", 1) },
+		"below":     func(db *DB) (*sql.Rows, error) { return db.Pool().Query("SELECT ?", 1) },
+		"row below": func(db *DB) (*sql.Rows, error) { return nil, db.Pool().QueryRow("SELECT ?", 1).Err() },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				g, s := newFakeGate(1), &server{kind: modern}
-				db := New(s, g)
-				defer db.Close()
-				s.on("query", panics)
-				if recovered(func() { _, _ = query(db) }) == nil {
-					t.Error("no panic")
-				}
-				if g.held() != 0 {
-					t.Error("the permit is held")
-				}
+		for _, tt := range []struct {
+			op   string
+			kind func(*core) driver.Conn
+		}{{"query", modern}, {"prepare", ancient}, {"preparectx", skipping}, {"inputs", skipping}, {"converter", kinds["convert"]}, {"convert", kinds["convert"]}} {
+			t.Run(name+", "+tt.op, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					g, s := newFakeGate(1), &server{kind: tt.kind}
+					db := New(s, g)
+					defer db.Close()
+					s.on(tt.op, panics)
+					if recovered(func() { _, _ = query(db) }) == nil {
+						t.Error("no panic")
+					}
+					if g.held() != 0 {
+						t.Error("the permit is held")
+					}
+				})
 			})
-		})
+		}
 	}
 }
 
@@ -681,25 +688,35 @@ type nilPanics struct{ text string }
 
 func (n *nilPanics) Value() (driver.Value, error) { return n.text, nil }
 
-// A driver that panics while it prepares leaves a transaction its permit, and the rest of it goes on with that.
+// A driver that panics while it prepares leaves a transaction and a Conn their permit, and the rest of them goes on with that.
 func TestPrepareThatPanics(t *testing.T) {
-	g, s := newFakeGate(1), &server{kind: modern}
-	db := New(s, g)
-	tx, err := db.BeginTx(t.Context(), nil)
-	check(t, err)
-	s.on("preparectx", panics)
-	if recovered(func() { _, _ = tx.PrepareContext(t.Context(), "x") }) == nil {
-		t.Error("no panic")
+	type preparer interface {
+		PrepareContext(context.Context, string) (*sql.Stmt, error)
+		ExecContext(context.Context, string, ...any) (sql.Result, error)
 	}
-	if g.held() != 1 {
-		t.Error("an open transaction has no permit")
-	}
-	s.on("none", panics)
-	_, err = tx.ExecContext(t.Context(), "x")
-	check(t, err)
-	check(t, tx.Commit())
-	if g.held() != 0 {
-		t.Error("the permit is held")
+	for name, open := range map[string]func(db *DB) (p preparer, end func() error, err error){
+		"transaction":       func(db *DB) (preparer, func() error, error) { tx, err := db.Begin(); return tx, tx.Commit, err },
+		"transaction below": func(db *DB) (preparer, func() error, error) { tx, err := db.Pool().Begin(); return tx, tx.Commit, err },
+		"conn":              func(db *DB) (preparer, func() error, error) { c, err := db.Conn(t.Context()); return c, c.Close, err },
+	} {
+		g, s := newFakeGate(1), &server{kind: modern}
+		db := New(s, g)
+		p, end, err := open(db)
+		check(t, err)
+		s.on("preparectx", panics)
+		if recovered(func() { _, _ = p.PrepareContext(t.Context(), "x") }) == nil {
+			t.Errorf("%s: no panic", name)
+		}
+		if g.held() != 1 {
+			t.Errorf("%s: it is open, and has no permit", name)
+		}
+		s.on("none", panics)
+		_, err = p.ExecContext(t.Context(), "x")
+		check(t, err)
+		check(t, end())
+		if g.held() != 0 {
+			t.Errorf("%s: the permit is held", name)
+		}
 	}
 }
 
@@ -735,6 +752,26 @@ func (r rowless) Prepare(string) (driver.Stmt, error) { return rowlessStmt{&oldS
 type rowlessStmt struct{ *oldStmt }
 
 func (rowlessStmt) Query([]driver.Value) (driver.Rows, error) { return nil, nil }
+
+// stmtless is a driver that returns neither a statement nor an error.
+type stmtless struct{ *core }
+
+func (stmtless) Prepare(string) (driver.Stmt, error) { return nil, nil }
+
+func TestNoStatement(t *testing.T) {
+	inBubble(t, func(c *core) driver.Conn { return stmtless{c} }, 1, func(t *testing.T, db *DB, g *fakeGate, _ *server) {
+		for name, q := range map[string]interface {
+			QueryContext(context.Context, string, ...any) (*sql.Rows, error)
+		}{"above": db, "below": db.Pool()} {
+			if _, err := q.QueryContext(t.Context(), "SELECT 1"); err == nil || !strings.Contains(err.Error(), "no statement and no error") {
+				t.Errorf("%s: %v", name, err)
+			}
+			if g.held() != 0 {
+				t.Errorf("%s: the permit is held", name)
+			}
+		}
+	})
+}
 
 func TestNoRows(t *testing.T) {
 	inBubble(t, func(c *core) driver.Conn { return rowless{c} }, 1, func(t *testing.T, db *DB, g *fakeGate, _ *server) {
@@ -1014,7 +1051,7 @@ func TestRefusals(t *testing.T) {
 				t.Errorf("%s: the gate was asked %d times", name, n)
 			}
 			for _, c := range s.calls() {
-				if !strings.HasSuffix(c, "reset") && !strings.HasSuffix(c, "valid") {
+				if _, op, _ := strings.Cut(c, " "); !slices.Contains([]string{"reset", "valid", "inputs"}, op) {
 					t.Errorf("%s: the driver was asked: %s", name, c)
 				}
 			}

@@ -299,7 +299,7 @@ type special struct{ a, b int }
 type oldStmt struct{ c *core }
 
 func (s *oldStmt) Close() error  { return s.c.do(context.Background(), "stmt close") }
-func (s *oldStmt) NumInput() int { return -1 }
+func (s *oldStmt) NumInput() int { _ = s.c.do(context.Background(), "inputs"); return -1 }
 
 func (s *oldStmt) Exec(args []driver.Value) (driver.Result, error) {
 	return driver.RowsAffected(1), s.c.do(context.Background(), "stmt exec", args)
@@ -315,11 +315,15 @@ func (s *oldStmt) Query(args []driver.Value) (driver.Rows, error) {
 // convertStmt converts its arguments column by column.
 type convertStmt struct{ oldStmt }
 
-func (s *convertStmt) ColumnConverter(int) driver.ValueConverter { return converter{} }
+func (s *convertStmt) ColumnConverter(int) driver.ValueConverter {
+	_ = s.c.do(context.Background(), "converter")
+	return converter(*s)
+}
 
-type converter struct{}
+type converter struct{ oldStmt }
 
-func (converter) ConvertValue(v any) (driver.Value, error) {
+func (c converter) ConvertValue(v any) (driver.Value, error) {
+	_ = c.c.do(context.Background(), "convert")
 	if _, ok := v.(special); ok {
 		return "converted", nil
 	}

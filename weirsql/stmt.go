@@ -87,14 +87,34 @@ type stmt struct {
 	query string
 }
 
+type columnConverter interface {
+	ColumnConverter(index int) driver.ValueConverter
+}
+
 // stmtConverter is a statement whose driver converts arguments column by column.
 type stmtConverter struct {
 	*stmt
-	columnConverter
+	columns columnConverter
 }
 
-type columnConverter interface {
-	ColumnConverter(index int) driver.ValueConverter
+// ColumnConverter implements [driver.ColumnConverter].
+func (s stmtConverter) ColumnConverter(index int) driver.ValueConverter {
+	return columnOf{s, index}
+}
+
+// columnOf asks the driver for the converter of a column only when an argument comes. So one place sees the panics of both.
+type columnOf struct {
+	stmtConverter
+	index int
+}
+
+// ConvertValue implements [driver.ValueConverter].
+func (c columnOf) ConvertValue(v any) (driver.Value, error) {
+	returned := false
+	defer c.c.freeUnless(&returned)
+	value, err := c.columns.ColumnConverter(c.index).ConvertValue(v)
+	returned = true
+	return value, err
 }
 
 func wrapStmt(inner driver.Stmt, c *dbConn, query string) driver.Stmt {
@@ -115,7 +135,13 @@ func (s *stmt) Close() error {
 }
 
 // NumInput implements [driver.Stmt].
-func (s *stmt) NumInput() int { return s.inner.NumInput() }
+func (s *stmt) NumInput() int {
+	returned := false
+	defer s.c.freeUnless(&returned)
+	n := s.inner.NumInput()
+	returned = true
+	return n
+}
 
 // Exec implements [driver.Stmt]. database/sql calls ExecContext.
 func (s *stmt) Exec(args []driver.Value) (driver.Result, error) {
