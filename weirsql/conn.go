@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"reflect"
+	"time"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/internal/poolgate"
@@ -201,7 +202,7 @@ func (c *dbConn) enter(ctx context.Context, what call) (u *use, mine bool, err e
 		return nil, false, err
 	}
 	u.ask()
-	u.answered = true // for later statements of a Conn, which have contexts of their own: left and reading decide
+	u.answered = true // for later statements of a Conn, which have contexts of their own: leftAt and reading decide
 	c.use = u
 	return u, true, nil
 }
@@ -213,10 +214,7 @@ func (c *dbConn) answer(ctx context.Context, u *use, err error) {
 	if err == driver.ErrSkip {
 		return
 	}
-	u.left = err != nil && ctx.Err() != nil
-	if !u.left {
-		c.guard.holds.count(u)
-	}
+	u.answer(err != nil && ctx.Err() != nil)
 	if err == nil {
 		u.reading = nil
 	}
@@ -253,7 +251,9 @@ func (c *dbConn) free(broken bool) {
 	u := c.use
 	c.use, c.tx = nil, nil
 	if u != nil {
-		u.left = u.left || broken && u.reading != nil && u.reading.Err() != nil
+		if broken && u.reading != nil && u.reading.Err() != nil && u.leftAt.IsZero() {
+			u.leftAt = time.Now()
+		}
 		u.end()
 	}
 }

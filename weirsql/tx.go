@@ -109,9 +109,8 @@ func (t *tx) end(committed bool, err error) {
 	if u == nil {
 		return
 	}
-	u.left = u.left && err != nil
 	if err == nil {
-		u.reading = nil
+		u.leftAt, u.reading = time.Time{}, nil
 	}
 	if u.method != methodBegin {
 		return // a Conn has the permit, for longer

@@ -3,6 +3,7 @@ package weirsql
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"slices"
 	"strings"
@@ -455,7 +456,15 @@ func TestHoldsRowsCutOff(t *testing.T) {
 		},
 	} {
 		inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
-			s.on("rows close", func(_ context.Context, c *core) error { c.dead = true; return nil })
+			s.fault = func(_ context.Context, op string, c *core) error {
+				switch op {
+				case "query", "stmt queryctx":
+					time.Sleep(2 * time.Second)
+				case "rows close":
+					c.dead = true
+				}
+				return nil
+			}
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
 			if err := use(ctx, db); !errors.Is(err, context.DeadlineExceeded) {
@@ -465,12 +474,59 @@ func TestHoldsRowsCutOff(t *testing.T) {
 			if g.held() != 1 {
 				t.Errorf("%s: the permit is free while the server works on", name)
 			}
-			time.Sleep(10 * time.Second) // as long again
+			time.Sleep(2 * time.Second) // as long as the query took, without the time in which rows were read
 			synctest.Wait()
 			if g.held() != 0 {
 				t.Errorf("%s: the permit is held for longer", name)
 			}
 		}, WithHold(time.Minute))
+	}
+}
+
+// A caller that has left a statement of a second, and pauses before it ends its transaction or Conn, holds the permit for
+// what is left of a second more.
+func TestHoldsWithoutThePause(t *testing.T) {
+	for name, open := range map[string]func(db *DB) (exec func(context.Context) error, end func() error){
+		"transaction": func(db *DB) (func(context.Context) error, func() error) {
+			tx, err := db.Begin()
+			check(t, err)
+			return func(ctx context.Context) error { _, err := tx.ExecContext(ctx, "x"); return err }, tx.Rollback
+		},
+		"conn": func(db *DB) (func(context.Context) error, func() error) {
+			c, err := db.Conn(context.Background())
+			check(t, err)
+			return func(ctx context.Context) error { _, err := c.ExecContext(ctx, "x"); return err }, c.Close
+		},
+	} {
+		for pause, want := range map[time.Duration]time.Duration{0: time.Second, 600 * time.Millisecond: 400 * time.Millisecond, time.Hour: 0} {
+			inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
+				exec, end := open(db)
+				s.fault = func(ctx context.Context, op string, _ *core) error {
+					switch op {
+					case "exec":
+						<-ctx.Done()
+						return ctx.Err()
+					case "rollback", "valid": // its connection is closed
+						return driver.ErrBadConn
+					}
+					return nil
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				if err := exec(ctx); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("%s: %v", name, err)
+				}
+				time.Sleep(pause)
+				_ = end()
+				began := time.Now()
+				s.on("none", blocks)
+				_, err := db.Exec("x") // waits for the slot
+				check(t, err)
+				if held := time.Since(began); held != want {
+					t.Errorf("%s: held for %v after a pause of %v, want %v", name, held, pause, want)
+				}
+			}, WithHold(24*time.Hour))
+		}
 	}
 }
 

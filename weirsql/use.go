@@ -17,14 +17,15 @@ type use struct {
 	guard           *guard
 	permit          weir.Permit
 	method          string
-	began           time.Time       // when the driver was called last; set only with WithHold
+	began           time.Time       // when the driver was called last; like the next two it matters only with WithHold
+	took            time.Duration   // that call, to its answer; 0 before
+	leftAt          time.Time       // when it was answered, or its rows were cut off, after its context had ended; else zero
 	limited         context.Context // with the budget of the statement; nil if there is none
 	unlimit         func()          // frees what limited has; nil without it
 	reading         context.Context // of the last query, whose rows may be open; nil if something was answered since
 	failed          weir.Outcome    // of the last statement of a transaction that was not OK
 	asked           bool            // the driver was called
 	answered        bool            // the server has nothing left to do
-	left            bool            // the context of the last statement had ended before its answer
 	kept            bool            // the connection ends the use
 	ended           atomic.Bool
 }
@@ -64,14 +65,29 @@ func (u *use) bounded() context.Context {
 func (u *use) ask() {
 	u.asked = true
 	if u.guard.holds != nil {
-		u.began = time.Now()
+		u.began, u.took = time.Now(), 0
+	}
+}
+
+// answer notes that the driver has answered. left says that the context had ended before: the server may work on.
+func (u *use) answer(left bool) {
+	h := u.guard.holds
+	if h == nil {
+		return
+	}
+	now := time.Now()
+	u.took, u.leftAt = now.Sub(u.began), time.Time{}
+	if left {
+		u.leftAt = now
+	} else {
+		h.count(u.took)
 	}
 }
 
 // leftBehind reports whether the server may still work for a caller that has left.
 func (u *use) leftBehind() bool {
 	over := u.Err() != nil || u.limited != nil && u.limited.Err() != nil
-	return u.asked && (u.left || over && !u.answered)
+	return u.asked && (!u.leftAt.IsZero() || over && !u.answered)
 }
 
 // sample tells the gate the outcome of the work.
@@ -150,26 +166,29 @@ type holds struct {
 	mean    atomic.Int64 // how long calls of the driver take, a moving mean in ns
 }
 
-// count adds the call that was just answered to the mean. What its caller does afterwards, such as reading rows
-// slowly, is no work of the server. Where a driver prepares each statement, that is not counted: it would halve the
-// mean.
-func (h *holds) count(u *use) {
-	if h == nil {
-		return
-	}
-	took, old := int64(min(time.Since(u.began), h.longest)), h.mean.Load()
+// count adds a call to the mean. What its caller does afterwards, such as reading rows slowly, is no work of the
+// server. Where a driver prepares each statement, that is not counted: it would halve the mean.
+func (h *holds) count(call time.Duration) {
+	took, old := int64(min(call, h.longest)), h.mean.Load()
 	if old == 0 {
 		old = took
 	}
 	h.mean.Store(old + (took-old)/32) // of two updates at once, one may be lost
 }
 
-// hold gives the permit back later if the server may still work. Otherwise it returns false.
+// hold gives the permit back later if the server may still work. Otherwise it returns false. What the caller did since it
+// has left, such as a pause in its transaction, is part of the time.
 func (h *holds) hold(u *use) bool {
 	if !u.leftBehind() {
 		return false
 	}
-	rest := min(max(time.Duration(h.mean.Load()), time.Since(u.began)), h.longest)
+	rest := min(max(time.Duration(h.mean.Load()), u.took), h.longest)
+	if !u.leftAt.IsZero() {
+		rest -= time.Since(u.leftAt)
+	}
+	if rest <= 0 {
+		return false
+	}
 	time.AfterFunc(rest, func() { u.permit.Done(weir.NoSample) })
 	return true
 }
