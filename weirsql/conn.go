@@ -56,6 +56,11 @@ func (c *connector) Close() error {
 // there, as for pgx's CopyFrom, panics. Such code needs [DriverConn].
 //
 //	db := sql.OpenDB(weirsql.Connector(connector, gate))
+//	db.SetMaxOpenConns(64)
+//	db.SetMaxIdleConns(64)
+//
+// Set both to somewhat more than the limit of the gate. By default database/sql opens a connection for each caller, those
+// who are refused included, and keeps two.
 //
 // A wrapper of somebody else, such as one that traces, goes inside: Connector(traced(connector), gate). Above, it hides
 // when a connection is given back, unless it passes [driver.Validator] on. The permit then stays with an idle

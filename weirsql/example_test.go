@@ -61,6 +61,8 @@ func ExampleConnector() {
 	gate := weir.Must(limit.New(limit.Config{Name: "db", Limit: 1}))
 	defer gate.Close()
 	db := sql.OpenDB(weirsql.Connector(connector, gate))
+	db.SetMaxOpenConns(2) // above the limit, so that who is refused waits for no connection
+	db.SetMaxIdleConns(2)
 	defer db.Close()
 
 	tx, err := db.Begin()
