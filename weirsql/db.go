@@ -3,9 +3,9 @@
 //	db, err := weirsql.Open(connector, 64, limit.Config{Name: "db"})
 //
 // connector is the driver's: for instance that of pgx's stdlib.GetConnector, or of pq.NewConnector. A [DB] has
-// the methods of [database/sql.DB] and returns the standard types, so generated code and mappers can use it
-// instead. Work that must wait waits in the gate: by priority, for a bounded time, and without a connection. A
-// refusal is a [*weir.Rejection].
+// the methods of [database/sql.DB] and returns the standard types, so code of sqlc and gorm can use it instead.
+// Work that must wait waits in the gate: by priority, for a bounded time, and without a connection. A refusal is a
+// [*weir.Rejection].
 //
 // # What a permit is held for
 //
@@ -66,11 +66,13 @@
 // For drivers that cannot cancel so, such as those of MySQL, see [WithHold]. [WithBudget] tells the database in
 // advance how long a statement may take.
 //
-// # Generated code and mappers
+// # sqlc, gorm and others
 //
 // A [DB] has the methods that sqlc's code needs, and those of gorm's ConnPool with its transactions. Pass it as
 // it is. Turn off the settings that keep a [database/sql.Stmt]: emit_prepared_queries of sqlc, PrepareStmt of
-// gorm. gorm's method DB fails, because no [database/sql.DB] stands above the gate.
+// gorm. gorm's methods DB and Connection fail, because no [database/sql.DB] stands above the gate.
+//
+// bun and sqlx want a [database/sql.DB] itself. Give them [DB.Pool], where work is refused and never waits.
 //
 // # Connections
 //
