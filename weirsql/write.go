@@ -1,10 +1,16 @@
 package weirsql
 
-import "strings"
+import (
+	"strings"
+	"unicode"
+)
 
 // IsWrite reports whether a query may change something in any database, judged by its text. A read begins with
 // SELECT or a similar word. It has no word such as INSERT or FOR, and calls only well-known functions. IsWrite
 // is not a parser: in doubt, and for a text longer than 16 KiB, it returns true.
+//
+// It takes t.bump for a column. PostgreSQL can also call a function bump so, with a row of t. Such a call that writes
+// needs [WithWork].
 func IsWrite(query string) bool { return !onlyReads(query) }
 
 // longestScan bounds the text that is scanned, in bytes. A longer text counts as a write.
@@ -33,6 +39,8 @@ func onlyReads(query string) bool {
 		case changes(word):
 			return false
 		case second[string(word)] && !s.qualified && s.commands() && !(afterCharacter && string(word) == "set"): // of a type
+			return false
+		case alone[string(word)] && !s.qualified && s.ends():
 			return false
 		case s.called() && (s.qualified || !harmless[string(word)]):
 			return false
@@ -65,7 +73,10 @@ func changes(word []byte) bool {
 // second are words that begin a second statement of T-SQL, which follows without a semicolon. Elsewhere they are names of
 // columns.
 var second = setOf("exec", "revoke", "deny", "set", "backup", "restore", "kill", "disable", "enable", "receive", "writetext",
-	"updatetext", "dbcc", "reconfigure")
+	"updatetext", "dbcc", "reconfigure", "shutdown", "commit", "rollback", "save")
+
+// alone are those of them that need nothing after them.
+var alone = setOf("shutdown", "commit", "rollback")
 
 // clause are words that may follow the name of a column. T-SQL has reserved them, so they are no names of procedures.
 var clause = setOf("from", "as", "is", "in", "not", "and", "or", "like", "between", "asc", "desc", "where", "group",
@@ -133,17 +144,31 @@ func (s *scanner) next() token {
 		case c == '.':
 			s.rest, dot = s.rest[1:], true
 		case inWord(c) && (c < '0' || c > '9'):
-			n := 1
-			for n < len(s.rest) && inWord(s.rest[n]) {
-				n++
-			}
-			s.word, s.rest, s.qualified = s.rest[:n], s.rest[n:], dot && !number
-			return tokenWord
+			s.qualified = dot && !number
+			return s.plainWord()
 		default:
 			return s.other(c)
 		}
 	}
 	return tokenEnd
+}
+
+// plainWord moves to a word. It is in doubt if a dollar follows, as in x$1, which many read as one name. So it is with
+// Oracle's quotes, as in q'!it's!', and with blanks outside of ASCII: some databases end the word there.
+func (s *scanner) plainWord() token {
+	n, all := 0, byte(0)
+	for n < len(s.rest) && inWord(s.rest[n]) {
+		all |= s.rest[n]
+		n++
+	}
+	s.word, s.rest = s.rest[:n], s.rest[n:]
+	switch {
+	case all >= 0x80 && strings.ContainsFunc(s.word, unicode.IsSpace), strings.HasPrefix(s.rest, "$"):
+		return tokenDoubt
+	case strings.HasPrefix(s.rest, "'") && (strings.EqualFold(s.word, "q") || strings.EqualFold(s.word, "nq")):
+		return tokenDoubt
+	}
+	return tokenWord
 }
 
 // other skips a token that is not a word.
@@ -188,7 +213,7 @@ func (s *scanner) skipNumber() token {
 	if text != "" && (text[0] == 'e' || text[0] == 'E') { // a sign may follow, and is a token of its own
 		text = strings.TrimLeft(text[1:], digits)
 	}
-	if text != "" || s.called() {
+	if text != "" || s.called() || strings.HasPrefix(s.rest, "$") { // 1$1 is a name in MySQL
 		return tokenDoubt
 	}
 	s.number = strings.HasPrefix(s.rest, ".")
@@ -262,6 +287,12 @@ func (s *scanner) ahead() (rest string, ok bool) {
 func (s *scanner) called() bool {
 	rest, ok := s.ahead()
 	return !ok || strings.HasPrefix(rest, "(")
+}
+
+// ends reports whether nothing follows.
+func (s *scanner) ends() bool {
+	rest, ok := s.ahead()
+	return !ok || rest == "" || rest[0] == ';'
 }
 
 // commands reports whether the word begins a statement rather than being a name: whether it is followed by a word

@@ -57,6 +57,10 @@ func TestOnlyReads(t *testing.T) {
 		"SELECT backup, restore AS r, exec FROM hosts WHERE kill > 1 AND enable",
 		"SELECT CAST(a AS CHAR CHARACTER SET utf8mb4)",
 		"SHOW CHARACTER SET",
+		"SELECT commit, save FROM builds WHERE commit = $1 AND rollback IS NULL",
+		"SELECT b.commit FROM builds b ORDER BY b.commit",
+		"SELECT größe, q, nq FROM t WHERE a = N'x'",
+		"SELECT a FROM t WHERE b = 'two\u00a0words'",
 	}
 	for _, q := range reads {
 		if !onlyReads(q) {
@@ -99,6 +103,8 @@ func TestOnlyReads(t *testing.T) {
 		"SELECT f$$()",
 		"SELECT a FROM t WHERE f$1(b) = 2",
 		"SELECT s.f$()",
+		"SELECT x$1.count(7)",
+		"SELECT 1$1.count(7)",
 		"SELECT 1e(2)", // a function of MySQL
 		"SELECT 0x(2)",
 		"SELECT 1e (2)",
@@ -121,6 +127,17 @@ func TestOnlyReads(t *testing.T) {
 		"SELECT 1 SET IDENTITY_INSERT t ON",
 		"SELECT 1 BACKUP DATABASE d TO DISK = 'x'",
 		"SELECT 1 RESTORE DATABASE d FROM DISK = 'x'",
+		"SELECT 1 SHUTDOWN",
+		"SELECT a FROM t SHUTDOWN WITH NOWAIT",
+		"SELECT 1 COMMIT",
+		"SELECT 1 commit; ",
+		"SELECT 1 ROLLBACK -- all",
+		"SELECT 1 ROLLBACK TRAN",
+		"SELECT 1 SAVE TRAN a",
+		"SELECT q'!'!', purge(1), q'!'!' FROM dual", // quotes of Oracle
+		"SELECT Nq'('(', purge(1), nQ')')' FROM dual",
+		"SELECT 1 FROM t\u00a0DELETE\u00a0FROM t", // blanks to SQL Server and Oracle
+		"SELECT 1 FROM t\u3000DELETE FROM t",
 		`SELECT '\'' , f(1) , '`,
 		"SELECT $$ ' $$, f(1)",
 		"SELECT 'open",
