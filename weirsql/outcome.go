@@ -24,7 +24,7 @@ import (
 //	         57014      cancelled, as by a time-out      Overload
 //	         25P04      the transaction took too long    Overload
 //	         40001, 40P01  serialization, deadlock       Failed
-//	         02, 22, 23, 42, 44, P0  a plain "no"        OK
+//	         02, 0A, 21, 22, 23, 42, 44, P0  a plain "no"  OK
 //	         any other                                   Failed
 //	driver.ErrBadConn                                    Failed
 //	anything else                                        as weir.Classify
@@ -101,7 +101,7 @@ func classifyState(state string) weir.Outcome {
 	switch state[:2] {
 	case "53":
 		return weir.Overload
-	case "00", "01", "02", "22", "23", "42", "44", "P0":
+	case "00", "01", "02", "0A", "21", "22", "23", "42", "44", "P0":
 		return weir.OK
 	}
 	return weir.Failed
@@ -125,8 +125,9 @@ func classifyState(state string) weir.Outcome {
 //	1205, 3572        waited too long for a lock, or would have to   Overload
 //	1317, 1969, 3024  interrupted, or past the statement's time      Overload
 //	3168              the server is not available now                Overload
-//	1022, 1048, 1054, 1062, 1064, 1146, 1264, 1292, 1366, 1406,
-//	1451, 1452, 1644, 3819, 4025  a plain "no"                       OK
+//	1022, 1048, 1054, 1062, 1064, 1066, 1136, 1146, 1242, 1264,
+//	1292, 1305, 1364, 1366, 1406, 1451, 1452, 1644, 1690, 3819,
+//	4025              a plain "no"                                   OK
 //	any other, such as 1213 (deadlock) and 1020 (row changed)        Failed
 func ClassifyMySQL(number func(error) (uint16, bool)) func(ctx context.Context, err error) weir.Outcome {
 	return func(ctx context.Context, err error) weir.Outcome {
@@ -144,7 +145,7 @@ func classifyNumber(n uint16) weir.Outcome {
 	switch n {
 	case 1040, 1203, 1226, 1021, 1037, 1038, 1041, 1135, 1206, 1205, 3572, 1317, 1969, 3024, 3168:
 		return weir.Overload
-	case 1022, 1048, 1054, 1062, 1064, 1146, 1264, 1292, 1366, 1406, 1451, 1452, 1644, 3819, 4025:
+	case 1022, 1048, 1054, 1062, 1064, 1066, 1136, 1146, 1242, 1264, 1292, 1305, 1364, 1366, 1406, 1451, 1452, 1644, 1690, 3819, 4025:
 		return weir.OK
 	}
 	return weir.Failed
