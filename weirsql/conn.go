@@ -34,6 +34,23 @@ type connector struct {
 	guard *guard
 }
 
+func newConnector(c driver.Connector, g *guard) *connector {
+	if c == nil {
+		c = noConnector{}
+	}
+	return &connector{c, g}
+}
+
+var errNoConnector = errors.New("weirsql: no connector; take your driver's, such as pgx's stdlib.GetConnector(*cfg)")
+
+// noConnector takes the place of a nil connector where nobody can be told so before the first use. It would panic,
+// perhaps in a goroutine of database/sql.
+type noConnector struct{}
+
+func (noConnector) Connect(context.Context) (driver.Conn, error) { return nil, errNoConnector }
+func (noConnector) Driver() driver.Driver                        { return noConnector{} }
+func (noConnector) Open(string) (driver.Conn, error)             { return nil, errNoConnector }
+
 // Connect implements [driver.Connector].
 func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	inner, err := c.Connector.Connect(ctx)
@@ -71,7 +88,7 @@ func (c *connector) Close() error {
 // asks for its first statement: if that is a read, all of the Conn counts as a read. The refusal is a
 // [*weir.Rejection].
 func Connector(c driver.Connector, g weir.Gate, opts ...Option) driver.Connector {
-	return &connector{c, newGuard(g, opts).told()}
+	return newConnector(c, newGuard(g, opts).told())
 }
 
 // DriverConn returns the driver's own connection from the wrapped one that [database/sql.Conn.Raw] hands out.

@@ -134,7 +134,7 @@ func New(c driver.Connector, g weir.Gate, opts ...Option) *DB {
 }
 
 func newDB(c driver.Connector, guard *guard) *DB {
-	return &DB{pool: sql.OpenDB(&connector{c, guard}), guard: guard}
+	return &DB{pool: sql.OpenDB(newConnector(c, guard)), guard: guard}
 }
 
 // Pool returns the pool, for code that wants a [database/sql.DB]. Work on it asks the gate too, but only when

@@ -3,7 +3,6 @@ package weirsql
 import (
 	"database/sql"
 	"database/sql/driver"
-	"errors"
 	"fmt"
 	"time"
 
@@ -32,7 +31,7 @@ const DefaultExempt = poolgate.DefaultExempt
 // SetConnMaxIdleTime closes idle connections.
 func Open(c driver.Connector, maxConns int, gate limit.Config, opts ...Option) (*DB, error) {
 	if c == nil {
-		return nil, errors.New("weirsql: no connector; take your driver's, such as pgx's stdlib.GetConnector(*cfg)")
+		return nil, errNoConnector
 	}
 	guard := newGuard(nil, opts)
 	if err := guard.budget.Fault(); err != nil {

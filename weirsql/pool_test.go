@@ -504,10 +504,18 @@ func TestShareOutOfRange(t *testing.T) {
 	}
 }
 
-func TestOpenWithoutAConnector(t *testing.T) {
-	if _, err := Open(nil, 4, limit.Config{}); err == nil || !strings.Contains(err.Error(), "no connector") {
-		t.Error(err)
+// Who has no connector is told so, by Open at once and by the others at each use.
+func TestNoConnector(t *testing.T) {
+	_, opened := Open(nil, 4, limit.Config{})
+	db, below := New(nil, nil), sql.OpenDB(Connector(nil, nil))
+	_, opens := db.Driver().Open("x")
+	for name, err := range map[string]error{"Open": opened, "New": db.Ping(), "Connector": below.Ping(), "Driver": opens} {
+		if err == nil || !strings.Contains(err.Error(), "no connector") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
+	check(t, db.Close())
+	check(t, below.Close())
 }
 
 // Who asks a closed DB is told so.
