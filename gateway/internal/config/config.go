@@ -135,7 +135,8 @@ type Listener struct {
 	// Limits on connections beside max_connections: from one address, and new ones a second. A reload applies
 	// all of them while connections last.
 	Connections Connections `json:"connections,omitzero" example:"{rate_per_address: 20}"`
-	// Requests in progress at a time on one HTTP/2 connection. For ext_proc the default is 10000.
+	// Requests in progress at a time on one HTTP/2 connection. Each may have 128 KiB of its body in memory that
+	// nobody has read yet. For ext_proc the default is 10000.
 	MaxConcurrentStreams int `json:"max_concurrent_streams,omitempty" default:"100" min:"1" max:"10000"`
 }
 

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -550,4 +551,82 @@ func TestRequestsInProgressAreBounded(t *testing.T) {
 	group.Wait()
 	ask(http.StatusOK)
 	g.idle()
+}
+
+// Bodies of requests that wait do not use up a connection's window: another request on it is served.
+func TestBodiesThatWaitHoldUpNobody(t *testing.T) {
+	const waiting = 8
+	release := make(chan struct{})
+	var working atomic.Int32
+	up := upstreamOf(t, func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/" {
+			working.Add(1)
+			<-release
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+	})
+	cfg := baseConfig(t, up.URL)
+	cfg.Listeners[0].H2C, cfg.Listeners[0].MaxConcurrentStreams = true, waiting+2
+	cfg.Listeners[0].ReadTimeout = policy.Duration(time.Hour)
+	cfg.Gates["other"] = policy.GateSpec{Limit: &policy.LimitSpec{Limit: 1}}
+	cfg.Routes = append(cfg.Routes, config.Route{RouteSpec: policy.RouteSpec{Match: []string{"/other"}, Gates: []string{"other"}}, Upstream: gateName})
+	change(cfg, func(_ *config.Upstream, l *policy.LimitSpec) { l.Limit = 1 })
+	g := start(t, cfg, Options{})
+	free := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(free)
+	var conns atomic.Int32
+	tr := &http.Transport{Protocols: new(http.Protocols), DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		conns.Add(1)
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}}
+	tr.Protocols.SetUnencryptedHTTP2(true)
+	defer tr.CloseIdleConnections()
+	var all sync.WaitGroup
+	post := func(path string, body io.Reader) {
+		res, err := (&http.Client{Transport: tr}).Post(g.url+path, "text/plain", body)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s", path, res.Status)
+		}
+	}
+	post("/other", nil) // the client knows the server's settings now
+	all.Go(func() { post("/", nil) })
+	eventually(t, "one works", func() bool { return working.Load() == 1 })
+	for i := range waiting {
+		body := &sentBody{left: 1 << 20}
+		all.Go(func() { post("/", body) })
+		eventually(t, "it waits, with as much sent as a stream may", func() bool {
+			return int(g.gate().Waiting) == i+1 && body.sent.Load() >= unreadBody
+		})
+	}
+	post("/other", strings.NewReader("small"))
+	if n := working.Load(); n != 1 {
+		t.Errorf("%d at the upstream beyond a limit of 1", n)
+	}
+	free()
+	all.Wait()
+	if n := conns.Load(); n != 1 {
+		t.Errorf("%d connections", n)
+	}
+	g.idle()
+}
+
+// sentBody is a body that counts what has been sent before the last read.
+type sentBody struct {
+	left int
+	sent atomic.Int64
+	last int
+}
+
+func (b *sentBody) Read(p []byte) (int, error) {
+	b.sent.Add(int64(b.last))
+	if b.last = min(len(p), b.left); b.last == 0 {
+		return 0, io.EOF
+	}
+	b.left -= b.last
+	return b.last, nil
 }

@@ -135,6 +135,9 @@ const (
 	adminSetting  = "--admin, or admin.address in the file (\"off\" for none)"
 )
 
+// unreadBody is how much of a body a client may send over HTTP/2 before it is read.
+const unreadBody = 128 << 10
+
 // openListener opens the socket of l and makes its server, with every bound set.
 func (s *Server) openListener(l *listener, setting string) (err error) {
 	o := s.acceptOptions(l.cfg, setting)
@@ -163,10 +166,10 @@ func (s *Server) openListener(l *listener, setting string) (err error) {
 			SendPingTimeout:      time.Duration(l.cfg.IdleTimeout),
 			PingTimeout:          15 * time.Second,
 			WriteByteTimeout:     time.Duration(l.cfg.WriteTimeout),
-			// The bytes of unread bodies that one connection can make the gateway keep.
-			MaxReadFrameSize:              16 << 10,
-			MaxReceiveBufferPerConnection: 256 << 10,
-			MaxReceiveBufferPerStream:     128 << 10,
+			MaxReadFrameSize:     16 << 10,
+			// A request that waits leaves its body unread. The connection has room for all such bodies, or they would hold up its others.
+			MaxReceiveBufferPerConnection: l.cfg.MaxConcurrentStreams * unreadBody,
+			MaxReceiveBufferPerStream:     unreadBody,
 		},
 		ConnState: l.conns.ConnState,
 		ErrorLog:  s.events.ServerErrors(l.cfg.Address),
