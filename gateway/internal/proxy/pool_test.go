@@ -1,15 +1,23 @@
 package proxy
 
 import (
+	"context"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/policy"
@@ -136,5 +144,49 @@ func TestNoRoundTripWhileClosing(t *testing.T) {
 	all.Wait()
 	if bad.Load() > 0 || closed.Load() == 0 {
 		t.Errorf("closed %d times, with round trips under way at %d looks", closed.Load(), bad.Load())
+	}
+}
+
+// A call may be silent for long: no ping makes a server of gRPC end its connection.
+func TestQuietCall(t *testing.T) {
+	withTLS := startHTTP2(t, nil)
+	for scheme, creds := range map[string]credentials.TransportCredentials{
+		"h2c": insecure.NewCredentials(), "https": credentials.NewServerTLSFromCert(&withTLS.TLS.Certificates[0]),
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l := bufconn.Listen(64 << 10)
+			s := grpc.NewServer(grpc.Creds(creds), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
+				select {
+				case <-time.After(10 * time.Minute):
+				case <-s.Context().Done():
+				}
+				return s.Context().Err()
+			}))
+			var serving sync.WaitGroup
+			serving.Go(func() { _ = s.Serve(l) }) // it ends with Stop
+			defer serving.Wait()
+			defer s.Stop()
+			tr := makeUpstream(t, config.Upstream{Targets: []string{scheme + "://example.com"}}, io.Discard, nil).shared.calls
+			tr.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return l.DialContext(ctx) }
+			if tr.TLSClientConfig != nil {
+				tr.TLSClientConfig.RootCAs = withTLS.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+			}
+			defer tr.CloseIdleConnections()
+			url := strings.Replace(scheme, "h2c", "http", 1) + "://example.com/a/b"
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader("\x00\x00\x00\x00\x00"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Content-Type", "application/grpc")
+			req.Header.Set("Te", "trailers")
+			res, err := tr.RoundTrip(req)
+			if err != nil {
+				t.Fatalf("%s: %v", scheme, err)
+			}
+			defer res.Body.Close()
+			if got := res.Header.Get("Grpc-Status"); got != "0" {
+				t.Errorf("%s: status %s %s", scheme, got, res.Header.Get("Grpc-Message"))
+			}
+		})
 	}
 }

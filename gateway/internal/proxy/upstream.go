@@ -86,13 +86,13 @@ func New(name string, cfg config.Upstream, log *slog.Logger, events *eventlog.Lo
 		name: name, cfg: cfg, log: log, events: events,
 		eject: ejection{cfg.Eject.Failures, time.Duration(cfg.Eject.For)}, leastLoaded: cfg.Balance == config.LeastLoaded,
 		shared: &shared{
-			epoch: epoch, targets: targets, pool: conns, transport: newTransport(conns),
+			epoch: epoch, targets: targets, pool: conns, transport: newTransport(conns, h2c),
 			times: new(hold.Times), held: new(hold.Keeper), abandoned: new(atomic.Uint64), watch: &watch{epoch: epoch},
 		},
 	}
 	u.shared.calls = u.shared.transport
 	if conns.tls {
-		u.shared.calls = onlyHTTP2(newTransport(conns))
+		u.shared.calls = onlyHTTP2(newTransport(conns, true))
 	}
 	transport, calls := u.shared.transport, u.shared.calls
 	u.shared.trips = &roundTrips{close: func() {
@@ -104,7 +104,7 @@ func New(name string, cfg config.Upstream, log *slog.Logger, events *eventlog.Lo
 		// Checks connect anew each time: that is part of what has to work. They share no connections
 		// with requests, and do not wait for one behind them. One over HTTP/2 that comes when its check is over
 		// stays until it has been idle.
-		u.checks = newTransport(pool{connectTimeout: time.Duration(h.Timeout), h2c: h2c, maxIdle: -1, idleFor: time.Duration(h.Timeout)})
+		u.checks = newTransport(pool{connectTimeout: time.Duration(h.Timeout), h2c: h2c, maxIdle: -1, idleFor: time.Duration(h.Timeout)}, h2c)
 	}
 	u.reverse = httputil.ReverseProxy{
 		Rewrite:        u.rewrite,
@@ -335,13 +335,20 @@ func poolOf(cfg *config.Upstream, h2c bool, targets map[string]*target) pool {
 
 // newTransport returns a transport for one upstream. With h2c it speaks HTTP/2
 // without TLS to http targets; else HTTP/1.1 to them, and to https targets what
-// they prefer of the two.
-func newTransport(p pool) *http.Transport {
+// they prefer of the two. calls says that servers of gRPC may be at the other end.
+func newTransport(p pool, calls bool) *http.Transport {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP2(true)
 	protocols.SetHTTP1(!p.h2c)
 	protocols.SetUnencryptedHTTP2(p.h2c)
 	dialer := &net.Dialer{Timeout: p.connectTimeout, KeepAlive: 15 * time.Second}
+	// A connection that died unnoticed is found by a ping, and not by
+	// requests that hang on it.
+	finds := &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 5 * time.Second}
+	if calls {
+		// Servers of gRPC end a connection after a few pings without a byte of their own, so the kernel finds out.
+		dialer.Control, finds = endUnheard, nil
+	}
 	return &http.Transport{
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			if path := socketOf(address); path != "" {
@@ -358,12 +365,7 @@ func newTransport(p pool) *http.Transport {
 		ExpectContinueTimeout:  time.Second,
 		MaxResponseHeaderBytes: maxAnswerHeader,
 		DisableCompression:     true, // what the client asked for is passed on as it is
-		HTTP2: &http.HTTP2Config{
-			// A connection that died unnoticed is found by a ping, and not by
-			// requests that hang on it.
-			SendPingTimeout: 15 * time.Second,
-			PingTimeout:     5 * time.Second,
-		},
+		HTTP2:                  finds,
 	}
 }
 
