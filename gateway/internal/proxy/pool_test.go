@@ -190,3 +190,59 @@ func TestQuietCall(t *testing.T) {
 		})
 	}
 }
+
+// Clients that do not read cost little memory, and hold up nobody else on the same connection.
+func TestUnreadAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const clients = 20
+		l := bufconn.Listen(64 << 10)
+		var sent, conns atomic.Int64
+		server := &http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/endless" {
+				_, _ = io.WriteString(w, "hello")
+				return
+			}
+			for {
+				n, err := w.Write(make([]byte, 16<<10))
+				if err != nil {
+					return
+				}
+				sent.Add(int64(n))
+			}
+		})}
+		server.Protocols.SetUnencryptedHTTP2(true)
+		var serving sync.WaitGroup
+		serving.Go(func() { _ = server.Serve(l) }) // it ends with Close
+		defer serving.Wait()
+		defer server.Close()
+		tr := makeUpstream(t, config.Upstream{Targets: []string{"h2c://app"}}, io.Discard, nil).shared.transport
+		tr.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			conns.Add(1)
+			return l.DialContext(ctx)
+		}
+		defer tr.CloseIdleConnections()
+		ask := func(path string) *http.Response {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://app"+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			res, err := tr.RoundTrip(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return res
+		}
+		for range clients {
+			defer ask("/endless").Body.Close()
+		}
+		synctest.Wait()
+		if got, most := sent.Load()/clients, int64(unreadAnswer+bufferSize); got > most {
+			t.Errorf("%d KiB for a client that reads nothing, want at most %d", got>>10, most>>10)
+		}
+		res := ask("/")
+		defer res.Body.Close()
+		if body, err := io.ReadAll(res.Body); string(body) != "hello" || conns.Load() != 1 {
+			t.Errorf("%q, %v over %d connections", body, err, conns.Load())
+		}
+	})
+}

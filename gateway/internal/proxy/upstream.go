@@ -309,6 +309,9 @@ func (u *Upstream) Expected() time.Duration { return u.shared.times.Mean() }
 const (
 	// maxAnswerHeader bounds the headers of an answer.
 	maxAnswerHeader = 256 << 10
+	// unreadAnswer is how much of an answer is kept over HTTP/2 for a client that does not read. The window of the
+	// connection is net/http's 1 GiB, so such clients hold up no others.
+	unreadAnswer = 256 << 10
 	// bufferSize is what one read or write moves at most.
 	bufferSize = 32 << 10
 )
@@ -342,12 +345,14 @@ func newTransport(p pool, calls bool) *http.Transport {
 	protocols.SetHTTP1(!p.h2c)
 	protocols.SetUnencryptedHTTP2(p.h2c)
 	dialer := &net.Dialer{Timeout: p.connectTimeout, KeepAlive: 15 * time.Second}
+	http2 := &http.HTTP2Config{MaxReceiveBufferPerStream: unreadAnswer}
 	// A connection that died unnoticed is found by a ping, and not by
 	// requests that hang on it.
-	finds := &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 5 * time.Second}
 	if calls {
 		// Servers of gRPC end a connection after a few pings without a byte of their own, so the kernel finds out.
-		dialer.Control, finds = endUnheard, nil
+		dialer.Control = endUnheard
+	} else {
+		http2.SendPingTimeout, http2.PingTimeout = 15*time.Second, 5*time.Second
 	}
 	return &http.Transport{
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -365,7 +370,7 @@ func newTransport(p pool, calls bool) *http.Transport {
 		ExpectContinueTimeout:  time.Second,
 		MaxResponseHeaderBytes: maxAnswerHeader,
 		DisableCompression:     true, // what the client asked for is passed on as it is
-		HTTP2:                  finds,
+		HTTP2:                  http2,
 	}
 }
 
