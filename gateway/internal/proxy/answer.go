@@ -44,7 +44,7 @@ func (u *Upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
 	case cause == errResponseTimeout:
 		u.problem(w, x.call, http.StatusGatewayTimeout, "the upstream did not answer within "+u.cfg.ResponseTimeout.String())
 	case cause == errIdle:
-		u.problem(w, x.call, http.StatusGatewayTimeout, "nothing has been sent in either direction for "+u.cfg.GRPCIdleTimeout.String())
+		u.problem(w, x.call, http.StatusGatewayTimeout, u.idleText())
 	case weir.AsRejection(bodyErr) != nil: // the body was complete, and was refused then
 		u.answerUntaken(w, r, x.call, bodyErr)
 	case bodyErr != nil:
@@ -68,11 +68,19 @@ func (u *Upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
 	case timedOut(err):
 		u.problem(w, x.call, http.StatusGatewayTimeout, "no connection to the upstream within "+u.cfg.ConnectTimeout.String())
 	case x.deadlinePassed():
-		u.problem(w, x.call, http.StatusGatewayTimeout, "the call's deadline has passed")
+		u.problem(w, x.call, http.StatusGatewayTimeout, textDeadline)
 	default:
 		u.log.Debug("bad gateway", "upstream", u.name, "target", x.seat.key, "error", err)
 		u.problem(w, x.call, http.StatusBadGateway, "the upstream refused or broke the connection, or did not answer in HTTP")
 	}
+}
+
+// textDeadline is what a call is told that has missed its deadline.
+const textDeadline = "the call's deadline has passed"
+
+// idleText is what a call is told that ends by grpc_idle_timeout.
+func (u *Upstream) idleText() string {
+	return "nothing has been sent in either direction for " + u.cfg.GRPCIdleTimeout.String()
 }
 
 // answerUntaken answers a request that no target took.

@@ -611,6 +611,9 @@ func (b *answerBody) Read(p []byte) (int, error) {
 	case b.x.Context.Err() == nil && !b.x.deadlinePassed():
 		b.x.upstream.recordFailure(b.x, failedBody, err)
 	}
+	if err != nil && err != io.EOF && b.x.endCall(b.res) {
+		err = io.EOF
+	}
 	return n, err
 }
 

@@ -178,6 +178,28 @@ func (x *exchange) readCall(p []byte, trailer http.Header, err error) {
 	x.call.Request.Sample(o)
 }
 
+// endCall puts a status that says why into the trailer of an answer that broke in the middle of a call. It reports whether
+// it has: without one ReverseProxy resets the stream, which is INTERNAL to clients.
+func (x *exchange) endCall(res *http.Response) bool {
+	httpStatus, detail := http.StatusBadGateway, "the upstream broke its answer off"
+	switch {
+	case !x.call.GRPC || x.client.Err() != nil:
+		return false
+	case x.cancelledBy() == errIdle:
+		httpStatus, detail = http.StatusGatewayTimeout, x.upstream.idleText()
+	case x.body.failure() != nil || x.Context.Err() != nil:
+		return false
+	case x.deadlinePassed():
+		httpStatus, detail = http.StatusGatewayTimeout, textDeadline
+	}
+	if res.Trailer == nil {
+		res.Trailer = make(http.Header)
+	}
+	weirgrpc.SetStatus(res.Trailer, problemStatus(codeOf(httpStatus), httpStatus, detail, x.upstream.name))
+	delete(res.Trailer, "Content-Type")
+	return true
+}
+
 // messageCount counts the messages in the body of an answer, up to two: then it is a stream.
 type messageCount struct {
 	n      int
