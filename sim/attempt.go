@@ -351,7 +351,7 @@ func (w *world) retry(a *attempt, wanted bool, after time.Duration) bool {
 // repeat makes another attempt of the same call after a wait.
 func (w *world) repeat(a *attempt, wait time.Duration) {
 	b := w.again(a)
-	b.work, b.tries, b.key, b.call = a.work, a.tries+1, a.key, a.call
+	b.work, b.tries, b.call = a.work, a.tries+1, a.call
 	b.process, b.begun = a.process, a.begun
 	w.events.push(event{at: w.now + wait, kind: eventRetry, subject: b.index})
 }
@@ -453,7 +453,7 @@ func (w *world) nextCall(a *attempt) {
 func (w *world) again(a *attempt) *attempt {
 	b := w.newAttempt()
 	b.class, b.front, b.tenant, b.client, b.outer, b.born = a.class, a.front, a.tenant, a.client, a.outer, a.born
-	b.state = stateResting
+	b.key, b.state = a.key, stateResting
 	return b
 }
 

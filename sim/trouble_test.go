@@ -126,6 +126,25 @@ func TestCache(t *testing.T) {
 	}
 }
 
+// All calls of a task are about the key that its client asked for, whoever else has a cache.
+func TestCacheOfTasks(t *testing.T) {
+	s := mustParse(t, `{"name": "cache", "policy": "none",
+		"backend": {"law": "pool", "workers": 2, "service": {"dist": "constant", "mean": "10ms"}}, "phases": [{"for": "1s"}], "traffic": [
+			{"name": "other", "at": ["1ms"], "cache": {"keys": 1000000, "zipf": 0.000001, "size": 1}},
+			{"name": "task", "calls": 2, "at": ["200ms"], "cache": {"keys": 1000, "zipf": 0.000001, "size": 1}}]}`)
+	w, err := newWorld(s, 1, &Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := w.classes[1].cache
+	if _, err := w.play(t.Context(), s, 1); err != nil {
+		t.Fatal(err)
+	}
+	if len(c.held) != 1 || c.held[0] != c.key || c.key == 0 {
+		t.Errorf("the cache holds %v after a task about key %d", c.held, c.key)
+	}
+}
+
 // Slots that are given back when the client leaves bring the backend over the
 // limit; slots that are held do not.
 func TestOverLimit(t *testing.T) {
