@@ -287,7 +287,8 @@ type Summary struct {
 	RefusalP99 time.Duration `json:"refusal_p99_ns"`
 
 	// Limit is the limit of the gate that bounds the concurrency of the first class, summed over
-	// the gateways. Inside is the concurrency in the backend.
+	// the gateways. It is that of one key where the gate has one limit for each, and 0 where each
+	// pool finds its own. Inside is the concurrency in the backend.
 	Limit  Level `json:"limit"`
 	Inside Level `json:"inside"`
 	// Backlog is what the scenario's consumer had before it. Applied is the part of what it could have

@@ -312,6 +312,8 @@ func (c *class) inherit(rt *policy.Route) {
 	base := rt.Work()
 	c.template.Op = base.Op
 	c.template.MaxWait = base.MaxWait
+	c.template.Write = base.Write
+	c.template.Exempt = c.template.Exempt || base.Exempt
 	if c.template.Cost == 0 {
 		c.template.Cost = base.Cost
 	}

@@ -285,6 +285,28 @@ func TestRetries(t *testing.T) {
 	}
 }
 
+// The gates see what the route says of its work.
+func TestWorkOfARoute(t *testing.T) {
+	s := mustParse(t, `{"name": "routes", `+pool+`, "policy": {"gates": {"g": {"limit": {"limit": 3}}}, "routes": [
+			{"name": "plain", "match": ["/"], "gates": ["g"], "access": "read"},
+			{"name": "health", "match": ["/h"], "gates": ["g"], "exempt": true},
+			{"name": "writes", "match": ["/w"], "gates": ["g"], "access": "write", "cost": 3, "priority": "high"}]},
+		"phases": [{"for": "1s"}], "traffic": [{}, {"exempt": true}, {"route": "health"}, {"route": "writes"}]}`)
+	w, err := newWorld(s, 1, &Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []weir.Work{
+		{Op: "plain"}, {Op: "plain", Exempt: true}, {Op: "health", Exempt: true},
+		{Op: "writes", Write: true, Cost: 3, Priority: weir.High},
+	} {
+		got := w.workOf(&attempt{class: w.classes[i]})
+		if got.Op != want.Op || got.Exempt != want.Exempt || got.Write != want.Write || got.CostOrOne() != want.CostOrOne() || got.Priority != want.Priority {
+			t.Errorf("class %d: the gates see %+v, want %+v", i, got, want)
+		}
+	}
+}
+
 func TestRates(t *testing.T) {
 	s := mustParse(t, `{"name": "rates", "policy": "none",
 		"backend": {"law": "pool", "workers": 10, "service": {"dist": "exponential", "mean": "10ms"}},
