@@ -315,6 +315,7 @@ func (w *world) answered(a *attempt) {
 // client hears of the answer.
 func (w *world) conclude(a *attempt, outcome weir.Outcome, good bool) {
 	p, released, left, settled := a.permit, a.released, a.left, a.class.settled
+	front := w.fronts[a.front]
 	if w.untold {
 		settled = 0
 	}
@@ -325,7 +326,7 @@ func (w *world) conclude(a *attempt, outcome weir.Outcome, good bool) {
 	w.recycle(a)
 	if !released {
 		if settled > 0 {
-			p.SetCost("", settled)
+			front.setCost(p.SetCost, settled)
 		}
 		p.Done(outcome)
 	}

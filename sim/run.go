@@ -258,7 +258,7 @@ func newFront(w *world, s *Scenario) (*front, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &front{next: p.Next, step: p.Step, close: p.Close, limit: unlimited}
+	f := &front{next: p.Next, step: p.Step, close: p.Close, setCost: p.SetCost, limit: unlimited}
 	if g := p.Gate(watched); g != nil && g.Quota() == nil { // a quota limits no concurrency
 		f.limit = func() int64 { return g.Snapshot().Limit }
 		w.stats.addLimit(w.now, g.Snapshot().Limit)
@@ -342,10 +342,11 @@ type Outside interface {
 // outsideFront puts an Outside where a policy's gates would be.
 func outsideFront(o Outside, classes int) *front {
 	f := &front{
-		limit: unlimited,
-		next:  func() (time.Duration, bool) { return 0, false },
-		step:  func() {},
-		close: o.Close,
+		limit:   unlimited,
+		next:    func() (time.Duration, bool) { return 0, false },
+		step:    func() {},
+		close:   o.Close,
+		setCost: func(set func(string, int64), units int64) { set("", units) },
 	}
 	for range classes {
 		f.gates = append(f.gates, o)

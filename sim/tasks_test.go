@@ -101,6 +101,23 @@ func TestTasks(t *testing.T) {
 	}
 }
 
+// What work has really cost changes the next turns only where gates do not count requests.
+func TestSettledCost(t *testing.T) {
+	for count, want := range map[string]struct{ least, most float64 }{"cost": {0, .2}, "requests": {.45, .55}} {
+		_, classes := one(t, `{"name": "settled",
+			"backend": {"law": "pool", "workers": 1, "service": {"dist": "constant", "mean": "10ms"}},
+			"policy": {"gates": {"g": {"limit": {"limit": 1, "count": "`+count+`"}}}, "routes": [{"match": ["/"], "gates": ["g"]}]},
+			"phases": [{"for": "10s"}],
+			"traffic": [{"name": "cheap", "tenant": "a", "clients": 5}, {"name": "dear", "tenant": "b", "clients": 5, "settled": 20}],
+			"goals": [{"metric": "served", "class": "dear"}]
+		}`, sim.Options{})
+		cheap, dear := float64(classes["cheap"].Admitted), float64(classes["dear"].Admitted)
+		if part := dear / (cheap + dear); part < want.least || part > want.most {
+			t.Errorf("count: %s: %.3f of what was let in cost 20 in the end; want %v to %v", count, part, want.least, want.most)
+		}
+	}
+}
+
 // A nested call rides on the slot that its caller holds. A gate that is not told
 // lets it wait for that very slot.
 func TestNestedCalls(t *testing.T) {

@@ -51,6 +51,8 @@ type front struct {
 	next  func() (time.Duration, bool)
 	step  func()
 	close func()
+	// setCost is [policy.Policy.SetCost].
+	setCost func(set func(gate string, units int64), units int64)
 }
 
 // stuckAfter bounds how often in a row gates may ask to be stepped without time
