@@ -455,7 +455,7 @@ func (s *shard) answerWaiters(set *settings, q *queue, now time.Duration, out *g
 // whether the overrides have changed, too.
 func (s *shard) resized(set *settings, overrides bool, now time.Duration, out *gate.Answers) {
 	if overrides {
-		s.accounts.Forecast = gate.NewForecast(set.byTime, s.accounts.Forecast)
+		s.accounts.Forecast = gate.NewForecast(set.byTime, s.accounts.Forecast, s.gate.front.IsVirtual())
 		s.table.All(func(_ uint32, e *keys.Entry) bool {
 			s.mark(set, e)
 			return true

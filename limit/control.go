@@ -116,7 +116,7 @@ func (l *Limiter) configure(cfg Config) {
 	l.parts = gate.NewParts(cfg.Queue.Shares, cfg.Queue.Weights.Users, cfg.Queue.Weights.Tenants)
 	l.parts.Apply(&l.room)
 	l.refuseOversize.Store(cfg.RefuseOversize)
-	l.accounts.Forecast = gate.NewForecast(cfg.Queue.ByTime, l.accounts.Forecast)
+	l.accounts.Forecast = gate.NewForecast(cfg.Queue.ByTime, l.accounts.Forecast, l.front.IsVirtual())
 	l.refusalsStale = true
 	l.maxWait.Store(int64(gate.Longest(cfg.Queue.MaxWait, DefaultMaxWait)))
 	l.exempt.Configure(cfg.Exempt)

@@ -299,7 +299,7 @@ func (q *Quota) reset(ctx context.Context, w *weir.Work) (a Answer, err error) {
 	if err != nil {
 		return a, fmt.Errorf("the store did not say what bucket %s holds, so %w: %w", a.Key, ErrNotFilled, err)
 	}
-	if m := q.memory; m != nil && m.overflows(maphash.String(m.seed, a.Key), r.Windows) {
+	if m := q.memory; m != nil && m.overflows(m.hash.String(a.Key), r.Windows) {
 		return a, fmt.Errorf("%s shares a bucket with all for whom there was no place, and cannot fill that; raise MaxKeys: %w", a.Key, ErrNoBucket)
 	}
 	const enough = 2 * MaxTokens // the greatest debt and the greatest burst

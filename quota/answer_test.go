@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -438,7 +437,7 @@ func TestReset(t *testing.T) {
 		if got := r.left(bob); got != 9 {
 			t.Errorf("%v left to bob, want 9", got)
 		}
-		hash := maphash.String(r.memory.seed, d.Key)
+		hash := r.memory.hash.String(d.Key)
 		for i, l := range limits {
 			if b, _, _, _ := r.memory.shard(hash).table.Load().find(windowID(hash, i)).read(); b.tokens != l.Burst {
 				t.Errorf("%d: window %d holds %v of %v", debt, i+1, b.tokens, l.Burst)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/gate"
 )
 
 // MemoryConfig configures a [Memory]. The zero value is fine.
@@ -45,7 +46,8 @@ const mostKeys = 1 << 28
 // agree. With a million keys the chance that any two do is one in two million. Nobody can
 // choose keys that collide.
 type Memory struct {
-	seed     maphash.Seed
+	hash     gate.Hash    // of keys
+	windows  maphash.Seed // of what a bucket for all is for; their places change no decision
 	epoch    time.Time
 	virtual  func() time.Duration // nil: the machine's; else every decision is written down
 	most     int64
@@ -67,7 +69,7 @@ func NewMemory(cfg MemoryConfig) (*Memory, error) {
 	if cfg.MaxKeys == 0 {
 		cfg.MaxKeys = DefaultMaxKeys
 	}
-	m := &Memory{seed: maphash.MakeSeed(), epoch: time.Now(), virtual: cfg.Now, most: int64(cfg.MaxKeys)}
+	m := &Memory{hash: gate.NewHash(cfg.Now != nil), windows: maphash.MakeSeed(), epoch: time.Now(), virtual: cfg.Now, most: int64(cfg.MaxKeys)}
 	if cfg.Now != nil {
 		m.epoch = weir.VirtualEpoch
 	}
@@ -81,7 +83,7 @@ func NewMemory(cfg MemoryConfig) (*Memory, error) {
 
 // Decide implements [Store]. It fails only if the request makes no sense.
 func (m *Memory) Decide(_ context.Context, r *Request) (Decision, error) {
-	return m.decide(maphash.String(m.seed, r.Key), r)
+	return m.decide(m.hash.String(r.Key), r)
 }
 
 // sameTick is for how long a bucket may be charged without moving its time on. A change
@@ -274,7 +276,7 @@ func (m *Memory) findOrAdd(sh *shard, hash uint64, windows []Window, at moment, 
 // Refund implements [Store]. A refund to a key that is not known is lost: its bucket is
 // full.
 func (m *Memory) Refund(_ context.Context, key string, windows []Window, tokens float64) error {
-	return m.refund(maphash.String(m.seed, key), windows, tokens)
+	return m.refund(m.hash.String(key), windows, tokens)
 }
 
 func (m *Memory) refund(hash uint64, windows []Window, tokens float64) error {
@@ -382,7 +384,7 @@ func (m *Memory) overflowCell(index int, w *Window, at moment) *cell {
 // findOverflow finds the shared bucket for a window, or the id under which to make it. The
 // overflow is locked.
 func (m *Memory) findOverflow(index int, w *Window) (s *cell, id uint64) {
-	id = windowID(maphash.Comparable(m.seed, *w), index)
+	id = windowID(maphash.Comparable(m.windows, *w), index)
 	t := m.overflow.table.Load()
 	if s = t.find(id); s != nil {
 		return s, id

@@ -215,7 +215,7 @@ func (q *Quota) match(ctx context.Context, set *settings, w *weir.Work, c *bill,
 		return &weir.Rejection{Gate: q.Name(), Rule: r.title, Bucket: string(key), Reason: weir.ReasonTooLarge, Value: float64(c.cost)}
 	}
 	if q.memory != nil {
-		c.hash = maphash.Bytes(q.memory.seed, key)
+		c.hash = q.memory.hash.Bytes(key)
 	} else {
 		c.key = string(key)
 	}

@@ -106,6 +106,17 @@ func TestSameSeedSameReport(t *testing.T) {
 			t.Errorf("%s: another seed gives the same report", name)
 		}
 	}
+	for what, policy := range map[string]string{
+		"more tenants than forecasts": `"gates": {"g": {"limit": {"limit": 20, "queue": {"by_time": true}}}}`,
+		"more tenants than buckets":   `"gates": {"g": {"quota": {"rate": "1/s", "by": ["tenant"], "max_keys": 1000}}}`,
+	} {
+		s := mustParse(t, `{"name": "tenants", "backend": {"law": "pool", "workers": 20, "service": {"dist": "lognormal", "mean": "20ms", "cv": 3}, "deadline": "1s"},
+			"policy": {`+policy+`, "routes": [{"match": ["/"], "gates": ["g"]}]},
+			"phases": [{"for": "10s", "load": 2}], "traffic": [{"tenant": "a", "tenants": 3000}], "seeds": [1]}`)
+		if a, b := mustRun(t, s).String(), mustRun(t, s).String(); a != b {
+			t.Errorf("%s: two runs with one seed differ:\n%s\n%s", what, a, b)
+		}
+	}
 }
 
 // Two policies see the same requests at the same times.

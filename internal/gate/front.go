@@ -66,6 +66,9 @@ func (f *Front) Init(name string, clock func() time.Duration) {
 // Name returns the gate's name.
 func (f *Front) Name() string { return f.name }
 
+// IsVirtual reports whether the gate's clock is not the machine's.
+func (f *Front) IsVirtual() bool { return f.clock != nil }
+
 // Now returns the time since the gate's epoch.
 func (f *Front) Now() time.Duration {
 	if f.clock != nil {

@@ -253,10 +253,31 @@ func TestDrainWaitIsBounded(t *testing.T) {
 	}
 }
 
+// Names have the same places in every run on virtual time, and elsewhere in none.
+func TestHashOfNames(t *testing.T) {
+	a, b, c, d := NewHash(true), NewHash(true), NewHash(false), NewHash(false)
+	if a.String("acme") != b.String("acme") || c.String("acme") == d.String("acme") || a.String("acme") == a.String("emca") {
+		t.Error("a hash of virtual time is not fixed, or one of a real clock is")
+	}
+	for _, h := range []Hash{a, c} {
+		low, high := map[uint64]bool{}, map[uint64]bool{}
+		for i := range 4096 {
+			name := "Tenant-" + strconv.Itoa(i)
+			if h.String(name) != h.Bytes([]byte(name)) {
+				t.Fatalf("%s: its bytes have another hash", name)
+			}
+			low[h.String(name)%512], high[h.String(name)>>55] = true, true
+		}
+		if len(low) < 500 || len(high) < 500 { // of places with eight names on average, one in 3,000 is empty
+			t.Errorf("4,096 names have %d lower and %d upper places of 512", len(low), len(high))
+		}
+	}
+}
+
 // How long a tenant's work takes is remembered of the last two of those whose names
 // fall on one place, and taken for the median of whoever is not known.
 func TestGuessesOfTime(t *testing.T) {
-	b := NewForecast(true, nil)
+	b := NewForecast(true, nil, false)
 	if got := b.Expect("u", "t"); got != 1 {
 		t.Errorf("of a stranger %v medians are expected", got)
 	}
@@ -292,7 +313,7 @@ func TestGuessesOfTime(t *testing.T) {
 	if got := b.Expect("u", "t"); got != 1 {
 		t.Errorf("of one that others have displaced %v medians are expected", got)
 	}
-	if NewForecast(true, b) != b || NewForecast(false, b) != nil {
+	if NewForecast(true, b, false) != b || NewForecast(false, b, false) != nil {
 		t.Error("a change of other settings forgets what is known, or it is not off")
 	}
 }

@@ -1,7 +1,6 @@
 package gate
 
 import (
-	"hash/maphash"
 	"time"
 
 	"github.com/weir-go/weir/internal/room"
@@ -110,7 +109,7 @@ func (a *Account) adjust(r *room.Room, units float64) bool {
 // which holds two. If a third has the same place, the one learned of last and the new one
 // stay. Unknown tenants are taken to be like the median.
 type Forecast struct {
-	seed    maphash.Seed
+	hash    Hash
 	guesses [1 << 9][2]guess // of each place, the one learned of last is first
 }
 
@@ -120,19 +119,20 @@ type guess struct {
 	ratio float64
 }
 
-// NewForecast returns a forecast if it is on: the one before, if there was one.
-func NewForecast(on bool, before *Forecast) *Forecast {
+// NewForecast returns a forecast if it is on: the one before, if there was one. virtual says whether
+// time is.
+func NewForecast(on bool, before *Forecast, virtual bool) *Forecast {
 	switch {
 	case !on:
 		return nil
 	case before != nil:
 		return before
 	}
-	return &Forecast{seed: maphash.MakeSeed()}
+	return &Forecast{hash: NewHash(virtual)}
 }
 
 func (t *Forecast) find(user, tenant string) (*[2]guess, uint64) {
-	who := maphash.String(t.seed, user)*31 + maphash.String(t.seed, tenant) | 1
+	who := t.hash.String(user)*31 + t.hash.String(tenant) | 1
 	return &t.guesses[who>>1%uint64(len(t.guesses))], who
 }
 
