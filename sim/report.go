@@ -63,7 +63,10 @@ func (r *Report) Spread(g Goal) Spread {
 type GoalResult struct {
 	Goal   Goal
 	Spread Spread
-	// Reached says whether the median is within the bounds. It is true for a
+	// Measured says whether most of the runs had anything of what the goal is about. They have not if they
+	// ended before its stretch, or if it is about answers and there was none.
+	Measured bool
+	// Reached says whether the median is within the bounds, and was measured. It is true for a
 	// goal without bounds.
 	Reached bool
 }
@@ -76,10 +79,38 @@ func (r *Report) Goals() []GoalResult {
 		if !g.AppliesTo(r.Scenario.Backend.Name) {
 			continue
 		}
-		s := r.Spread(g)
-		list = append(list, GoalResult{g, s, g.Holds(s.Median)})
+		s, measured := r.Spread(g), r.measured(&g)
+		list = append(list, GoalResult{g, s, measured, g.Holds(s.Median) && (measured || !g.bounded())})
 	}
 	return list
+}
+
+// measured reports whether most of the runs had anything of what the goal is about.
+func (r *Report) measured(g *Goal) bool {
+	n := 0
+	for _, run := range r.Runs {
+		if run.measured(g) {
+			n++
+		}
+	}
+	return 2*n > len(r.Runs)
+}
+
+// measured reports whether the run had anything of what the goal is about. Shares of what came are 0
+// where nothing came; there is no latency where nothing was answered.
+func (r *Result) measured(g *Goal) bool {
+	s := r.window(g)
+	switch {
+	case s.To <= s.From:
+		return false
+	case g.Class != "" && g.Metric == "wait_p99":
+		return ofClass(func(c *ClassSummary) float64 { return float64(c.Admitted) })(r, g) > 0
+	case g.Class != "" && (g.Metric == "p50" || g.Metric == "p99"):
+		return ofClass(func(c *ClassSummary) float64 { return float64(c.P99) })(r, g) > 0
+	case slices.Contains([]string{"p50", "p99", "p999", "late", "wasted"}, g.Metric):
+		return s.Answered > 0
+	}
+	return true
 }
 
 // Reached reports whether every goal was reached.
@@ -214,14 +245,17 @@ func (r *Report) writeGoals(b *strings.Builder) {
 		}
 		verdict := ""
 		switch {
-		case g.Goal.Min == nil && g.Goal.Max == nil:
+		case !g.Goal.bounded():
 		case g.Reached:
 			verdict = "reached"
 		default:
 			verdict = "MISSED"
 		}
-		fmt.Fprintf(w, "  goal %s%s\t%v to %v\t%s\t%s\t(%s to %s)\t%s\n", name, of, from, to, g.Goal.Bounds(),
-			Format(name, g.Spread.Median), Format(name, g.Spread.Min), Format(name, g.Spread.Max), verdict)
+		value, spread := Format(name, g.Spread.Median), fmt.Sprintf("(%s to %s)", Format(name, g.Spread.Min), Format(name, g.Spread.Max))
+		if !g.Measured {
+			value, spread = "nothing measured", ""
+		}
+		fmt.Fprintf(w, "  goal %s%s\t%v to %v\t%s\t%s\t%s\t%s\n", name, of, from, to, g.Goal.Bounds(), value, spread, verdict)
 	}
 	_ = w.Flush()
 }
@@ -496,7 +530,7 @@ func (r *Result) firstSurplus(s *Summary, rate float64, surplus func(*bin) float
 			return float64(i) * r.binWidth.Seconds()
 		}
 	}
-	return (s.To - s.From).Seconds()
+	return max(0, s.To-s.From).Seconds()
 }
 
 // textColumns is how wide the charts are.

@@ -322,6 +322,9 @@ func (g *Goal) Holds(v float64) bool {
 	return (g.Min == nil || v >= *g.Min) && (g.Max == nil || v <= *g.Max)
 }
 
+// bounded reports whether the goal bounds its figure.
+func (g *Goal) bounded() bool { return g.Min != nil || g.Max != nil }
+
 // Relative reports whether the goal has bounds that are relative to the best
 // fixed limit.
 func (g *Goal) Relative() bool { return g.Times != nil || g.Over != nil || g.Part != nil }

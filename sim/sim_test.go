@@ -381,6 +381,33 @@ func TestGoalsAreAboutTheirOwnStretch(t *testing.T) {
 	}
 }
 
+// A goal is not reached by what was never measured: no time, or no answer.
+func TestGoalsAboutNothing(t *testing.T) {
+	const text = `{"name": "nothing", "backend": {"law": "pool", "workers": 10, "service": {"dist": "exponential", "mean": "10ms"}},
+		"policy": {"gates": {"q": {"quota": {"rate": "1/h", "burst": 1}}}, "routes": [{"match": ["/"], "gates": ["q"]}]},
+		"requests": 1000, "phases": [{"for": "10s", "load": 0.5}], "traffic": [{"name": "all"}], "goals": [`
+	for goal, want := range map[string]struct{ measured, reached bool }{
+		`{"metric": "p99", "max": 100}`:                                              {true, true}, // of the one that was let in
+		`{"metric": "p99", "from": "1s", "to": "2s", "max": 100}`:                    {},
+		`{"metric": "p99", "from": "1s", "to": "2s"}`:                                {false, true},
+		`{"metric": "late", "from": "1s", "to": "2s", "max": 0.01}`:                  {},
+		`{"metric": "p50", "class": "all", "from": "1s", "to": "2s", "max": 1}`:      {},
+		`{"metric": "wait_p99", "class": "all", "from": "1s", "to": "2s", "max": 1}`: {},
+		`{"metric": "refused", "from": "1s", "to": "2s", "min": 1}`:                  {true, true},
+		`{"metric": "settle", "from": "5s", "to": "10s", "max": 9}`:                  {}, // the run ends after 2 s
+		`{"metric": "refused", "from": "5s", "max": 0.01}`:                           {},
+	} {
+		r := mustRun(t, mustParse(t, text+goal+`]}`))
+		got := r.Goals()[0]
+		if got.Measured != want.measured || got.Reached != want.reached || got.Spread.Min < 0 {
+			t.Errorf("%s: %+v, want measured %v, reached %v", goal, got, want.measured, want.reached)
+		}
+		if strings.Contains(r.String(), "nothing measured") == want.measured {
+			t.Errorf("%s: the report is\n%s", goal, r)
+		}
+	}
+}
+
 func TestGatewaysShareTheTraffic(t *testing.T) {
 	s := summary(t, `{"name": "two", "gateways": 2, `+pool+`, `+guarded+`,
 		"phases": [{"for": "10s", "load": 3}]}`)

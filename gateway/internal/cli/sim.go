@@ -182,6 +182,7 @@ type simFigures struct {
 type goalFigures struct {
 	Goal    sim.Goal   `json:"goal"`
 	Value   sim.Spread `json:"value"`
+	Empty   bool       `json:"nothing_measured,omitempty"`
 	Reached bool       `json:"reached"`
 }
 
@@ -200,7 +201,7 @@ func figuresOf(r *sim.Report) simFigures {
 		f.Metrics[name] = r.Spread(sim.Goal{Metric: name})
 	}
 	for _, g := range r.Goals() {
-		f.Goals = append(f.Goals, goalFigures{g.Goal, g.Spread, g.Reached})
+		f.Goals = append(f.Goals, goalFigures{g.Goal, g.Spread, !g.Measured, g.Reached})
 	}
 	for _, run := range r.Runs {
 		f.Runs = append(f.Runs, runFigures{run.Seed, run.Windows[0]})
