@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/fault"
 	"github.com/weir-go/weir/internal/hist"
 	"github.com/weir-go/weir/policy"
 )
@@ -472,20 +473,29 @@ func (a *attempt) units() float64 {
 	return float64(a.class.template.CostOrOne())
 }
 
-// in returns the policy with the weights and guarantees in its wait rooms.
-func (f *Fair) in(spec policy.Spec) policy.Spec {
-	if f.Users == nil && f.Tenants == nil && f.Shares == nil && !f.ByTime {
-		return spec
-	}
+// in returns the policy with the weights and guarantees in its wait rooms. What f does not say stays
+// as the policy has it. That both say something else is a fault.
+func (f *Fair) in(spec policy.Spec, faults *fault.List) policy.Spec {
 	spec.Gates = maps.Clone(spec.Gates)
-	for name, g := range spec.Gates {
+	for _, name := range slices.Sorted(maps.Keys(spec.Gates)) {
+		g := spec.Gates[name]
 		if g.Limit == nil {
 			continue
 		}
+		put := func(what string, said map[string]float64, into *map[string]float64) {
+			if len(said) == 0 {
+				return
+			}
+			if len(*into) > 0 && !maps.Equal(said, *into) {
+				faults.Add(fault.Path{"fair", what}, "the queue of the gate "+name+" has others of its own", "leave one of the two out")
+			}
+			*into = said
+		}
 		l := *g.Limit
-		l.Queue.Shares = f.Shares
-		l.Queue.Weights = policy.WeightsSpec{Users: f.Users, Tenants: f.Tenants}
-		l.Queue.ByTime = f.ByTime
+		put("shares", f.Shares, &l.Queue.Shares)
+		put("users", f.Users, &l.Queue.Weights.Users)
+		put("tenants", f.Tenants, &l.Queue.Weights.Tenants)
+		l.Queue.ByTime = l.Queue.ByTime || f.ByTime
 		g.Limit = &l
 		spec.Gates[name] = g
 	}

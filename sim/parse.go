@@ -43,6 +43,9 @@ func ReadScenario(root *setting.Node, faults *fault.List) (*Scenario, error) {
 	if root != nil {
 		setting.Decode(root, &s, faults)
 		var meaning fault.List
+		if fair := (fault.Path{"fair"}); faults.Has(fair) {
+			meaning.Blame(fair)
+		}
 		s.check(&meaning)
 		s.resolve(&meaning)
 		faults.AddFresh(nil, meaning.Err(""))
@@ -147,16 +150,25 @@ func (s *Scenario) resolve(f *fault.List) {
 		}
 		s.Policy.Spec = spec
 	}
-	s.Policy.Spec = s.Fair.in(s.Policy.Spec)
-	if p, err := policy.Compile(s.Policy.Spec, s.options(standstill, silent{})); err != nil {
-		f.AddError(fault.Path{"policy"}, err)
-	} else {
-		p.Close()
+	if s.compiles(f) && !f.Has(fault.Path{"fair"}) {
+		s.Policy.Spec = s.Fair.in(s.Policy.Spec, f)
+		s.compiles(f)
 	}
 	s.checkSignals(f)
 	if f.Len() == 0 {
 		s.checkResolved(f)
 	}
+}
+
+// compiles reports whether the policy does, and adds what is wrong with it.
+func (s *Scenario) compiles(f *fault.List) bool {
+	p, err := policy.Compile(s.Policy.Spec, s.options(standstill, silent{}))
+	if err != nil {
+		f.AddError(fault.Path{"policy"}, err)
+		return false
+	}
+	p.Close()
+	return true
 }
 
 // setDefaults fills in what a scenario left out.

@@ -57,7 +57,7 @@ type Scenario struct {
 	Processes map[string]Process `json:"processes,omitempty"`
 	// Seeds of the random numbers, one run each. Default 1 to 5.
 	Seeds []uint64 `json:"seeds,omitempty"`
-	// Fair has the weights and guarantees that the gates' wait rooms apply.
+	// Fair has weights and guarantees for all gates' wait rooms, beside those that the policy has.
 	Fair Fair `json:"fair,omitzero"`
 	// Goals are what is expected.
 	Goals []Goal `json:"goals,omitempty"`
@@ -66,8 +66,8 @@ type Scenario struct {
 // Fair is the weights and guarantees of a scenario.
 type Fair struct {
 	// Users and Tenants are weights by name. Default 1.
-	Users   map[string]float64 `json:"users,omitempty" min:"0.000001" max:"1000000"`
-	Tenants map[string]float64 `json:"tenants,omitempty" min:"0.000001" max:"1000000"`
+	Users   map[string]float64 `json:"users,omitempty" min:"0.001" max:"1000"`
+	Tenants map[string]float64 `json:"tenants,omitempty" min:"0.001" max:"1000"`
 	// Shares are the least parts of what is served that priorities are given,
 	// by name. Default 0: strict priority.
 	Shares map[string]float64 `json:"shares,omitempty" min:"0.000001" max:"1"`

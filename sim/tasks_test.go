@@ -118,6 +118,40 @@ func TestSettledCost(t *testing.T) {
 	}
 }
 
+// The scenario adds to what a policy says about fairness. It does not replace it, and may not contradict it.
+func TestFairBesideThePolicy(t *testing.T) {
+	text := func(queue, fair string) string {
+		return `{"name": "fair",
+			"backend": {"law": "pool", "workers": 10, "service": {"dist": "exponential", "mean": "10ms"}, "deadline": "1s"},
+			"policy": {"gates": {"g": {"limit": {"limit": 10, "queue": {` + queue + `}}}}, "routes": [{"match": ["/"], "gates": ["g"]}]},
+			"phases": [{"for": "10s", "load": 3}],
+			"traffic": [{"name": "users", "share": 2, "user": "ann"}, {"name": "batch", "user": "bob", "priority": "background"}],
+			"fair": {` + fair + `}, "goals": [{"metric": "given", "class": "batch"}]}`
+	}
+	for _, tt := range []struct{ queue, fair string }{
+		{`"shares": {"background": 0.3}`, ``},
+		{`"shares": {"background": 0.3}`, `"users": {"ann": 2}`},
+		{`"shares": {"background": 0.3}`, `"shares": {"background": 0.3}`},
+		{``, `"shares": {"background": 0.3}`},
+	} {
+		_, classes := one(t, text(tt.queue, tt.fair), sim.Options{})
+		if got := classes["batch"].Given; got < .28 || got > .32 {
+			t.Errorf("{%s} beside {%s}: %.3f for background, want 0.3", tt.queue, tt.fair, got)
+		}
+	}
+	for _, tt := range []struct{ queue, fair, want string }{
+		{`"shares": {"background": 0.3}`, `"shares": {"background": 0.2}`, "fair.shares: the queue of the gate g has others of its own"},
+		{`"weights": {"users": {"ann": 3}}`, `"users": {"ann": 2}`, "fair.users: "},
+		{``, `"users": {"ann": 2000}`, "fair.users.ann: is 2000"},
+		{``, `"tenants": {"t": 0.0001}`, "fair.tenants.t: is 0.0001"},
+	} {
+		_, err := sim.ParseScenario([]byte(text(tt.queue, tt.fair)))
+		if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Count(err.Error(), "line ") != 1 {
+			t.Errorf("{%s} beside {%s}: %v, want just %q", tt.queue, tt.fair, err, tt.want)
+		}
+	}
+}
+
 // A nested call rides on the slot that its caller holds. A gate that is not told
 // lets it wait for that very slot.
 func TestNestedCalls(t *testing.T) {
