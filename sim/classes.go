@@ -82,7 +82,7 @@ func (l *ledger) sumUp(window int, w *world, s *Summary) {
 	}
 	s.Inversions = acc.inversions
 	for p := range weir.Classes {
-		users, tenants := shareErrors(acc.claims(w.classes, p, seconds), w.fair)
+		users, tenants := shareErrors(acc.claims(w.classes, p, seconds), &l.fair)
 		s.UserError, s.ShareError = math.Max(s.UserError, users), math.Max(s.ShareError, tenants)
 	}
 }
@@ -257,7 +257,10 @@ func (r *Report) Classes() string {
 // at the gates and what they answer; it asks them nothing.
 type ledger struct {
 	windows []*window // of the statistics
+	fair    Fair      // what is to come of the gates, see [Scenario.fairness]
 	shares  [weir.Classes]float64
+	// requests says that the gate counts requests, whatever they cost.
+	requests bool
 
 	lines  map[int]*crowd // by gateway
 	wanted []wanted       // by class
@@ -295,8 +298,11 @@ type portion struct {
 }
 
 func newLedger(s *Scenario, windows []*window) *ledger {
-	l := &ledger{windows: windows, lines: map[int]*crowd{}, wanted: make([]wanted, len(s.Traffic))}
-	for name, share := range s.Fair.Shares {
+	l := &ledger{windows: windows, fair: s.fairness(), lines: map[int]*crowd{}, wanted: make([]wanted, len(s.Traffic))}
+	if g := s.Policy.Spec.Gates[concurrencyGate(s)]; g.Limit != nil {
+		l.requests = g.Limit.Count == "requests"
+	}
+	for name, share := range l.fair.Shares {
 		p, _ := weir.ParsePriority(name)
 		l.shares[p.Class()] = share
 	}
@@ -355,7 +361,7 @@ func (l *ledger) attempted(now time.Duration, a *attempt) {
 	}
 	l.each(now, a, func(_ *window, t *tally) {
 		t.attempts++
-		t.flows[a.tenant].asked += a.units()
+		t.flows[a.tenant].asked += l.units(a)
 	})
 }
 
@@ -397,7 +403,7 @@ func (l *ledger) admitted(now time.Duration, a *attempt) {
 			acc.inversions++
 		}
 		t.admitted++
-		t.flows[a.tenant].given += a.units()
+		t.flows[a.tenant].given += l.units(a)
 		t.wait.Record(now - a.start)
 	})
 }
@@ -422,7 +428,7 @@ func (l *ledger) inverts(a *attempt) bool {
 	for _, n := range ln.let {
 		all += n
 	}
-	units := a.units()
+	units := l.units(a)
 	ln.let[mine] += units
 	return above && ln.let[mine] > l.shares[mine]*(all+units)+1 || above && l.shares[mine] == 0
 }
@@ -465,8 +471,11 @@ func (l *ledger) starved(now time.Duration, class int32) {
 	}
 }
 
-// units is what the attempt costs, as it turns out if that is only known then.
-func (a *attempt) units() float64 {
+// units is what the attempt costs the gate, as it turns out if that is only known then.
+func (l *ledger) units(a *attempt) float64 {
+	if l.requests {
+		return 1
+	}
 	if a.class.settled > 0 {
 		return float64(a.class.settled)
 	}
@@ -500,6 +509,16 @@ func (f *Fair) in(spec policy.Spec, faults *fault.List) policy.Spec {
 		spec.Gates[name] = g
 	}
 	return spec
+}
+
+// fairness is the weights and guarantees that the figures go by: those of the gate whose limit is
+// reported, which has those of the scenario as well. Without such a gate they are the scenario's.
+func (s *Scenario) fairness() Fair {
+	if g := s.Policy.Spec.Gates[concurrencyGate(s)]; g.Limit != nil {
+		q := &g.Limit.Queue
+		return Fair{Users: q.Weights.Users, Tenants: q.Weights.Tenants, Shares: q.Shares}
+	}
+	return s.Fair
 }
 
 // maxMin divides capacity between demands by weight. No demand gets more than it asks for. What it

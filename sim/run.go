@@ -90,7 +90,6 @@ func newWorld(s *Scenario, seed uint64, opts *Options) (*world, error) {
 		leaving:  cmp.Or(s.OnAbandon, "hold"),
 		requests: s.Requests,
 		untold:   opts.Anonymous,
-		fair:     &s.Fair,
 	}
 	if s.Requests == 0 {
 		w.requests = -1

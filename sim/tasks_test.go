@@ -115,6 +115,9 @@ func TestSettledCost(t *testing.T) {
 		if part := dear / (cheap + dear); part < want.least || part > want.most {
 			t.Errorf("count: %s: %.3f of what was let in cost 20 in the end; want %v to %v", count, part, want.least, want.most)
 		}
+		if got := classes["dear"].Given; got < .45 || got > .55 { // in units of the gate
+			t.Errorf("count: %s: %.3f was given to what costs 20 in the end; want half", count, got)
+		}
 	}
 }
 
@@ -148,6 +151,24 @@ func TestFairBesideThePolicy(t *testing.T) {
 		_, err := sim.ParseScenario([]byte(text(tt.queue, tt.fair)))
 		if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Count(err.Error(), "line ") != 1 {
 			t.Errorf("{%s} beside {%s}: %v, want just %q", tt.queue, tt.fair, err, tt.want)
+		}
+	}
+}
+
+// The figures about fairness know the weights and shares that the policy itself has.
+func TestFiguresOfThePolicysWeights(t *testing.T) {
+	for _, tt := range []struct{ queue, a, b string }{
+		{`"weights": {"tenants": {"t": 4}}`, `"tenant": "t"`, `"tenant": "u"`},
+		{`"weights": {"users": {"ann": 4}}`, `"user": "ann"`, `"user": "bob"`},
+		{`"shares": {"background": 0.3}`, `"share": 2`, `"priority": "background"`},
+	} {
+		s, _ := one(t, `{"name": "weights",
+			"backend": {"law": "pool", "workers": 10, "service": {"dist": "exponential", "mean": "10ms"}, "deadline": "1s"},
+			"policy": {"gates": {"g": {"limit": {"limit": 10, "queue": {`+tt.queue+`}}}}, "routes": [{"match": ["/"], "gates": ["g"]}]},
+			"phases": [{"for": "10s", "load": 6}], "traffic": [{"name": "a", `+tt.a+`}, {"name": "b", `+tt.b+`}],
+			"goals": [{"metric": "inversions"}]}`, sim.Options{})
+		if s.ShareError > .02 || s.UserError > .02 || s.Inversions > 0 {
+			t.Errorf("{%s}: the tenants are off by %.3f, the users by %.3f, with %d inversions; want none", tt.queue, s.ShareError, s.UserError, s.Inversions)
 		}
 	}
 }

@@ -39,7 +39,6 @@ type world struct {
 	stats    *statistics
 	ledger   *ledger // nil: classes are not counted separately
 	untold   bool    // the gates do not learn who asks
-	fair     *Fair
 	clients  []client
 	progress func(time.Duration)
 }
