@@ -394,7 +394,7 @@ func (w *world) gather(c *class) {
 
 // requestNext sends a client's next request.
 func (w *world) requestNext(c *client) {
-	if w.now < w.end {
+	if w.now < w.end && w.offers() {
 		w.request(c.class, c.tenant, c.index+1)
 	}
 }

@@ -88,11 +88,9 @@ func newWorld(s *Scenario, seed uint64, opts *Options) (*world, error) {
 		spread:   stream(seed, streamGateway, 0),
 		phases:   layOut(s.Phases, s.Repeat, full, 1),
 		leaving:  cmp.Or(s.OnAbandon, "hold"),
-		requests: s.Requests,
+		requests: cmp.Or(s.Requests, maxRequests),
+		counted:  s.Requests > 0,
 		untold:   opts.Anonymous,
-	}
-	if s.Requests == 0 {
-		w.requests = -1
 	}
 	w.stats = newStatistics(w.expectedEnd(), cmp.Or(max(0, opts.Columns), textColumns), s.windows(), s.Backend.Service.mean(), func(scale float64) float64 { return full * s.Backend.capacityLeft(scale) })
 	if s.Consumer != nil {
@@ -145,7 +143,7 @@ func (w *world) expectedEnd() time.Duration {
 	left := float64(w.requests)
 	for _, p := range w.phases {
 		offered := p.rate * (p.to - p.from).Seconds()
-		if w.requests >= 0 && offered >= left {
+		if offered >= left {
 			return p.from + time.Duration(left/p.rate*1e9) + 1
 		}
 		left -= offered

@@ -354,6 +354,33 @@ func TestPhasesRepeatAndRequestsEndTheRun(t *testing.T) {
 	}
 }
 
+// Requests of clients in a loop count, too: they end the run, and no run has any number of them.
+func TestRequestsOfClientsInALoop(t *testing.T) {
+	s := mustParse(t, `{"name": "loop", `+pool+`, "policy": "none", "phases": [{"for": "60s"}], "traffic": [{"clients": 10}], "requests": 100, "seeds": [1]}`)
+	if w := mustRun(t, s).Runs[0].Windows[0]; w.Offered != 100 || w.To > time.Second {
+		t.Errorf("offered %d until %v, want 100 in half a second", w.Offered, w.To)
+	}
+	s.Requests = 0
+	w, err := newWorld(s, 1, &Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.requests = 100
+	if _, err := w.play(t.Context(), s, 1); err == nil || !strings.Contains(err.Error(), "set requests to end the run sooner") {
+		t.Errorf("more requests than a run may have: %v", err)
+	}
+}
+
+// A run ends with its context also where a moment has no end of events.
+func TestCancellationInAMoment(t *testing.T) {
+	s := mustParse(t, `{"name": "flood", `+pool+`, `+guarded+`, "phases": [{"for": "1us"}], "traffic": [{"clients": 1000, "pause": "1ns"}], "seeds": [1]}`)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Run(ctx, s, Options{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want context.Canceled", err)
+	}
+}
+
 // A goal is judged on its own stretch, also where another one begins at the same time, and where
 // the run ends before the stretch does.
 func TestGoalsAreAboutTheirOwnStretch(t *testing.T) {

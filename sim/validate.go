@@ -14,7 +14,7 @@ import (
 // The bounds of a scenario: far beyond what anybody waits for, but finite.
 const (
 	maxDuration = 1000 * time.Hour
-	maxRequests = 1e9 // that a run may offer, by its rates
+	maxRequests = 1e9 // that a run may offer
 )
 
 func (s *Scenario) check(f *fault.List) {

@@ -33,7 +33,8 @@ type world struct {
 	failing  int       // admitted work that will be failed, beside the server's
 	delayed  []delayed // for a process that is suspended
 	leaving  string    // what becomes of work whose client leaves: hold, release or cancel
-	requests int       // still to be offered, -1 without a bound
+	requests int       // still to be offered
+	counted  bool      // the scenario says how many there are
 	steps    int       // of the gates since time last moved on
 
 	stats    *statistics
@@ -58,10 +59,16 @@ type front struct {
 // passing.
 const stuckAfter = 10_000
 
+// checkEvery is after how many events at the latest it is asked whether the run is to go on.
+const checkEvery = 1 << 16
+
 // run plays the scenario to its end.
 func (w *world) run(ctx context.Context) error {
 	w.begin()
-	for {
+	for n := 1; ; n++ {
+		if n%checkEvery == 0 && ctx.Err() != nil {
+			return ctx.Err() // a bin of time may hold any number of events
+		}
 		at, what := w.soonest()
 		if at > w.end {
 			break
@@ -89,6 +96,9 @@ func (w *world) run(ctx context.Context) error {
 				return err
 			}
 		}
+	}
+	if w.requests == 0 && !w.counted {
+		return fmt.Errorf("sim: at %v more than %g requests were offered: set requests to end the run sooner, or let clients think or pause longer", w.now, float64(maxRequests))
 	}
 	w.now = max(w.now, w.end)
 	w.stats.finish(w.now)
@@ -197,12 +207,8 @@ func (w *world) enterPhase(p *span) {
 
 // arrival is a new request.
 func (w *world) arrival(c *class) {
-	if w.requests == 0 {
-		w.end = min(w.end, w.now)
+	if !w.offers() {
 		return
-	}
-	if w.requests > 0 {
-		w.requests--
 	}
 	w.await(c)
 	if c.cache != nil && c.cache.lookup(w.now) {
@@ -210,6 +216,16 @@ func (w *world) arrival(c *class) {
 		return
 	}
 	w.request(c, c.pickTenant(), 0)
+}
+
+// offers reports whether there is another request to offer. Without one the run ends.
+func (w *world) offers() bool {
+	if w.requests == 0 {
+		w.end = min(w.end, w.now)
+		return false
+	}
+	w.requests--
+	return true
 }
 
 // request sends a new request. client is the number of who sends it, 0 for
