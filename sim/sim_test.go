@@ -500,6 +500,44 @@ func TestParseFindsAllFaults(t *testing.T) {
 	}
 }
 
+// What is allowed and probably a mistake is noted, and nothing of what weir has itself.
+func TestNotes(t *testing.T) {
+	for _, name := range Names() {
+		s, err := Load(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if notes := s.Notes(); len(notes) > 0 {
+			t.Errorf("%s: %q", name, notes)
+		}
+	}
+	const phases = `, "phases": [{"for": "10s", "load": 1}]}`
+	for text, want := range map[string][]string{
+		`"policy": "none"`: nil,
+		``:                 {"there is no policy"},
+		`"policy": {"gates": {"g": {"limit": 4}, "h": {"limit": 4}}, "routes": [{"match": ["/"], "gates": ["g"]}]}`: {"no route uses the gate h"},
+		`"policy": {"gates": {"g": {"limit": 4}}, "identity": {"admissions": "header:X-Admissions"}, "routes": [{"name": "r", "match": ["/"], "gates": ["g"], "demote_after": 3, "settle": "header:X-Cost"}]}`: {
+			"the route r has demote_after", "the route r reads a cost"},
+		`"policy": "none", "traffic": [{"at": ["1s", "10s"]}, {"phases": [{"for": "10s"}, {"for": "1s", "rps": 1}]}, {"cache": {"keys": 2, "zipf": 1, "size": 1, "flush": ["9s", "11s"]}}]`: {
+			"traffic[0].at[1]: is not played, because the run ends at 10s", "traffic[1].phases[1]: ", "traffic[2].cache.flush[1]: "},
+		`"policy": "none", "consumer": {"phases": [{"for": "1s", "rps": 1}], "unread": [{"from": "50s", "to": "60s"}]}`: {"consumer.unread[0]: "},
+	} {
+		if text != "" {
+			text = ", " + text
+		}
+		notes := mustParse(t, `{"name": "notes", `+pool+text+phases).Notes()
+		if len(notes) != len(want) {
+			t.Errorf("%s: %q, want %q", text, notes, want)
+			continue
+		}
+		for i := range want {
+			if !strings.HasPrefix(notes[i], want[i]) {
+				t.Errorf("%s: %q, want %q", text, notes[i], want[i])
+			}
+		}
+	}
+}
+
 func wantFaults(t *testing.T, err error, wants ...string) {
 	t.Helper()
 	var faults *Faults

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -145,6 +146,67 @@ func (s *Scenario) checkResolved(f *fault.List) {
 	if s.Requests == 0 {
 		f.Require(requests <= maxRequests, fault.Path{"phases"}, "with those of classes they add up to %.3g requests; at most %g, or set requests to end the run sooner", requests, float64(maxRequests))
 	}
+}
+
+// Notes lists what the scenario allows but its author probably did not mean: gates that nothing passes,
+// what a run cannot play, and what lies beyond its end.
+func (s *Scenario) Notes() []string { return append(s.policyNotes(), s.endNotes()...) }
+
+func (s *Scenario) policyNotes() (notes []string) {
+	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
+	spec := &s.Policy.Spec
+	if s.Policy.Name == "" && len(spec.Gates) == 0 && len(spec.Routes) == 0 {
+		note("there is no policy, so nothing is limited; write policy: none if that is meant")
+	}
+	used := map[string]bool{}
+	for i := range spec.Routes {
+		r := &spec.Routes[i]
+		for _, gate := range r.Gates {
+			used[gate] = true
+		}
+		if r.DemoteAfter > 0 {
+			note("the route %s has demote_after, but requests have no number of admissions here", routeName(r))
+		}
+		if r.CostFrom != "" || r.Settle != "" || r.SettleEvent != "" {
+			note("the route %s reads a cost, but requests and answers have no headers here; write cost and settled in the class of traffic", routeName(r))
+		}
+	}
+	for _, gate := range slices.Sorted(maps.Keys(spec.Gates)) {
+		if !used[gate] {
+			note("no route uses the gate %s", gate)
+		}
+	}
+	return notes
+}
+
+// endNotes are about what lies beyond the end of the run.
+func (s *Scenario) endNotes() (notes []string) {
+	end := s.Duration()
+	beyond := func(at time.Duration, what string, args ...any) {
+		if at >= end {
+			notes = append(notes, fmt.Sprintf(what, args...)+fmt.Sprintf(": is not played, because the run ends at %v", end))
+		}
+	}
+	for i := range s.Traffic {
+		c := &s.Traffic[i]
+		for k, at := range c.At {
+			beyond(time.Duration(at), "traffic[%d].at[%d]", i, k)
+		}
+		for k := range c.Phases {
+			beyond(phasesDuration(c.Phases[:k]), "traffic[%d].phases[%d]", i, k)
+		}
+		if c.Cache != nil {
+			for k, at := range c.Cache.Flush {
+				beyond(time.Duration(at), "traffic[%d].cache.flush[%d]", i, k)
+			}
+		}
+	}
+	if s.Consumer != nil {
+		for k := range s.Consumer.Unread {
+			beyond(time.Duration(s.Consumer.Unread[k].From), "consumer.unread[%d]", k)
+		}
+	}
+	return notes
 }
 
 // offered is how many requests phases bring before a backend of that full capacity, until the end

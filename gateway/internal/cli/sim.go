@@ -103,6 +103,9 @@ func runSim(ctx context.Context, o simOptions) error {
 	if err != nil {
 		return err
 	}
+	for _, note := range scenario.Notes() {
+		fmt.Fprintln(o.Err, "warning:", note)
+	}
 	if len(o.Limits) > 0 {
 		return o.underLimits(ctx, scenario)
 	}

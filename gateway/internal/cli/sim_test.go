@@ -57,6 +57,14 @@ func TestSimOfNothing(t *testing.T) {
 	}
 }
 
+// What is probably a mistake is told beside the report.
+func TestSimWarns(t *testing.T) {
+	file := write(t, "unused.yaml", strings.Replace(leastScenario, "gates: [app]", "gates: []", 1))
+	if out, errs, err := run(NewSimCommand(), "", file); err != nil || errs != "warning: no route uses the gate app\n" || strings.Contains(out, "warning") {
+		t.Errorf("%v, %q\n%s", err, errs, out)
+	}
+}
+
 // Other limits stand in the place of the policy's, and quotas stay.
 func TestSimLimits(t *testing.T) {
 	file := write(t, "small.yaml", scenario)
