@@ -36,7 +36,7 @@ type Options struct {
 	// stays over a change keeps its hooks.
 	SignalHooks signal.Hooks
 	// Readings, if set, returns the readings of all signals, and none is polled. It is for virtual
-	// time, or a poller of your own.
+	// time, on which no signal can be read, or for a poller of your own.
 	Readings control.Source
 	// Stores keep the buckets of quotas, by the names in QuotaSpec.Store. Close them yourself,
 	// after the policies that use them.

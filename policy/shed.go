@@ -25,7 +25,7 @@ func (c *compiler) checkShed(at fault.Path, s *ShedSpec) {
 	}
 	if len(s.Signals) > 0 && c.opts.Now != nil && c.opts.Readings == nil {
 		c.Add(at.At("signals"), "signals are read from this machine in its own time, and there is none on virtual time",
-			"write load_of: or wait_of:, or hand in Options.Readings")
+			"write load_of: or wait_of:")
 	}
 	if s.Cursor != nil && s.Thresholds != (shed.Thresholds{}) {
 		c.Add(at.At("thresholds"), "mean nothing beside a cursor", "leave one of the two out")

@@ -358,7 +358,7 @@ func TestReadingsOfOnesOwn(t *testing.T) {
 	var now time.Duration
 	l := LimitSpec{Limit: 20, Signals: []string{"cpu"}}
 	_, err := Compile(limitSpec(l), Options{Now: func() time.Duration { return now }})
-	if got := faultsOf(t, err); len(got) != 1 || !strings.HasPrefix(got[0], "gates.api.limit: signals are read from this machine") {
+	if got := faultsOf(t, err); len(got) != 1 || !strings.HasPrefix(got[0], "gates.api.limit: signals are read from this machine") || !strings.HasSuffix(got[0], "leave them out") {
 		t.Errorf("virtual time without readings: %v", got)
 	}
 	p := compile(t, limitSpec(l), Options{

@@ -43,6 +43,11 @@ func ReadScenario(root *setting.Node, faults *fault.List) (*Scenario, error) {
 	if root != nil {
 		setting.Decode(root, &s, faults)
 		var meaning fault.List
+		for i := range faults.All() {
+			if f := &faults.All()[i]; len(f.Path) == 4 && f.Path[0] == "policy" && f.Path[3] == "upstream" {
+				f.Instead = "leave it out: a scenario has one backend"
+			}
+		}
 		if fair := (fault.Path{"fair"}); faults.Has(fair) {
 			meaning.Blame(fair)
 		}

@@ -487,6 +487,8 @@ func TestParseFindsAllFaults(t *testing.T) {
 		"traffic[0].priority: ", "traffic[0].retry.attempts: ", "traffic[0].retry.on[0]: ", "goals[0].metric: ", "goals[1].to: ")
 
 	for text, want := range map[string]string{
+		`{"name": "x", "backend": "B1", "policy": {"routes": [{"match": ["/"], "upstream": "app"}]}, "phases": [{"for": "1s"}]}`: "leave it out: a scenario has one backend",
+		`{"name": "x", "backend": "B1", "policy": "none", "phases": [{"for": "1s"}], "seeds": [-1]}`:                             "below 0",
 		``: "valid JSON", `[]`: "list", `{"name": }`: "line 1", `{} {}`: "more text after",
 		`{"name": "x", "backend": "B9", "phases": [{"for": "1s"}]}`:                                                           "no standard backend B9",
 		`{"name": "x", "backend": "B1", "policy": "best", "phases": [{"for": "1s"}]}`:                                         "none, aimd, fixed",

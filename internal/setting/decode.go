@@ -422,6 +422,9 @@ func (d decoder) scalar(at fault.Path, n *Node, v reflect.Value, f Field) {
 				instead = "write it in quotes: " + quote(n.Text)
 			}
 		}
+		if v.CanUint() && strings.HasPrefix(n.Text, "-") {
+			problem = quote(n.Text) + " is below 0"
+		}
 		if meant := f.Meant[n.Text]; meant != "" {
 			problem, instead = quote(n.Text)+" is not known", "write "+meant
 		}

@@ -149,6 +149,7 @@ func TestScalars(t *testing.T) {
 		{"limit", setting.Number, "1.5", `limit: "1.5" is not a whole number; write a whole number, such as 20`},
 		{"tall", setting.Number, "255", ""},
 		{"tall", setting.Number, "256", `tall: "256" is not a whole number; write a whole number`},
+		{"tall", setting.Number, "-1", `tall: "-1" is below 0; write a whole number`},
 		{"tall", setting.Text, "5", `tall: "5" is a text, because of the quotes; write 5`},
 		{"on", setting.Bool, "true", ""},
 		{"on", setting.Text, "true", `on: "true" is a text, because of the quotes; write true`},
