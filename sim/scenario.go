@@ -85,7 +85,8 @@ type Phase struct {
 	// capacity; RPS is the rate itself. One of them, or neither for silence.
 	Load float64 `json:"load,omitempty" min:"0" max:"1e9"`
 	RPS  float64 `json:"rps,omitempty" min:"0" max:"1e9"`
-	// Capacity is what the backend has of its full capacity. Default 1. One that has none is Stalled.
+	// Capacity is what the backend has of its full capacity. Default 1. One that has none is Stalled. A
+	// pool that loses workers has a whole number of them, at least one: a tenth of five is one of five.
 	Capacity float64 `json:"capacity,omitempty" min:"0.000001" max:"1000"`
 	// Work multiplies the work of the requests that arrive: 2 is twice the
 	// service time, and half the capacity. Default 1.
