@@ -48,7 +48,7 @@ type Backend struct {
 
 	// Deadline is when an answer stops being useful, for traffic that names no
 	// deadline of its own. 0 means never.
-	Deadline policy.Duration `json:"deadline,omitempty" min:"0s"`
+	Deadline policy.Duration `json:"deadline,omitempty" min:"0s" max:"1000h"`
 }
 
 func (b *Backend) check(f *fault.List, path fault.Path) {

@@ -286,7 +286,7 @@ type Summary struct {
 	Goodput  float64 `json:"goodput_rps"`
 	Ratio    float64 `json:"goodput"`
 	// RefusedShare is refusals over attempts, LateShare the share of answers
-	// that were no use any more, WastedShare the share of work that went into
+	// that were errors or no use any more, WastedShare the share of work that went into
 	// them.
 	RefusedShare float64 `json:"refused_share"`
 	LateShare    float64 `json:"late_share"`
@@ -412,7 +412,7 @@ var metrics = []metric{
 	{"p999", "ms", "latency p999", "99.9th percentile of it", ofSummary(func(s *Summary) float64 { return millis(s.P999) })},
 	{"refusal_p99", "ms", "refusal p99", "99th percentile of the time until a refusal", ofSummary(func(s *Summary) float64 { return millis(s.RefusalP99) })},
 	{"refused", "", "refused", "refusals over attempts", ofSummary(func(s *Summary) float64 { return s.RefusedShare })},
-	{"late", "", "late", "share of answers that came too late or to nobody", ofSummary(func(s *Summary) float64 { return s.LateShare })},
+	{"late", "", "late", "share of answers that were errors, or came too late or to nobody", ofSummary(func(s *Summary) float64 { return s.LateShare })},
 	{"wasted", "", "wasted work", "share of the backend's work that went into these", ofSummary(func(s *Summary) float64 { return s.WastedShare })},
 	{"attempts", "", "attempts / request", "attempts for each new request", ofSummary(func(s *Summary) float64 { return share(float64(s.Attempts), float64(s.Offered)) })},
 	{"withheld", "", "", "attempts that the client's own process did not send, for each new request", ofSummary(func(s *Summary) float64 { return share(float64(s.Withheld), float64(s.Offered)) })},

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -256,7 +257,7 @@ func newFront(w *world, s *Scenario) (*front, error) {
 		return nil, err
 	}
 	f := &front{next: p.Next, step: p.Step, close: p.Close, setCost: p.SetCost, limit: unlimited}
-	if g := p.Gate(watched); g != nil && g.Quota() == nil { // a quota limits no concurrency
+	if g := p.Gate(watched); g != nil {
 		f.limit = func() int64 { return g.Snapshot().Limit }
 		w.stats.addLimit(w.now, g.Snapshot().Limit)
 	}
@@ -287,16 +288,17 @@ func route(p *policy.Policy, s *Scenario, class int) *policy.Route {
 	return nil
 }
 
-// concurrencyGate is the name of the gate for the limits in reports: the last one on the route of
-// the first class. One that is off limits nothing.
+// concurrencyGate is the name of the gate for the limits in reports: the last one with a limit on the
+// route of the first class. One that is off limits nothing.
 func concurrencyGate(s *Scenario) string {
 	for _, r := range s.Policy.Spec.Routes {
 		if name := s.Traffic[0].Route; (name == "" || name == routeName(&r)) && len(r.Gates) > 0 {
-			last := r.Gates[len(r.Gates)-1]
-			if s.Policy.Spec.Gates[last].Mode == policy.Off {
-				return ""
+			for _, name := range slices.Backward(r.Gates) {
+				if g := s.Policy.Spec.Gates[name]; g.Limit != nil && g.Mode != policy.Off {
+					return name
+				}
 			}
-			return last
+			return ""
 		}
 	}
 	return ""

@@ -55,7 +55,7 @@ type Scenario struct {
 	Consumer *Consumer `json:"consumer,omitempty"`
 	// Processes are those that clients belong to, by name.
 	Processes map[string]Process `json:"processes,omitempty"`
-	// Seeds of the random numbers, one run each. Default 1 to 5.
+	// Seeds of the random numbers, one run each, all different. Default 1 to 5.
 	Seeds []uint64 `json:"seeds,omitempty"`
 	// Fair has weights and guarantees for all gates' wait rooms, beside those that the policy has.
 	Fair Fair `json:"fair,omitzero"`
@@ -124,7 +124,7 @@ type Class struct {
 
 	// Share of the phases' rate that is this class, relative to the others'
 	// shares. Default 1.
-	Share float64 `json:"share,omitempty" min:"0.000001"`
+	Share float64 `json:"share,omitempty" min:"0.000001" max:"1e9"`
 	// Phases are the class's own rates instead of a share. They must not have settings of the
 	// backend.
 	Phases []Phase `json:"phases,omitempty"`
@@ -175,13 +175,13 @@ type Class struct {
 
 	// Deadline is when an answer stops being useful, counted from the moment
 	// each attempt was meant to be sent. Default: the backend's.
-	Deadline policy.Duration `json:"deadline,omitempty" min:"0s"`
+	Deadline policy.Duration `json:"deadline,omitempty" min:"0s" max:"1000h"`
 	// TellDeadline says whether the gate knows the deadline. Default true.
 	TellDeadline *bool `json:"tell_deadline,omitempty"`
 	// Timeout is the client's patience: it leaves when an attempt has taken
 	// that long. The gate sees it leave, and the backend works on. Default: it
 	// waits for ever; with Leaves, the deadline.
-	Timeout policy.Duration `json:"timeout,omitempty" min:"0s"`
+	Timeout policy.Duration `json:"timeout,omitempty" min:"0s" max:"1000h"`
 	Leaves  bool            `json:"leaves,omitempty"`
 	// Patience is the timeout as a multiple of the backend's latency at its
 	// full capacity with no more inside than that needs.

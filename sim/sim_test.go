@@ -318,6 +318,17 @@ func TestWorkOfARoute(t *testing.T) {
 	}
 }
 
+// The limit that is reported is that of the last gate with one, whatever is behind it.
+func TestLimitBeforeAQuota(t *testing.T) {
+	s := summary(t, `{"name": "limit", `+pool+`, "policy": {
+			"gates": {"g": {"limit": {"limit": 3}}, "q": {"quota": {"rate": "100/s"}}, "off": {"mode": "off", "limit": {"limit": 5}}},
+			"routes": [{"match": ["/"], "gates": ["g", "off", "q"]}]},
+		"phases": [{"for": "1s"}]}`)
+	if s.Limit.Min != 3 || s.Limit.Max != 3 {
+		t.Errorf("a limit of %v, want 3", s.Limit)
+	}
+}
+
 func TestRates(t *testing.T) {
 	s := mustParse(t, `{"name": "rates", "policy": "none",
 		"backend": {"law": "pool", "workers": 10, "service": {"dist": "exponential", "mean": "10ms"}},
@@ -487,8 +498,11 @@ func TestParseFindsAllFaults(t *testing.T) {
 		"traffic[0].priority: ", "traffic[0].retry.attempts: ", "traffic[0].retry.on[0]: ", "goals[0].metric: ", "goals[1].to: ")
 
 	for text, want := range map[string]string{
-		`{"name": "x", "backend": "B1", "policy": {"routes": [{"match": ["/"], "upstream": "app"}]}, "phases": [{"for": "1s"}]}`: "leave it out: a scenario has one backend",
-		`{"name": "x", "backend": "B1", "policy": "none", "phases": [{"for": "1s"}], "seeds": [-1]}`:                             "below 0",
+		`{"name": "x", "backend": "B1", "policy": "none", "phases": [{"for": "1s"}], "seeds": [1, 2, 1]}`:                          "seeds[2]: 1: is in the list already",
+		`{"name": "x", "backend": "B1", "policy": "none", "phases": [{"for": "1s"}], "traffic": [{"share": 1e308}]}`:               "traffic[0].share: ",
+		`{"name": "x", "backend": "B1", "policy": "none", "phases": [{"for": "1s"}], "traffic": [{"deadline": "2562047h47m16s"}]}`: "traffic[0].deadline: ",
+		`{"name": "x", "backend": "B1", "policy": {"routes": [{"match": ["/"], "upstream": "app"}]}, "phases": [{"for": "1s"}]}`:   "leave it out: a scenario has one backend",
+		`{"name": "x", "backend": "B1", "policy": "none", "phases": [{"for": "1s"}], "seeds": [-1]}`:                               "below 0",
 		``: "valid JSON", `[]`: "list", `{"name": }`: "line 1", `{} {}`: "more text after",
 		`{"name": "x", "backend": "B9", "phases": [{"for": "1s"}]}`:                                                           "no standard backend B9",
 		`{"name": "x", "backend": "B1", "policy": "best", "phases": [{"for": "1s"}]}`:                                         "none, aimd, fixed",

@@ -30,6 +30,9 @@ func (s *Scenario) check(f *fault.List) {
 	if d := s.Duration(); d > maxDuration {
 		f.Require(false, fault.Path{"phases"}, "%v in all: must be at most %v", d, maxDuration)
 	}
+	for i, seed := range s.Seeds {
+		f.Require(!slices.Contains(s.Seeds[:i], seed), fault.Path{"seeds"}.Index(i), "%d: is in the list already; the same seed gives the same run", seed)
+	}
 	named := map[string]int{}
 	for i := range s.Traffic {
 		c, path := &s.Traffic[i], fault.Path{"traffic"}.Index(i)

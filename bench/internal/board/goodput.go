@@ -51,7 +51,7 @@ func drawGoodput(ctx context.Context, dir string) error {
 	}
 	d := &chart.Drawing{
 		Title: fmt.Sprintf("A database that can answer %.0f requests a second", capacity),
-		About: "contention makes it slower with more requests inside; clients leave after half a second",
+		About: "contention makes it slower with more requests inside; an answer is of use for half a second",
 		Axis:  "offered load, as a multiple of what the database can answer",
 		From:  firstLoad - loadStep/2, To: lastLoad + loadStep/2,
 		Panels: []chart.Panel{{Title: "answers in time, each second", Curves: []chart.Curve{
