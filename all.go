@@ -86,6 +86,9 @@ func (a *all) TryAdmit(w Work) (Permit, error) {
 
 // admit gets a permit of every gate. waits says whether the last may let w wait.
 func (a *all) admit(ctx context.Context, w Work, waits bool) (p Permit, err error) {
+	if !waits {
+		w.MaxWait = NoWait // for outlast: no queue would keep w
+	}
 	b, err := a.collect(ctx, w)
 	if err != nil {
 		return Permit{}, err
@@ -281,9 +284,10 @@ func (a *all) Predict(ctx context.Context, w Work) *Rejection {
 }
 
 // predict returns told. If a gate from number from on would keep w waiting longer, it
-// returns the refusal by that gate.
+// returns the refusal by that gate. Only the last gate may let w wait in its queue.
 func (a *all) predict(ctx context.Context, w Work, told *Rejection, from int) *Rejection {
-	for _, g := range a.gates[from:] {
+	maxWait, last := w.MaxWait, len(a.gates)-1
+	for i, g := range a.gates[from:] {
 		if p, ok := Nested(ctx, g); ok {
 			p.Cancel()
 			continue
@@ -291,6 +295,10 @@ func (a *all) predict(ctx context.Context, w Work, told *Rejection, from int) *R
 		f, ok := g.(Predictor)
 		if !ok {
 			continue
+		}
+		w.MaxWait = NoWait
+		if from+i == last {
+			w.MaxWait = maxWait
 		}
 		if r := f.Predict(ctx, w); r.outlasts(told) {
 			told = r

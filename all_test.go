@@ -402,6 +402,47 @@ func TestAllTellsTheLongestWait(t *testing.T) {
 	}
 }
 
+// The queue of a later quota counts only where work may wait in it: at the last gate, unless the chain is only tried.
+func TestAllTellsTheLongestWaitWithoutAQueue(t *testing.T) {
+	admit := func(g weir.Gate) error {
+		_, err := g.Admit(context.Background(), weir.Work{})
+		return err
+	}
+	try := func(g weir.Gate) error {
+		_, err := g.(weir.TryAdmitter).TryAdmit(weir.Work{})
+		return err
+	}
+	for _, test := range []struct {
+		name string
+		last bool // the quota with the queue is the last gate
+		ask  func(weir.Gate) error
+		want string
+	}{
+		{"in the middle", false, admit, "queued"},
+		{"in the middle, tried", false, try, "queued"},
+		{"at the end", true, admit, "first"},
+		{"at the end, tried", true, try, "queued"},
+	} {
+		still := func() time.Duration { return 0 }
+		newQuota := func(name string, rate float64, q quota.Queue) *quota.Quota {
+			return weir.Must(quota.New(quota.Config{Name: name, Now: still, Queue: q,
+				Rules: []quota.Rule{{Windows: []quota.Window{{Rate: rate, Burst: 1}}}}}))
+		}
+		first := newQuota("first", 10, quota.Queue{})
+		queued := newQuota("queued", 1, quota.Queue{Len: 10, MaxWait: 2 * time.Second})
+		chain := weir.All(first, queued, newLimit(t, "l", 10))
+		if test.last {
+			chain = weir.All(first, weir.All(newLimit(t, "l", 10), queued))
+		}
+		if err := test.ask(chain); err != nil {
+			t.Fatal(err)
+		}
+		if r := weir.AsRejection(test.ask(chain)); r == nil || r.Gate != test.want {
+			t.Errorf("%s: told %v, want the wait for gate %q", test.name, r, test.want)
+		}
+	}
+}
+
 // A later gate that a permit in the context covers keeps nobody waiting.
 func TestAllAsksNoGateThatIsHeld(t *testing.T) {
 	var diary []string

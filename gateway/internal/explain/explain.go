@@ -196,7 +196,7 @@ func (a *Answer) addGate(g *policy.Gate, spec policy.GateSpec, w weir.Work, last
 	case g.Mode() == policy.Off:
 		gate.Says, gate.Why = Off, ""
 	case a.Status != 0:
-		a.addAfterRefusal(&gate, g, w)
+		a.addAfterRefusal(&gate, g, w, last)
 	case g.Mode() == policy.Observe && (rej != nil || gate.Says == Waits):
 		gate.Says = Observes
 	case rej != nil:
@@ -208,8 +208,11 @@ func (a *Answer) addGate(g *policy.Gate, spec policy.GateSpec, w weir.Work, last
 
 // addAfterRefusal is addGate after an earlier gate has refused. A quota that would refuse too
 // decides when to come back, if that is later; see [weir.All].
-func (a *Answer) addAfterRefusal(gate *Gate, g *policy.Gate, w weir.Work) {
+func (a *Answer) addAfterRefusal(gate *Gate, g *policy.Gate, w weir.Work, last bool) {
 	var rej *weir.Rejection
+	if !last {
+		w.MaxWait = weir.NoWait
+	}
 	if a.refusal != nil && a.refusal.Reason == weir.ReasonQuota {
 		rej = g.Predict(context.Background(), w)
 	}

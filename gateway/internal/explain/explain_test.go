@@ -72,6 +72,8 @@ func TestSays(t *testing.T) {
 		{"as long as it takes", "  api: {quota: {rate: 1/h, queue: {len: 5, max_wait: -1}}}\n", "api", "api", "waits", 0},
 		{"nothing waits before the last gate", "  api: {quota: {rate: 1/s, queue: {len: 5}}}\n" + slots, "api, slots", "api", "refuses not reached", 429},
 		{"used up, and another quota too", api + "  day: {quota: {limits: [1 a month]}}\n" + slots, "api, day, slots", "api day", "refuses refuses not reached", 429},
+		{"used up, and the queue of another quota is no use", api + "  day: {quota: {rate: 1/h, queue: {len: 5, max_wait: -1}}}\n" + slots, "api, day, slots", "api day", "refuses refuses not reached", 429},
+		{"used up, and work may wait for the last quota", api + "  day: {quota: {rate: 1/h, queue: {len: 5, max_wait: -1}}}\n", "api, day", "api day", "refuses not reached", 429},
 		{"used up, and another quota blocks", api + "  day: {quota: {rules: [{user: \"*\", blocked: true}]}}\n", "api, day", "api", "refuses refuses", 403},
 		{"used up, and another quota observes", api + "  day: {mode: observe, quota: {rate: 1/h}}\n", "api, day", "api day", "refuses not reached", 429},
 		{"all slots taken", slots, "slots", "slots", "waits", 0},
