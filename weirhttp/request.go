@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -248,6 +249,7 @@ func (q *Request) Reacquire(ctx context.Context, w weir.Work) error {
 	back := err == nil && q.away()
 	if back {
 		q.moved, q.permits = false, permits
+		q.ctx.carrier.Store(&carrier{permit: permits[0]})
 	}
 	q.mu.Unlock()
 	if back {
@@ -411,7 +413,7 @@ type requestKey struct{}
 
 // requestContext is the handler's context. It has the Request. For nested calls it also carries the permit,
 // priority and deadline, in a context that is made when a gate first asks. Most handlers never need that
-// context.
+// context. After [Request.Reacquire] it is another one, because the first permit is done.
 type requestContext struct {
 	context.Context
 	request *Request
@@ -421,8 +423,15 @@ type requestContext struct {
 	priority weir.Priority
 	deadline time.Time
 
-	once    sync.Once
-	carrier context.Context
+	carrier atomic.Pointer[carrier] // nil until a gate first asks
+}
+
+// carrier makes the context that carries one permit. It is made once, because it bounds the nested calls that
+// ride on the permit.
+type carrier struct {
+	permit weir.Permit
+	once   sync.Once
+	ctx    context.Context
 }
 
 func (c *requestContext) work() weir.Work {
@@ -437,10 +446,14 @@ func (c *requestContext) Value(key any) any {
 	if !carried.Is(key) {
 		return c.Context.Value(key)
 	}
-	c.once.Do(func() {
-		c.carrier = weir.WithReceived(weir.WithPermit(c.Context, c.gate, c.request.firstPermits[0]), c.work())
+	if c.carrier.Load() == nil {
+		c.carrier.CompareAndSwap(nil, &carrier{permit: c.request.firstPermits[0]}) // or Reacquire has set it
+	}
+	now := c.carrier.Load()
+	now.once.Do(func() {
+		now.ctx = weir.WithReceived(weir.WithPermit(c.Context, c.gate, now.permit), c.work())
 	})
-	return c.carrier.Value(key)
+	return now.ctx.Value(key)
 }
 
 // Permits are the permits of one request, released together.

@@ -64,6 +64,31 @@ func TestReturnTakesTheSlotsBack(t *testing.T) {
 	}
 }
 
+// A nested call rides on the permit that the request has now. With one slot it would wait for its own caller.
+func TestNestedCallAfterTheReturn(t *testing.T) {
+	g, s := newFakeGate(1), NewStreams(StreamsConfig{})
+	srv := serve(t, "HTTP/1.1", Middleware(g, WithStreams(s))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		nested := func() bool {
+			p, ok := weir.Nested(r.Context(), g)
+			p.Done(weir.OK)
+			return ok
+		}
+		q := FromContext(r.Context())
+		if !nested() {
+			t.Error("no nested call before the release")
+		}
+		for range 2 {
+			if !q.ReleaseForStream() || nested() {
+				t.Error("a nested call rides on a slot that was released")
+			}
+			if err := q.Reacquire(context.Background(), weir.Work{}); err != nil || !nested() {
+				t.Errorf("after the return with the error %v, a nested call needs a slot of its own", err)
+			}
+		}
+	})))
+	mustGet(t, srv.Client(), srv.URL)
+}
+
 func TestReturnRefused(t *testing.T) {
 	// Either gate may refuse; the other's permit goes back then.
 	for i, name := range []string{"the request's gate", "the attached permit's gate"} {
