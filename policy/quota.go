@@ -361,11 +361,11 @@ func identifyWith(addressOf string) func(weir.Work) quota.Identity {
 		id := quota.IdentityOf(w)
 		switch addressOf {
 		case "client":
-			id.Address = w.Client
+			id.Address = id.Client
 		case "user":
-			id.Address = w.User
+			id.Address = id.User
 		case "tenant":
-			id.Address = w.Tenant
+			id.Address = id.Tenant
 		}
 		id.Address, _, _ = strings.Cut(id.Address, "/")
 		return id

@@ -367,6 +367,10 @@ func TestQuotaByAddress(t *testing.T) {
 			t.Errorf("%s, forwarded for %q: %d got in, want %d", test.remote, test.forwarded, got, test.want)
 		}
 	}
+	// Work of Go has what name it likes in place of an address, and passes no limit by it.
+	if got := admitted(p.Route("/").Gate().(weir.TryAdmitter), weir.Work{User: quota.Absent}, 9); got != 2 {
+		t.Errorf("%d by a user whose name is Absent, want 2", got)
+	}
 }
 
 // A quota of requests takes one token each, beside one of what they cost.

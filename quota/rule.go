@@ -225,8 +225,18 @@ type Identity struct {
 }
 
 // Absent, as a part of an Identity, is no value at all, where a protocol tells that from an empty one. No rule matches
-// that looks at the part, [Every] included.
+// that looks at the part, [Every] included. Only Config.Identify can say so: what a [weir.Work] names is never Absent, whatever
+// the name is.
 const Absent = "\x00"
+
+// present returns a name as a part of an Identity. Clients choose their names, and must not pass rules by the
+// name that is Absent.
+func present(name string) string {
+	if name == Absent {
+		return Absent + Absent
+	}
+	return name
+}
 
 // absent returns which parts are Absent, as bits.
 func (id *Identity) absent() (parts uint8) {
@@ -253,7 +263,8 @@ func IdentityOf(w weir.Work) (id Identity) {
 }
 
 func (id *Identity) fill(w *weir.Work) {
-	id.User, id.Client, id.Tenant, id.Route, id.Priority, id.Descriptor = w.User, w.Client, w.Tenant, w.Op, w.Priority, w.Descriptor
+	id.User, id.Client, id.Tenant, id.Priority = present(w.User), present(w.Client), present(w.Tenant), w.Priority
+	id.Route, id.Descriptor = present(w.Op), present(w.Descriptor)
 }
 
 // The parts of an identity, in the order in which rules are compared.

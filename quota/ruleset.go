@@ -250,7 +250,7 @@ func (r *rule) signature() (kinds [parts]uint8, key names) {
 		switch kinds[i] = m.kind(); {
 		case kinds[i] != named || i == descriptor:
 		case i != address:
-			key.text[i] = m.value()
+			key.text[i] = present(m.value())
 		default:
 			if n, err := netip.ParsePrefix(m.value()); err == nil {
 				key.network = n

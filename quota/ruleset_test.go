@@ -112,17 +112,38 @@ func TestAbsent(t *testing.T) {
 			t.Errorf("%q, %q: %+v, want %v", c.user, c.client, r, c.rate)
 		}
 	}
-	q, err := New(Config{Name: "q", Rules: rules})
+	identify := func(w weir.Work) Identity { return Identity{User: w.User, Client: Absent} }
+	q, err := New(Config{Name: "q", Rules: rules, Identify: identify})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if all := q.Explain(weir.Work{User: "userB", Client: Absent}); len(all) != 2 || all[0].Name != "user=userB" {
+	if all := q.Explain(weir.Work{User: "userB"}); len(all) != 2 || all[0].Name != "user=userB" {
 		t.Errorf("%+v", all)
 	}
 	all := []Rule{{Windows: samples(1)}, {Tenant: Every, Windows: samples(2)}, {Route: Every, Windows: samples(3)}, {Address: Every, Windows: samples(4)}, {Descriptor: Every, Windows: samples(5)}}
 	none := Identity{Tenant: Absent, Route: Absent, Address: Absent, Descriptor: Absent}
 	if r := mustCompile(t, all).find(&none); r == nil || r.title != "all" {
 		t.Errorf("%+v", r)
+	}
+}
+
+// Clients choose their names. One that looks like Absent is a name like any other.
+func TestNameLikeAbsent(t *testing.T) {
+	for i, w := range map[int]weir.Work{user: {User: Absent}, client: {Client: Absent}, tenant: {Tenant: Absent}, route: {Op: Absent}, descriptor: {Descriptor: Absent}} {
+		for _, m := range []Match{Every, Named(Absent)} {
+			if i == descriptor && m != Every {
+				continue // no descriptor can be written so
+			}
+			rule := Rule{Name: "rule", Windows: samples(1)}
+			*rule.Part(partNames[i]) = m
+			q, err := New(Config{Name: "q", Rules: []Rule{rule}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a, err := q.Peek(t.Context(), w); a.Rule != "rule" || err != nil {
+				t.Errorf("%s %q: matched %q, %v", partNames[i], m, a.Rule, err)
+			}
+		}
 	}
 }
 
