@@ -18,7 +18,6 @@ type modelFair struct {
 	classes [4]modelLevel
 	users   map[modelUser]*modelLevel
 	turns   int
-	usual   float64 // the mean of what is served at a time
 
 	// Within a tenant the newest goes first only if it has given a reason since the
 	// newest goes first at all.
@@ -68,6 +67,7 @@ type modelUser struct {
 // modelLevel is the users of a class or the tenants of a user.
 type modelLevel struct {
 	now   float64
+	step  float64 // the mean of the last services, by weight
 	flows map[string]*modelFlow
 }
 
@@ -262,10 +262,6 @@ func (m *model) charge(w *modelWaiter) {
 		}
 	}
 	m.turns++
-	if m.usual == 0 {
-		m.usual = units
-	}
-	m.usual += (units - m.usual) / 16
 	tenants, users, tw, uw := m.levels(w)
 	for _, at := range []struct {
 		level  *modelLevel
@@ -273,8 +269,13 @@ func (m *model) charge(w *modelWaiter) {
 		weight float64
 	}{{tenants, w.tenant, tw}, {users, w.user, uw}} {
 		f := at.level.flow(at.name)
-		at.level.now = max(at.level.now, f.tag-3*m.usual) // a credit of three turns
-		f.tag += units / at.weight
+		step := units / at.weight
+		if at.level.step == 0 {
+			at.level.step = step
+		}
+		at.level.step += (step - at.level.step) / 16
+		at.level.now = max(at.level.now, f.tag-3*at.level.step) // a credit of three turns
+		f.tag += step
 		f.turn = m.turns
 	}
 }

@@ -27,33 +27,35 @@ type class struct {
 // most the largest waiter of each plus the credit. The speed of the gate does not matter.
 //
 // In the paper virtual time is the tag of the flow served last. Here it stays behind
-// that by a credit, of a few waiters of the mean cost. A flow that comes after a pause
-// may be served that many at once. Without the credit, two requests of a light flow
-// that come together count as a flood for a whole round. With many flows a round is
-// long. To have the credit again, the flow must stay away for one round for each waiter
-// of credit. So over time it gains nothing.
+// that by a credit, of a few mean steps. A step is how far a service moves a tag. So a flow
+// that comes after a pause may be served a few waiters at once; more, if its weight is above
+// that of the others. If all weights are multiplied by a number, nothing changes. Without
+// the credit, two requests of a light flow that come together count as a flood for a whole
+// round. With many flows a round is long. To have the credit again, the flow must stay away
+// for one round for each waiter of credit. So over time it gains nothing.
 type level struct {
 	ready   tags     // of those that have somebody waiting
 	idle    tags     // of those that have not, as long as they are ahead of virtual time
 	longest []uint32 // a heap of those that have somebody waiting, by load
 	now     float64  // virtual time; never above the least tag
-	weight  float64  // a user's own, as last heard
+	step    meanStep
+	weight  float64 // a user's own, as last heard
 }
 
-// credit is by how many waiters of the mean cost virtual time stays behind. In a
+// credit is by how many mean steps virtual time stays behind. In a
 // measurement (S13b on B1), 16 users flood a gate of two cores beside a hundred light
 // users. With a credit of 0, 1, 2, 3 and 4, the light users wait 43, 32, 14, 12 and 12 ms
 // at the 99th percentile.
 const credit = 3
 
-// meanUnits is the mean of the units served at a time, over the last 16 or so.
-type meanUnits float64
+// meanStep is the mean of the steps of the last 16 services or so, units / weight.
+type meanStep float64
 
-func (u *meanUnits) add(units float64) {
-	if *u == 0 {
-		*u = meanUnits(units)
+func (m *meanStep) add(step float64) {
+	if *m == 0 {
+		*m = meanStep(step)
 	}
-	*u += (meanUnits(units) - *u) / 16
+	*m += (meanStep(step) - *m) / 16
 }
 
 // SetShares guarantees classes a share of the units served. A guarantee holds while
@@ -213,11 +215,9 @@ func (r *Room) countServed(w *Waiter) {
 	}
 	r.countShares(w)
 	units, tie := cost(w), r.nextTie()
-	r.meanUnits.add(units)
-	behind := credit * float64(r.meanUnits)
 	user := r.tenants.all[w.flow].in
-	r.inner[user].moveOn(r.tenants.spots, w.flow, units/w.TenantWeight, tie, behind)
-	r.classes[w.Class].moveOn(r.users.spots, user, units/w.UserWeight, tie, behind)
+	r.inner[user].moveOn(r.tenants.spots, w.flow, units/w.TenantWeight, tie)
+	r.classes[w.Class].moveOn(r.users.spots, user, units/w.UserWeight, tie)
 }
 
 // leave is the reverse of enter.
@@ -272,7 +272,7 @@ func (r *Room) lower(l *level, f *flows, i uint32, load float64, gone bool) {
 func (r *Room) sweep(l *level, f *flows) {
 	passed := l.now
 	if len(l.longest) == 0 {
-		passed, l.now = math.Inf(1), 0
+		passed, l.now, l.step = math.Inf(1), 0, 0
 	}
 	for len(l.idle) > 0 && l.idle[0].tag <= passed {
 		e := l.idle.drop(f.spots, l.idle[0].flow)
@@ -300,8 +300,9 @@ func (l *level) join(fs []spot, i uint32, tie int32, most int) {
 }
 
 // moveOn moves the tag of a flow that is served.
-func (l *level) moveOn(fs []spot, i uint32, by float64, tie int32, behind float64) {
-	l.now = max(l.now, l.ready[0].tag-behind)
+func (l *level) moveOn(fs []spot, i uint32, by float64, tie int32) {
+	l.step.add(by)
+	l.now = max(l.now, l.ready[0].tag-credit*float64(l.step))
 	at := int(fs[i].tagAt - 1)
 	l.ready[at].tag += by
 	l.ready[at].tie = tie

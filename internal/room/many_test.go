@@ -11,15 +11,15 @@ import (
 // what does not depend on who waits.
 type many struct {
 	single
-	shares    [Classes]float64
-	arrears   [Classes]float64
-	turns     int32
-	now       map[path]float64 // virtual time
-	tags      map[path]map[string]tagged
-	weights   map[path]float64 // of users
-	meanUnits float64
-	reasons   map[path]uint16 // of a tenant, by its own path
-	last      path            // who gave the last reason
+	shares  [Classes]float64
+	arrears [Classes]float64
+	turns   int32
+	now     map[path]float64 // virtual time
+	tags    map[path]map[string]tagged
+	weights map[path]float64 // of users
+	steps   map[path]float64 // the mean step of the last services
+	reasons map[path]uint16  // of a tenant, by its own path
+	last    path             // who gave the last reason
 }
 
 // path names a level: the users of a class, or with a user (after "/") its tenants.
@@ -154,6 +154,7 @@ func (m *many) sweep(p path) {
 	if len(m.of(p, "", true)) == 0 {
 		clear(tags)
 		delete(m.now, p)
+		delete(m.steps, p)
 		return
 	}
 	for name, t := range tags {
@@ -257,10 +258,6 @@ func (m *many) dequeue(o *one) {
 		}
 	}
 	turn := m.take()
-	if m.meanUnits == 0 {
-		m.meanUnits = m.cost(o)
-	}
-	m.meanUnits += (m.cost(o) - m.meanUnits) / 16
 	tenants, users := o.levels()
 	m.charge(tenants, o.tenant, m.cost(o)/o.ofTenant, turn)
 	m.charge(users, o.user, m.cost(o)/o.ofUser, turn)
@@ -269,7 +266,11 @@ func (m *many) dequeue(o *one) {
 }
 
 func (m *many) charge(p path, name string, by float64, turn int32) {
-	m.now[p] = max(m.now[p], m.tags[p][m.least(p)].tag-credit*m.meanUnits)
+	if m.steps[p] == 0 {
+		m.steps[p] = by
+	}
+	m.steps[p] += (by - m.steps[p]) / 16
+	m.now[p] = max(m.now[p], m.tags[p][m.least(p)].tag-credit*m.steps[p])
 	m.tags[p][name] = tagged{m.tags[p][name].tag + by, turn}
 }
 

@@ -47,7 +47,6 @@ type Room struct {
 	tenants   flows
 	deadlines deadlines
 	ties      int32 // the last number drawn for entry.tie
-	meanUnits meanUnits
 	weights   func(user, tenant string) (userWeight, tenantWeight float64)
 
 	units  int64
