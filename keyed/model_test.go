@@ -109,7 +109,9 @@ func (m *model) grant(now time.Duration, w *modelWaiter) bool {
 	if m.held(w.key)+f.cost > m.of(w.key) {
 		return false
 	}
-	f.charged = w.Units // 0 if it did not wait
+	if w.Units > 0 { // it has waited
+		f.charged = f.cost
+	}
 	m.flying[w.id] = f
 	m.fate[w.id] = "in"
 	return true
@@ -243,11 +245,12 @@ func (m *model) letIn(now time.Duration) {
 				break
 			}
 			r.Dequeue(w)
-			if f := m.flying[next.id]; m.byTime {
+			f := m.flying[next.id]
+			if m.byTime {
 				f.ratio = m.expect(f.User, f.Tenant)
-				m.settle(f, float64(f.charged)*(f.ratio-1))
-				m.flying[next.id] = f
 			}
+			m.settle(f, float64(f.charged)*f.ratio-float64(next.Units)) // the room has charged the units
+			m.flying[next.id] = f
 			m.out(next, "in")
 		}
 	}

@@ -445,7 +445,7 @@ func (s *shard) answerWaiters(set *settings, q *queue, now time.Duration, out *g
 			break
 		}
 		q.room.Dequeue(w)
-		s.accounts.OpenWaiter(&q.room, t, w)
+		s.accounts.OpenWaiter(&q.room, t, w, min(gate.WaiterOf(w).Cost, set.limitOf(s.table.At(q.slot))))
 		s.answer(out, w, weir.NewPermit(t), nil)
 	}
 	s.tidy(q)

@@ -433,7 +433,7 @@ func (l *Limiter) answerWaiters(now time.Duration, out *gate.Answers) {
 		}
 		l.room.Dequeue(w)
 		if l.accounting {
-			l.accounts.OpenWaiter(&l.room, t, w)
+			l.accounts.OpenWaiter(&l.room, t, w, l.berth(t).cost)
 		}
 		out.Leave(w, weir.NewPermit(t), nil)
 	}

@@ -26,16 +26,15 @@ type pair struct {
 	mixed   bool                // work of all priorities, users and tenants
 	patient bool                // nobody leaves for want of time
 	work    map[int]modelWaiter // all that came
-	charged map[int]int64
-	tick    time.Duration // the unit in which time passes
+	tick    time.Duration       // the unit in which time passes
 }
 
 func newPair(t *testing.T, limit int64, places int, order Order) *pair {
 	p := &pair{
 		t: t, m: &model{limit: limit, places: places, order: order,
-			flying: map[int]int64{}, fate: map[int]string{}, seen: map[string]int{}},
+			flying: map[int]int64{}, charged: map[int]int64{}, fate: map[int]string{}, seen: map[string]int{}},
 		tick: 5 * time.Millisecond, permits: map[int]weir.Permit{}, waiters: map[int]weir.Waiter{}, fate: map[int]string{},
-		work: map[int]modelWaiter{}, charged: map[int]int64{},
+		work: map[int]modelWaiter{},
 	}
 	queue := Queue{Len: places, MaxWait: -1, Order: order}
 	if places == 0 {
@@ -67,7 +66,7 @@ func (p *pair) arrive(cost int64, wait, deadline time.Duration, blocking bool) {
 		mw.deadline = p.clock + deadline
 		w.Deadline = weir.VirtualEpoch.Add(mw.deadline)
 	}
-	p.work[id], p.charged[id] = mw, mw.units
+	p.work[id], p.m.charged[id] = mw, mw.units
 	rate, median := p.l.drain.Current(p.clock), p.l.service.Median()
 	var permit weir.Permit
 	var waiter weir.Waiter
@@ -127,17 +126,17 @@ func (p *pair) charge(id int) {
 	}
 	if a := p.account(id); a != nil {
 		took := p.clock - p.l.berth(a.Ticket).start
-		p.m.correct(&w, float64(p.charged[id])*(took.Seconds()/median.Seconds()-a.Ratio))
+		p.m.correct(&w, float64(p.m.charged[id])*(took.Seconds()/median.Seconds()-a.Ratio))
 		p.m.seen["charged by time"]++
 	}
 }
 
-// expected is how many times its cost work that has been admitted was charged.
+// expected is how many times its cost work that has been admitted was charged, -1 if it has no account.
 func (p *pair) expected(id int) float64 {
 	if a := p.account(id); a != nil {
 		return a.Ratio
 	}
-	return 1
+	return -1
 }
 
 // account finds the account of work in flight, nil if it has none.
@@ -155,8 +154,8 @@ func (p *pair) settle(id int, units int64) {
 	p.log("%d has cost %d", id, units)
 	permit, w := p.permits[id], p.work[id]
 	if p.account(id) != nil {
-		p.m.correct(&w, float64(max(units, 1)-p.charged[id])*p.expected(id))
-		p.charged[id] = max(units, 1)
+		p.m.correct(&w, float64(max(units, 1)-p.m.charged[id])*p.expected(id))
+		p.m.charged[id] = max(units, 1)
 		p.m.settle(p.clock)
 	}
 	permit.SetCost("m", units)

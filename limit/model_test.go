@@ -27,8 +27,9 @@ type model struct {
 	// says who went.
 	displaced func(w *modelWaiter) (out int, in bool)
 	// How many times its cost work is charged in advance is a guess, which has
-	// tests of its own.
+	// tests of its own. It is negative for work that has no account.
 	expected func(id int) float64
+	charged  map[int]int64 // by work id: the cost that its account has
 
 	// What happened to each piece of work: "" while it waits.
 	fate map[int]string
@@ -373,7 +374,10 @@ func (m *model) settle(now time.Duration) {
 		}
 		m.charge(&w)
 		m.leave(i)
-		m.correct(&w, float64(w.units)*(m.expected(w.id)-1))
+		if times := m.expected(w.id); times >= 0 {
+			m.correct(&w, float64(cost)*times-float64(w.units)) // the room has charged the units
+		}
+		m.charged[w.id] = cost
 		if m.queue.served++; m.queue.intervals > 0 {
 			m.queue.demand.served++
 			m.queue.demand.went[w.class] += max(1, float64(w.units))

@@ -590,6 +590,33 @@ func TestWeightsAreCopied(t *testing.T) {
 	}
 }
 
+// Who waits for what the whole limit is charged what it takes in its turn, if the limit has grown meanwhile.
+func TestSharesAfterTheLimitGrew(t *testing.T) {
+	serve := func(limit int64) (order []string) {
+		l, _ := byHand(Config{Limit: limit, Queue: Queue{MaxWait: -1, Order: FIFO}})
+		in := l.take(t, int(limit))
+		for i := range 24 {
+			w := weir.Work{User: "light", Cost: 1}
+			if i%8 == 0 {
+				w = weir.Work{User: "heavy", Cost: 8}
+			}
+			l.enter(t, w, func(p weir.Permit, _ error) { order, in = append(order, w.User), append(in, p) })
+		}
+		if err := l.SetLimit(8); err != nil {
+			t.Fatal(err)
+		}
+		for len(in) > 0 {
+			p := in[0]
+			in = in[1:]
+			p.Done(weir.OK)
+		}
+		return order
+	}
+	if grown, want := serve(1), serve(8); len(want) != 24 || !slices.Equal(grown, want) {
+		t.Errorf("after the limit grew the order is %v, want %v", grown, want)
+	}
+}
+
 // What a waiter is known by.
 func TestWaiterStandsForItsWork(t *testing.T) {
 	l, now := byHand(Config{Limit: 2, Queue: Queue{Weights: Weights{Users: map[string]float64{"u": 4}}}})

@@ -40,14 +40,16 @@ func (a *Accounts) Open(t slot.Ticket, class int8, user, tenant string, cost int
 	return &a.All[id]
 }
 
-// OpenWaiter is Open for work that has waited in r and is served now. Where shares
-// are of time, the work is charged at once what it will probably take.
-func (a *Accounts) OpenWaiter(r *room.Room, t slot.Ticket, w *room.Waiter) {
-	of := a.Open(t, w.Class, w.User, w.Tenant, w.Units)
+// OpenWaiter is Open for work that has waited in r and is served now. The room has charged
+// what the work would have taken when it came; cost is what it takes. They differ if the
+// limit has moved. Where shares are of time, the work is charged at once what it will
+// probably take.
+func (a *Accounts) OpenWaiter(r *room.Room, t slot.Ticket, w *room.Waiter, cost int64) {
+	of := a.Open(t, w.Class, w.User, w.Tenant, cost)
 	if a.Forecast != nil {
 		of.Ratio = a.Forecast.Expect(of.User, of.Tenant)
-		of.adjust(r, float64(of.Cost)*(of.Ratio-1))
 	}
+	of.adjust(r, float64(of.Cost)*of.Ratio-float64(max(1, w.Units)))
 }
 
 // Forget drops what is known of a ticket's slot, and with it the names.
