@@ -2,6 +2,7 @@ package keyed
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -174,6 +175,7 @@ func (m *model) enqueue(now time.Duration, w *modelWaiter) {
 	size := max(m.places-len(m.waiting), m.waits(w.key))
 	if m.rooms[w.key] == nil {
 		m.rooms[w.key] = &room.Room{}
+		m.rooms[w.key].Reweigh(m.weights)
 	}
 	r := m.rooms[w.key]
 	m.configure(r, size)
@@ -206,7 +208,6 @@ func (m *model) enqueue(now time.Duration, w *modelWaiter) {
 func (m *model) configure(r *room.Room, size int) {
 	r.Configure(size, m.order)
 	r.SetShares(m.byClass())
-	r.Reweigh(m.weights)
 }
 
 func (m *model) byClass() (shares [room.Classes]float64) {
@@ -283,9 +284,13 @@ func (m *model) close() {
 }
 
 func (m *model) reconfigure(now time.Duration, to modelSettings) {
+	same := maps.Equal(m.users, to.users) && maps.Equal(m.tenants, to.tenants)
 	m.modelSettings = to
 	for _, r := range m.rooms {
 		m.configure(r, r.Size())
+		if !same {
+			r.Reweigh(m.weights)
+		}
 	}
 	m.letIn(now)
 }

@@ -81,8 +81,8 @@ func (s *shard) line(q *queue, most int64, now time.Duration) gate.Line {
 func (q *queue) configure(set *settings, places int) {
 	q.room.Configure(places, set.order)
 	if q.parts != set.parts {
+		set.parts.Apply(&q.room, q.parts)
 		q.parts = set.parts
-		q.parts.Apply(&q.room)
 	}
 }
 

@@ -113,8 +113,9 @@ func (l *Limiter) reconfigure(cfg Config, next control.Controller) (gate.Change,
 func (l *Limiter) configure(cfg Config) {
 	l.controlledBy, l.fixed = l.sizer.Controller.Name(), l.sizer.IsFixed()
 	l.room.Configure(gate.Places(cfg.Queue.Len, cfg.Queue.MaxWait, DefaultQueueLen), cfg.Queue.Order)
+	before := l.parts
 	l.parts = gate.NewParts(cfg.Queue.Shares, cfg.Queue.Weights.Users, cfg.Queue.Weights.Tenants)
-	l.parts.Apply(&l.room)
+	l.parts.Apply(&l.room, before)
 	l.refuseOversize.Store(cfg.RefuseOversize)
 	l.accounts.Forecast = gate.NewForecast(cfg.Queue.ByTime, l.accounts.Forecast, l.front.IsVirtual())
 	l.refusalsStale = true

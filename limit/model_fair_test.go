@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"maps"
 	"math"
 	"slices"
 
@@ -127,6 +128,42 @@ func (m *modelFair) weightsOf(user, tenant string) (userWeight, tenantWeight flo
 		tenantWeight = 1
 	}
 	return userWeight, tenantWeight
+}
+
+// reweigh sets new weights. Who waits stays as many units ahead as it is; debts of others are forgotten.
+func (m *modelFair) reweigh(to Weights) {
+	before := modelFair{weights: m.weights}
+	m.weights = to
+	if maps.Equal(to.Users, before.weights.Users) && maps.Equal(to.Tenants, before.weights.Tenants) {
+		return
+	}
+	for i := range m.classes {
+		m.classes[i].reweigh(func(user string) float64 {
+			was, _ := before.weightsOf(user, "")
+			is, _ := m.weightsOf(user, "")
+			return was / is
+		})
+	}
+	for _, tenants := range m.users {
+		tenants.reweigh(func(tenant string) float64 {
+			_, was := before.weightsOf("", tenant)
+			_, is := m.weightsOf("", tenant)
+			return was / is
+		})
+	}
+}
+
+func (l *modelLevel) reweigh(by func(name string) float64) {
+	if len(l.flows) == 0 {
+		return
+	}
+	least := l.flows[l.next()].tag
+	for name, f := range l.flows {
+		if f.tag = least + (f.tag-least)*by(name); f.waits == 0 {
+			delete(l.flows, name)
+		}
+	}
+	l.now, l.step = least, 0
 }
 
 // levels returns where w's tenant and w's user are flows, and their weights.

@@ -617,6 +617,44 @@ func TestSharesAfterTheLimitGrew(t *testing.T) {
 	}
 }
 
+// A debt is forgotten where weights change, because it goes by those of before. No other change forgets it.
+func TestDebtAfterAReload(t *testing.T) {
+	for _, test := range []struct {
+		name        string
+		weights     Weights
+		least, most int // turns of others
+	}{
+		{"the same weights", Weights{}, 17, 23},
+		{"another weight", Weights{Users: map[string]float64{"debtor": 2}}, 0, 3},
+	} {
+		cfg := Config{Name: "t", Limit: 1, Now: func() time.Duration { return 0 }, Queue: Queue{MaxWait: -1, Order: FIFO}}
+		l := weir.Must(New(cfg))
+		in, served := l.take(t, 1)[0], ""
+		ask := func(user string) {
+			l.enter(t, weir.Work{User: user}, func(p weir.Permit, _ error) { in, served = p, user })
+		}
+		ask("debtor")
+		for range 50 {
+			ask("other")
+		}
+		in.Done(weir.OK)
+		in.SetCost("", 20)
+		in.Done(weir.OK)
+		cfg.Queue.Len, cfg.Queue.Weights = 100, test.weights
+		if err := l.Reconfigure(cfg); err != nil {
+			t.Fatal(err)
+		}
+		ask("debtor")
+		turns := 0
+		for ; served != "debtor"; turns++ {
+			in.Done(weir.OK)
+		}
+		if turns < test.least || turns > test.most {
+			t.Errorf("%s: %d turns of others before the debtor's, want %d to %d", test.name, turns, test.least, test.most)
+		}
+	}
+}
+
 // What a waiter is known by.
 func TestWaiterStandsForItsWork(t *testing.T) {
 	l, now := byHand(Config{Limit: 2, Queue: Queue{Weights: Weights{Users: map[string]float64{"u": 4}}}})

@@ -155,7 +155,7 @@ func TestParts(t *testing.T) {
 	come("a", 1, 20)
 	come("b", 1, 20)
 	come("", 0, 20)
-	parts.Apply(&r)
+	parts.Apply(&r, nil)
 	served := map[string]int{}
 	for range 16 {
 		w := r.Next(0)
@@ -442,7 +442,7 @@ func TestPushWhole(t *testing.T) {
 		parts := NewParts(map[weir.Priority]float64{weir.Background: tt.share}, nil, nil)
 		var r room.Room
 		r.Configure(tt.size, room.FIFO)
-		parts.Apply(&r)
+		parts.Apply(&r, nil)
 		come := func(class weir.Priority) (*room.Waiter, bool) {
 			return parts.pushWhole(&r, 0, &room.Waiter{Class: int8(class.Class()), Units: 1, Expires: room.Never})
 		}

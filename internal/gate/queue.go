@@ -88,10 +88,13 @@ func NewParts(shares map[weir.Priority]float64, users, tenants map[string]float6
 	return p
 }
 
-// Apply brings a room to these parts, and those that wait in it.
-func (p *Parts) Apply(r *room.Room) {
+// Apply brings a room to these parts, and those that wait in it. before is what it had, nil for a new room. Under
+// the same weights debts are kept.
+func (p *Parts) Apply(r *room.Room, before *Parts) {
 	r.SetShares(p.shares)
-	r.Reweigh(p.of)
+	if before == nil || !maps.Equal(p.users, before.users) || !maps.Equal(p.tenants, before.tenants) {
+		r.Reweigh(p.of)
+	}
 }
 
 // pushWhole is Room.Push for a room whose places are what other rooms have left,

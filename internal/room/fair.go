@@ -274,6 +274,11 @@ func (r *Room) sweep(l *level, f *flows) {
 	if len(l.longest) == 0 {
 		passed, l.now, l.step = math.Inf(1), 0, 0
 	}
+	r.sweepTo(l, f, passed)
+}
+
+// sweepTo forgets flows without waiters up to a tag.
+func (r *Room) sweepTo(l *level, f *flows, passed float64) {
 	for len(l.idle) > 0 && l.idle[0].tag <= passed {
 		e := l.idle.drop(f.spots, l.idle[0].flow)
 		f.idle--
@@ -401,7 +406,8 @@ func (r *Room) correct(l *level, f *flows, name string, in uint32, by float64) {
 
 // Reweigh changes the weights of those that wait. Each flow stays as many units ahead of
 // the one served next as it is now. Otherwise a cost that counted under a small weight
-// would be a long debt under a large one. The room stores weights, because AdjustCost
+// would be a long debt under a large one. Debts of those that do not wait are forgotten,
+// because nobody knows their weights of before. The room stores weights, because AdjustCost
 // needs them for users that do not wait.
 func (r *Room) Reweigh(weights func(user, tenant string) (userWeight, tenantWeight float64)) {
 	r.weights = weights
@@ -434,10 +440,22 @@ func (r *Room) Reweigh(weights func(user, tenant string) (userWeight, tenantWeig
 	for i := range r.classes {
 		c := &r.classes[i]
 		c.rebuild(r.users.spots)
+		r.startAnew(&c.level, &r.users)
 		for _, user := range c.longest {
 			r.inner[user].rebuild(r.tenants.spots)
+			r.startAnew(&r.inner[user], &r.tenants)
 		}
 	}
+}
+
+// startAnew forgets what a level has by the weights of before: the mean step, and the flows
+// without waiters.
+func (r *Room) startAnew(l *level, f *flows) {
+	if len(l.ready) == 0 {
+		return
+	}
+	l.now, l.step = l.ready[0].tag, 0
+	r.sweepTo(l, f, math.Inf(1))
 }
 
 // rescale changes the tag of flow i after its weight has changed. The flow stays as

@@ -337,6 +337,26 @@ func TestReweighedDebt(t *testing.T) {
 	}
 }
 
+// Nor is it for who was away while the weight was raised.
+func TestReweighedWhileAway(t *testing.T) {
+	r := newRoom(100, FIFO)
+	come := func(user string, weight float64) {
+		r.Push(0, &Waiter{Class: 1, User: user, Units: 1, UserWeight: weight, TenantWeight: 1, Expires: Never})
+	}
+	for range 50 {
+		come("other", 1)
+	}
+	come("u", .01)
+	for dequeueNext(r, 1).User != "u" {
+	}
+	r.Reweigh(func(_, _ string) (float64, float64) { return 1, 1 })
+	come("u", 1)
+	if w := dequeueNext(r, 2); w.User != "u" {
+		t.Errorf("after two turns %s is served, want the one whose weight was raised", w.User)
+	}
+	r.check(t)
+}
+
 func timeOf(n int) time.Duration { return time.Duration(n) }
 
 // Nobody of a class is served before one above it, whoever comes.

@@ -160,6 +160,18 @@ func (b *both) reweigh(arg uint32) {
 		o.ofUser, o.ofTenant = ofUser, ofTenant
 		b.m.weights[path{o.class, o.user}] = o.ofUser
 	}
+	for p, tags := range b.m.tags {
+		if len(tags) == 0 {
+			continue
+		}
+		b.m.now[p] = tags[b.m.least(p)].tag
+		delete(b.m.steps, p)
+		for name := range tags {
+			if len(b.m.of(p, name, false)) == 0 {
+				delete(tags, name)
+			}
+		}
+	}
 }
 
 func (b *both) step(op, arg uint32) {
