@@ -2,6 +2,7 @@ package weir
 
 import (
 	"errors"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -73,7 +74,11 @@ func (r *Rejection) Error() string {
 	b.WriteString("weir: gate ")
 	b.WriteString(strconv.Quote(r.Gate))
 	b.WriteString(" refused: ")
-	b.WriteString(r.Reason.describe())
+	if r.Reason == ReasonLimit && r.Rule == "" && r.Value < r.Limit {
+		b.WriteString("not enough slots are free")
+	} else {
+		b.WriteString(r.Reason.describe())
+	}
 	if r.Rule != "" {
 		b.WriteString(", rule ")
 		b.WriteString(strconv.Quote(r.Rule))
@@ -132,7 +137,8 @@ func (r *Rejection) number(f float64) string {
 	if r.Reason != ReasonQueueTimeout && r.Reason != ReasonDeadline {
 		return strconv.FormatFloat(f, 'g', 6, 64)
 	}
-	return time.Duration(f * float64(time.Second)).Round(100 * time.Microsecond).String()
+	const longest = math.MaxInt64 - 1023 // of a Duration, as a float64 holds it
+	return time.Duration(min(f*float64(time.Second), longest)).Round(100 * time.Microsecond).String()
 }
 
 // Reason says why work was refused. Adapters choose a status code by it.
@@ -144,8 +150,8 @@ const (
 	ReasonNone Reason = iota
 	// ReasonQuota: a rate or a budget is used up. Coming back later helps.
 	ReasonQuota
-	// ReasonLimit: every slot is taken and the work would not, or could not,
-	// wait.
+	// ReasonLimit: every slot is taken, or fewer are free than the work costs. And it
+	// would not, or could not, wait.
 	ReasonLimit
 	// ReasonQueueFull: all slots and all places to wait are taken. Or the work
 	// lost its place to a newcomer that can still be served in time.

@@ -271,6 +271,12 @@ func TestRejectionSaysWhatHappened(t *testing.T) {
 	if got, want := late.Error(), `weir: gate "db" refused: the wait is too long (50.3ms of 50ms)`; got != want {
 		t.Errorf("\n%s\n%s", got, want)
 	}
+	for value, want := range map[float64]string{8: `weir: gate "api" refused: every slot is taken (8 of 8)`, 2: `weir: gate "api" refused: not enough slots are free (2 of 8)`} {
+		full := &weir.Rejection{Gate: "api", Reason: weir.ReasonLimit, Value: value, Limit: 8}
+		if got := full.Error(); got != want {
+			t.Errorf("\n%s\n%s", got, want)
+		}
+	}
 	err := fmt.Errorf("outer: %w", r)
 	if !errors.Is(err, weir.ErrRejected) || !errors.Is(err, io.ErrUnexpectedEOF) || weir.AsRejection(err) != r {
 		t.Error("not found through a wrapper")

@@ -357,7 +357,7 @@ func (l *Limiter) decide(now time.Duration, w *weir.Work, until gate.Bounds, pla
 	// 4. The rest waits or is refused.
 	l.drain.Want(now)
 	if place == nil || until.Patience <= now {
-		return weir.Permit{}, l.refusal.Load().limit
+		return weir.Permit{}, l.noSlot()
 	}
 	return weir.Permit{}, l.enqueue(now, w, cost, until, place, out)
 }

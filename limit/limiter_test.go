@@ -403,6 +403,32 @@ func TestRefusalSaysWhenToComeBack(t *testing.T) {
 	})
 }
 
+// Work of a cost that does not fit beside the rest is told how many slots are in use.
+func TestRefusalSaysWhatIsInFlight(t *testing.T) {
+	for name, q := range map[string]limit.Queue{"a room": {}, "no room": {Len: -1}} {
+		l := weir.Must(limit.New(limit.Config{Name: "t", Limit: 10, Queue: q}))
+		if _, err := l.TryAdmit(weir.Work{Cost: 2}); err != nil {
+			t.Fatal(err)
+		}
+		for _, wait := range []time.Duration{weir.NoWait, time.Nanosecond} {
+			if wait > 0 && q.Len == 0 {
+				continue // it waits
+			}
+			_, err := l.Admit(t.Context(), weir.Work{Cost: 9, MaxWait: wait})
+			if r := weir.AsRejection(err); r == nil || r.Reason != weir.ReasonLimit || r.Value != 2 || r.Limit != 10 {
+				t.Errorf("%s, wait %v: %v, want 2 of 10 in use", name, wait, err)
+			}
+		}
+		if _, err := l.TryAdmit(weir.Work{Cost: 8}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.TryAdmit(weir.Work{}); weir.AsRejection(err) == nil || weir.AsRejection(err).Value != 10 {
+			t.Errorf("%s: %v, want 10 of 10 in use", name, err)
+		}
+		l.Close()
+	}
+}
+
 func TestNothingAllocates(t *testing.T) {
 	aimd := weir.Must(control.NewAIMD(control.AIMDConfig{}))
 	for name, cfg := range map[string]limit.Config{"fixed": {Limit: 4}, "aimd": {Controller: aimd}} {

@@ -17,10 +17,26 @@ type refusals struct {
 	told            [room.Classes]time.Duration // RetryAfter of each class, if there are places
 }
 
+// noSlot is the refusal of work for want of slots. Some are free if the work costs more than those, or if others
+// wait for them.
+func (l *Limiter) noSlot() *weir.Rejection {
+	r := l.refusal.Load().limit
+	if l.bank < 1 {
+		return r
+	}
+	own := *r
+	own.Value = float64(l.inFlight())
+	return &own
+}
+
 // full is the refusal of a class for want of a place. So many may wait: all places, or
 // fewer in a queue that stands. One is shared by all that say the same.
 func (l *Limiter) full(class int8, places int) *weir.Rejection {
-	shared := l.refusal.Load().queueFull[class]
+	all := l.refusal.Load()
+	shared := all.queueFull[class]
+	if shared == all.limit {
+		return l.noSlot()
+	}
 	if places >= l.room.Size() {
 		return shared
 	}

@@ -68,7 +68,8 @@ func (q *Quota) AdmitIn(ctx context.Context, mode Mode, w weir.Work) (weir.Permi
 }
 
 // Peek returns what would happen to w now. It charges nothing, counts nothing, and calls
-// no hook. The error is the [*weir.Rejection] that w would get.
+// no hook. The error is the [*weir.Rejection] that w would get. Peek knows no [Queue]: it returns the refusal
+// also of work that Admit would let wait. See [Quota.Predict].
 func (q *Quota) Peek(ctx context.Context, w weir.Work) (Answer, error) {
 	var c bill
 	a, refused := q.answer(ctx, &w, DryRun, &c, true)

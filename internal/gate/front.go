@@ -18,6 +18,7 @@ package gate
 
 import (
 	"context"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -185,8 +186,11 @@ func (f *Front) Draining() *weir.Rejection {
 	return &weir.Rejection{Gate: f.name, Reason: weir.ReasonDraining, Retryable: true}
 }
 
-// Late is the refusal of work whose deadline has passed.
+// Late is the refusal of work whose deadline has passed. A negative time is one of centuries, too long for a Duration.
 func (f *Front) Late(by time.Duration) *weir.Rejection {
+	if by < 0 {
+		by = math.MaxInt64
+	}
 	return &weir.Rejection{Gate: f.name, Reason: weir.ReasonDeadline, Value: by.Seconds(), Cause: context.DeadlineExceeded}
 }
 

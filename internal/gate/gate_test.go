@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -135,6 +136,18 @@ func TestBounds(t *testing.T) {
 	for d, want := range map[time.Duration]time.Duration{0: time.Hour, -1: room.Never, 5: 5} {
 		if got := Longest(d, time.Hour); got != want {
 			t.Errorf("%v for %v, want %v", got, d, want)
+		}
+	}
+}
+
+// A deadline may lie further back than a Duration holds.
+func TestLateByCenturies(t *testing.T) {
+	var f Front
+	for _, at := range []time.Time{{}, time.Unix(0, 0), time.Date(1600, 1, 1, 0, 0, 0, 0, time.UTC)} {
+		at = at.Add(time.Nanosecond) // the zero time is no deadline
+		_, refused := f.Bounds(&weir.Work{Deadline: at}, time.Second, true, time.Second)
+		if refused == nil || refused.Reason != weir.ReasonDeadline || refused.Value <= 0 || strings.Contains(refused.Error(), "-") {
+			t.Errorf("%v: %v", at, refused)
 		}
 	}
 }
