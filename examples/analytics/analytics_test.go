@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir/internal/testbed/postgres"
 )
 
 // The pods are processes of this test binary.
@@ -218,6 +220,52 @@ func TestInterrupted(t *testing.T) {
 	}
 	if n != 5 {
 		t.Errorf("%d processes were started, want 5", n)
+	}
+}
+
+// A system that cannot start says so, stops what it has started, and leaves no folder. An interrupt while it starts is
+// such a case.
+func TestSystemFails(t *testing.T) {
+	interrupted, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	for _, c := range []struct {
+		name string
+		ctx  context.Context
+		o    options
+		want string
+	}{
+		{"interrupted", interrupted, options{}, ""}, // as a rule before the first pod is up
+		{"no gateway", t.Context(), options{weir: "/nonexistent"}, "/nonexistent"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			remember(t)
+			folder := t.TempDir()
+			t.Setenv("TMPDIR", folder)
+			nobody := &database{Server: &postgres.Server{URL: "postgres://nobody@127.0.0.1:1/none"}} // a pod asks it later
+			if _, err := startSystem(c.ctx, &c.o, setups[2], nobody); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("it ended with %v, want %q in it", err, c.want)
+			}
+			if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
+				t.Errorf("the folder for temporary files has %v (%v)", left, err)
+			}
+		})
+	}
+}
+
+// All programs that the runs need are looked for before anything starts.
+func TestPrograms(t *testing.T) {
+	var out bytes.Buffer
+	o := options{weir: "/no/weir", envoy: "/no/envoy", postgres: os.Args[0], runs: setups[:1], out: &out}
+	_, err := analytics(t.Context(), &o)
+	if err == nil || !strings.Contains(err.Error(), "-envoy") || strings.Contains(err.Error(), "-postgres") || strings.Contains(err.Error(), "-weir") {
+		t.Errorf("a run without a gateway: %v", err)
+	}
+	o.runs = setups
+	if _, err = analytics(t.Context(), &o); err == nil || !strings.Contains(err.Error(), "-envoy") || !strings.Contains(err.Error(), "-weir") {
+		t.Errorf("all runs: %v", err)
+	}
+	if out.Len() > 0 {
+		t.Errorf("it began: %s", &out)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"os/signal"
 	"slices"
 	"strings"
@@ -109,12 +110,30 @@ func (o *options) choose(names string) error {
 	return nil
 }
 
+// programs looks for what the runs start, before the database takes its time.
+func (o *options) programs() error {
+	needed := []struct{ option, program string }{{"postgres", o.postgres}, {"envoy", o.envoy}}
+	if slices.ContainsFunc(o.runs, func(s setup) bool { return s.gateway != "" }) {
+		needed = append(needed, struct{ option, program string }{"weir", o.weir})
+	}
+	var errs []error
+	for _, n := range needed {
+		if _, err := exec.LookPath(n.program); err != nil {
+			errs = append(errs, fmt.Errorf("-%s: %w; make build parts brings it", n.option, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // analytics starts the database and sends each run its load. It returns what came out of the runs
 // that were whole.
 func analytics(ctx context.Context, o *options) (results []*result, err error) {
 	p := fullPlan
 	if o.quick {
 		p = quickPlan
+	}
+	if err := o.programs(); err != nil {
+		return nil, err
 	}
 	watched, err := serveMetrics(o.metrics)
 	if err != nil {

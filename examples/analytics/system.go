@@ -46,8 +46,8 @@ var (
 )
 
 // startSystem starts what a run needs. Whoever stops it gets nothing left behind.
-func startSystem(ctx context.Context, o *options, s setup, db *database) (sys *system, err error) {
-	sys = &system{}
+func startSystem(ctx context.Context, o *options, s setup, db *database) (_ *system, err error) {
+	sys := &system{} // not the result: a return with an error sets that to nil, and it is still to be stopped
 	defer func() {
 		if err != nil {
 			sys.stop()
