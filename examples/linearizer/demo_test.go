@@ -185,4 +185,8 @@ func TestPlotLeavesOutWhatNobodySaw(t *testing.T) {
 	if draw(first, second) == draw(first, second, watched{at: 3 * time.Second, applied: 1000}) {
 		t.Error("a second that nobody saw is drawn as one without slots")
 	}
+	early := first
+	if early.at -= time.Nanosecond; draw(early) != draw(first) {
+		t.Error("a first look that comes a moment early is not drawn as that of the first second")
+	}
 }

@@ -205,7 +205,7 @@ func drawOverloads(all []*overload) string {
 			late[i] = float64(x.tallies[i].Admitted.Quantile(0.99)) / float64(time.Millisecond)
 		}
 		for i, w := range x.seen {
-			at := min(int(w.at/time.Second), x.seconds) - 1
+			at := max(0, min(int(w.at/time.Second), x.seconds)-1) // a first look may come a moment before its second is over
 			if behind[at], capacity[at] = w.lag, w.slots; i > 0 {
 				applied[at] = (w.applied - x.seen[i-1].applied) / (w.at - x.seen[i-1].at).Seconds()
 			}

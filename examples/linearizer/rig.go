@@ -194,9 +194,9 @@ type watched struct {
 
 // watch looks every second, until done, and tells each what it has seen.
 func (r *rig) watch(ctx context.Context, done <-chan struct{}, each func(watched)) {
+	begun := time.Now()
 	again := time.NewTicker(time.Second)
 	defer again.Stop()
-	begun := time.Now()
 	for {
 		select {
 		case <-done:
