@@ -29,7 +29,7 @@ import (
 // apiConfig is what an API server needs.
 type apiConfig struct {
 	brokers []string
-	store   *store // only read
+	store   *store
 	gate    weir.Gate
 	// addr and results are where HTTP and gRPC listen; port 0 is any that is free.
 	addr, results string
@@ -74,8 +74,9 @@ type request struct {
 	asked     int
 }
 
-// startAPI listens and serves.
-func startAPI(cfg apiConfig) (_ *api, err error) {
+// startAPI listens and serves, if the store belongs to the topic: with another one, offsets and ids of the store would mean
+// nothing.
+func startAPI(ctx context.Context, cfg apiConfig) (_ *api, err error) {
 	if cfg.patience == 0 {
 		cfg.patience = 10 * time.Second
 	}
@@ -83,6 +84,23 @@ func startAPI(cfg apiConfig) (_ *api, err error) {
 		cfg.overdue = time.Second
 	}
 	a := &api{cfg: cfg, life: rand.Text(), waiting: map[string]*request{}, bodies: weir.Must(limit.New(limit.Config{Name: "bodies", Limit: allBodies}))}
+	a.client, err = kgo.NewClient(append([]kgo.Opt{
+		kgo.SeedBrokers(cfg.brokers...), kgo.ClientID("linearizer-api"), kgo.DefaultProduceTopic(topic),
+		kgo.ProducerBatchMaxBytes(1 << 20), kgo.RecordDeliveryTimeout(30 * time.Second),
+		// The gate bounds what is under way. This is more than it could ever admit.
+		kgo.MaxBufferedRecords(1 << 20),
+	}, cfg.options...)...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			a.client.Close()
+		}
+	}()
+	if err := tie(ctx, a.client, cfg.store, cfg.log); err != nil {
+		return nil, err
+	}
 	results, err := net.Listen("tcp", cfg.results)
 	if err != nil {
 		return nil, err
@@ -92,19 +110,10 @@ func startAPI(cfg apiConfig) (_ *api, err error) {
 		return nil, errors.Join(err, results.Close())
 	}
 	a.addr, a.origin = listener.Addr().String(), results.Addr().String()
-	a.client, err = kgo.NewClient(append([]kgo.Opt{
-		kgo.SeedBrokers(cfg.brokers...), kgo.ClientID("linearizer-api"), kgo.DefaultProduceTopic(topic),
-		kgo.ProducerBatchMaxBytes(1 << 20), kgo.RecordDeliveryTimeout(30 * time.Second),
-		// The gate bounds what is under way. This is more than it could ever admit.
-		kgo.MaxBufferedRecords(1 << 20),
-	}, cfg.options...)...)
-	if err != nil {
-		return nil, errors.Join(err, results.Close(), listener.Close())
-	}
 	a.grpc = serveResults(results, a)
-	var ctx context.Context
-	ctx, a.stop = context.WithCancel(context.Background())
-	a.stopped.Go(func() { a.askForOverdue(ctx) })
+	asking, stop := context.WithCancel(context.Background())
+	a.stop = stop
+	a.stopped.Go(func() { a.askForOverdue(asking) })
 	a.http = &http.Server{Handler: a.routes(), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, ErrorLog: slog.NewLogLogger(cfg.log.Handler(), slog.LevelDebug)}
 	go func() { _ = a.http.Serve(listener) }() // it ends with Shutdown or Close
 	return a, nil
@@ -273,7 +282,8 @@ func (a *api) publish(req *request, b *batch) error {
 		req.memory.Done(weir.NoSample)
 		if err != nil {
 			// It is unknown whether the record is in the topic. The permit has ended.
-			a.finish(token, result{Status: unpublished, Reason: clip(err.Error())}, weir.Overload)
+			res := result{Status: unpublished, Reason: clip(err.Error())}
+			a.finish(token, res, res.outcome())
 			return
 		}
 		a.mu.Lock()
@@ -283,8 +293,8 @@ func (a *api) publish(req *request, b *batch) error {
 	return nil
 }
 
-// unpublished is the status of a batch whose record was not acknowledged. Nobody keeps it, because the record
-// may be in the topic all the same.
+// unpublished is the status of a batch whose record was not acknowledged, or is in a topic that is not the store's. Nobody
+// keeps it, because the batch may be applied all the same.
 const unpublished status = "unpublished"
 
 // receive implements receiver: results that processors deliver. Those that nobody waits for are of clients of
@@ -297,8 +307,11 @@ func (a *api) receive(some []delivery) {
 
 // outcome is what a result says of the processors' work: a conflict is work done, too.
 func (r *result) outcome() weir.Outcome {
-	if r.Status == lost || r.Status == noBatch {
+	switch r.Status {
+	case lost, noBatch:
 		return weir.Failed
+	case unpublished:
+		return weir.Overload
 	}
 	return weir.OK
 }
@@ -327,7 +340,7 @@ func answerResult(w http.ResponseWriter, res result) {
 		answerProblem(w, http.StatusUnprocessableEntity, "the id is taken", res.Reason, res)
 	case unpublished:
 		w.Header().Set("Retry-After", "1")
-		answerProblem(w, http.StatusServiceUnavailable, "Kafka does not say that it has the batch", "it may be applied all the same; send it again with the same id: "+res.Reason, res)
+		answerProblem(w, http.StatusServiceUnavailable, "nobody says whether the batch will be applied", "it may be applied all the same; send it again with the same id: "+res.Reason, res)
 	default:
 		answerProblem(w, http.StatusInternalServerError, "the batch has no result", res.Reason, res)
 	}

@@ -439,7 +439,42 @@ func TestOtherTopic(t *testing.T) {
 	stop()
 	again := newSystem(t)
 	if _, err := newProcessor(t.Context(), processorConfig{brokers: again.brokers, store: s.store(writers), log: s.log}); !errors.Is(err, errOtherTopic) {
-		t.Errorf("%v", err)
+		t.Errorf("a processor: %v", err)
+	}
+	if a, err := startAPI(t.Context(), apiConfig{brokers: again.brokers, store: s.store(readers), addr: "127.0.0.1:0", results: "127.0.0.1:0", log: s.log}); !errors.Is(err, errOtherTopic) {
+		t.Errorf("an API server: %v", err)
+		if err == nil {
+			_ = a.close()
+		}
+	}
+}
+
+// The topic is deleted and made anew under API servers. Offsets of the new one say nothing about a batch.
+func TestTopicMadeAnew(t *testing.T) {
+	s := newSystem(t)
+	_, stop := s.processor(nil)
+	soon := func(cfg *apiConfig) { cfg.overdue = 20 * time.Millisecond }
+	busy, idle := s.api(1, soon), s.api(1, soon) // an idle one learns only later which topic there is
+	for _, id := range []string{"1", "2"} {
+		if got := s.post(busy, "orders", `{"id":"`+id+`","events":[{"type":"x"}]}`); got.code != 201 {
+			t.Fatal(got.body)
+		}
+	}
+	stop()
+	remove := kmsg.NewPtrDeleteTopicsRequest()
+	of := kmsg.NewDeleteTopicsRequestTopic()
+	of.Topic = kmsg.StringPtr(topic)
+	remove.TopicNames, remove.Topics = []string{topic}, append(remove.Topics, of)
+	if _, err := remove.RequestWith(t.Context(), s.client); err != nil {
+		t.Fatal(err)
+	}
+	if err := makeTopic(t.Context(), s.client, 4, s.log); err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range []*api{busy, idle} {
+		if got := s.post(a, "orders", `{"id":"3","events":[{"type":"x"}]}`); got.code != 503 || !strings.Contains(got.body, "may be applied all the same") {
+			t.Errorf("%d %s", got.code, got.body)
+		}
 	}
 }
 

@@ -186,7 +186,7 @@ func (o *options) api(ctx context.Context) (err error) {
 		return err
 	}
 	defer gate.close()
-	a, err := startAPI(apiConfig{brokers: o.brokers(), store: s, gate: gate, addr: o.listen, results: o.results, patience: o.patience, log: o.log})
+	a, err := startAPI(ctx, apiConfig{brokers: o.brokers(), store: s, gate: gate, addr: o.listen, results: o.results, patience: o.patience, log: o.log})
 	if err != nil {
 		return err
 	}

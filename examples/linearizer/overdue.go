@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -90,8 +91,25 @@ func (a *api) find(ctx context.Context, req *request) (result, bool, error) {
 		return result{}, false, nil
 	}
 	// The two questions are no single moment: the result may have come in between.
-	if s, err = settledOf(ctx, a.cfg.store.db, req.database, req.id); err != nil || s == nil {
-		return res, err == nil, err
+	if s, err = settledOf(ctx, a.cfg.store.db, req.database, req.id); err != nil {
+		return result{}, false, err
 	}
-	return s.again(req.digest), true, nil
+	if s != nil {
+		return s.again(req.digest), true, nil
+	}
+	return a.gone(ctx, res)
+}
+
+// gone says that a record is lost, unless its offset is of another topic than the store's: the topic may have been made anew
+// before this server published its first record. ok is false while Kafka does not say which topic it has.
+func (a *api) gone(ctx context.Context, lost result) (_ result, ok bool, _ error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	switch err := tie(ctx, a.client, a.cfg.store, a.cfg.log); {
+	case errors.Is(err, errOtherTopic):
+		return result{Status: unpublished, Reason: clip(err.Error())}, true, nil
+	case err != nil:
+		return result{}, false, nil
+	}
+	return lost, true, nil
 }

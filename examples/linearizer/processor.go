@@ -70,11 +70,7 @@ func newProcessor(ctx context.Context, cfg processorConfig) (*processor, error) 
 	if p.client, err = kgo.NewClient(opts...); err != nil {
 		return nil, err
 	}
-	identity, err := identityOf(ctx, p.client, cfg.log)
-	if err == nil {
-		err = cfg.store.belong(ctx, identity)
-	}
-	if err != nil {
+	if err := tie(ctx, p.client, cfg.store, cfg.log); err != nil {
 		p.client.Close()
 		return nil, err
 	}

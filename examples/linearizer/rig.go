@@ -112,7 +112,7 @@ func (r *rig) startAPI(ctx context.Context) error {
 		return err
 	}
 	r.atEnd(func() error { gate.close(); return nil })
-	a, err := startAPI(apiConfig{brokers: r.o.brokers(), store: s, gate: gate, addr: r.o.listen, results: "127.0.0.1:0", patience: r.o.patience, log: log})
+	a, err := startAPI(ctx, apiConfig{brokers: r.o.brokers(), store: s, gate: gate, addr: r.o.listen, results: "127.0.0.1:0", patience: r.o.patience, log: log})
 	if err != nil {
 		return err
 	}

@@ -11,8 +11,8 @@ import (
 	_ "modernc.org/sqlite"
 )
 
-// store is the database of all processes of one machine: a file of SQLite. Processors write it, API servers
-// only read.
+// store is the database of all processes of one machine: a file of SQLite. Processors write it. API servers read it, and
+// like processors tie it to a topic.
 type store struct{ db *sql.DB }
 
 // errOtherTopic is a store that belongs to another topic: its offsets and epochs would mean nothing here.
@@ -57,13 +57,18 @@ func openStore(ctx context.Context, path string, connections int) (*store, error
 func (s *store) close() error { return s.db.Close() }
 
 // belong ties the store to a topic: to the identity of its cluster and its own. A topic that was deleted and
-// made anew is another one.
+// made anew is another one. A store that is tied is only read, for it may be busy or full.
 func (s *store) belong(ctx context.Context, identity string) error {
-	if _, err := s.db.ExecContext(ctx, "INSERT INTO topic VALUES (1, ?) ON CONFLICT DO NOTHING", identity); err != nil {
-		return err
-	}
+	const ask = "SELECT identity FROM topic"
 	var is string
-	if err := s.db.QueryRowContext(ctx, "SELECT identity FROM topic").Scan(&is); err != nil {
+	err := s.db.QueryRowContext(ctx, ask).Scan(&is)
+	if errors.Is(err, sql.ErrNoRows) {
+		if _, err := s.db.ExecContext(ctx, "INSERT INTO topic VALUES (1, ?) ON CONFLICT DO NOTHING", identity); err != nil {
+			return err
+		}
+		err = s.db.QueryRowContext(ctx, ask).Scan(&is)
+	}
+	if err != nil {
 		return err
 	}
 	if is != identity {

@@ -118,7 +118,7 @@ func (s *system) api(slots int64, change func(*apiConfig)) *api {
 	if change != nil {
 		change(&cfg)
 	}
-	a, err := startAPI(cfg)
+	a, err := startAPI(s.t.Context(), cfg)
 	if err != nil {
 		s.t.Fatal(err)
 	}

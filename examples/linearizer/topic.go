@@ -45,6 +45,15 @@ func heard[R any](ctx context.Context, log *slog.Logger, request func() (R, erro
 	}
 }
 
+// tie ties a store to the topic that the client's cluster has now, and fails if it belongs to another one.
+func tie(ctx context.Context, client *kgo.Client, s *store, log *slog.Logger) error {
+	identity, err := identityOf(ctx, client, log)
+	if err != nil {
+		return err
+	}
+	return s.belong(ctx, identity)
+}
+
 // identityOf names the topic for good, by its cluster and its own id. A topic of the same name that is
 // made anew has another id.
 func identityOf(ctx context.Context, client *kgo.Client, log *slog.Logger) (string, error) {
