@@ -1,9 +1,12 @@
 package main
 
 import (
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/weir-go/weir/control"
@@ -38,6 +41,41 @@ func errController(name string) error {
 // read every 5 s. The wait for a slot is a quarter of the time that a batch takes at a lag of 100. Whoever waits
 // has the time of the queue before the gate on top of the one behind it.
 var smallMachine = admissionConfig{controller: byLine, min: 1, max: 20, target: 200, critical: 2000, every: time.Second, wait: 50 * time.Millisecond}
+
+// flags are the options for it. Several controllers come one after the other.
+func (cfg *admissionConfig) flags(f *flag.FlagSet, several bool) {
+	means := "what sets the slots of a database: line, drain, or off for no bound"
+	if several {
+		cfg.controller, means = strings.Join(allControllers, ","), means+"; some of them, with commas between"
+	}
+	f.StringVar(&cfg.controller, "admission", cfg.controller, means)
+	f.Int64Var(&cfg.min, "min", cfg.min, "slots of a database at the critical lag")
+	f.Int64Var(&cfg.max, "max", cfg.max, "slots of a database up to the target lag")
+	f.Float64Var(&cfg.target, "target", cfg.target, "lag up to which a database has all its slots")
+	f.Float64Var(&cfg.critical, "critical", cfg.critical, "lag from which it has the least")
+	f.DurationVar(&cfg.every, "every", cfg.every, "how often the lag is read")
+	f.DurationVar(&cfg.wait, "wait", cfg.wait, "the longest wait for a slot; 0: none")
+}
+
+// check says what is wrong with the options. 0 is wrong for most: a gate would take it for its own default.
+func (cfg *admissionConfig) check(controllers []string, wrong func(is bool, option, means string, args ...any)) {
+	for _, name := range controllers {
+		wrong(!slices.Contains(allControllers, name), "admission", "it is line, drain or off, not %q", name)
+	}
+	wrong(cfg.min < 1 || cfg.min > limit.MaxLimit, "min", "a database has from 1 to %d slots", limit.MaxLimit)
+	wrong(cfg.max < cfg.min || cfg.max > limit.MaxLimit, "max", "a database has from -min, which is %d, to %d slots", cfg.min, limit.MaxLimit)
+	wrong(!(cfg.target >= leastLag), "target", "a lag is %v or more", leastLag)
+	wrong(slices.Contains(controllers, byLine) && !(cfg.critical > cfg.target), "critical", "it is above -target, which is %v", cfg.target)
+	wrong(cfg.every < leastEvery || cfg.every > mostEvery, "every", "it is from %v to %v", leastEvery, mostEvery)
+	wrong(cfg.wait < 0, "wait", "write how long work may wait, 0 for not at all")
+}
+
+// Bounds of what weirkafka.AdmissionConfig takes.
+const (
+	leastLag   = 0.000001
+	leastEvery = 10 * time.Millisecond
+	mostEvery  = 24 * time.Hour
+)
 
 // admission is the gate of an API server.
 type admission struct {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +21,6 @@ const (
 // demo is two API servers and two processors under load that comes and goes, until ctx ends. For half of the
 // time, three times as much comes as the processors can do.
 func (o *options) demo(ctx context.Context) (err error) {
-	o.work = cmp.Or(o.work, demoWork)
 	r, err := openRig(ctx, *o, 2, 2)
 	if err != nil {
 		return err

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"io"
 	"math"
 	"net/http"
 	"os"
@@ -127,16 +129,40 @@ func TestCommandLine(t *testing.T) {
 		{"serve", `there is no command "serve"; there are api, process, live and kills`},
 		{"api more", `"more" is too much`},
 		{"process -patience 3s", "not defined: -patience"},
-		{"-plot x.svg -kafka 127.0.0.1:1", "leave -kafka out"},
-		{"api -partitions 0", "-partitions 0: a topic has from 1 to 1000 here"},
+		{"process -session -1s", "-session -1s: a group waits from 100ms"},
+		{"process -work -1s", "-work -1s: write how long a batch takes"},
+		{"process -kafka h:x", "-kafka h:x: write host:port"},
+		{"api -partitions 0 -admission bogus", "-partitions 0: a topic has from 1 to 1000 here\n-admission bogus: it is line, drain or off"},
+		{"api -min 30 -max 20", "-max 20: a database has from -min, which is 30"},
+		{"api -min 0", "-min 0: a database has from 1"},
+		{"api -target 0 -critical 0 -every 0s -wait -1s", "-target 0: a lag is 1e-06 or more\n-critical 0: it is above -target, which is 0\n-every 0s: it is from 10ms to 24h0m0s\n-wait -1s: write"},
+		{"api -target NaN", "-target NaN: a lag"},
+		{"api -listen nonsense -results :99999 -patience 0s", "-patience 0s: write how long a client waits\n-listen nonsense: write host:port\n-results :99999: write host:port"},
 		{"-partitions -1", "-partitions -1: a topic has from 1"},
-		{"kills -kills -1", "-kills -1: write how many processes are to be killed"},
-		{"live -admission drain,lines", `-admission is line, drain or off, not "lines"`},
+		{"-work 0s", "-work 0s: write how long a batch takes"},
+		{"-for 1m", "-for 1m0s: an overload needs -plot"},
+		{"-store x.db", "-store x.db: a store that stays belongs to a topic that stays; write -kafka, too"},
+		{"-plot x.svg -kafka 127.0.0.1:1", "-kafka 127.0.0.1:1: a plot needs a topic without records"},
+		{"-plot x.svg -store x.db -patience 1s -admission off", "-store x.db: a plot has a store of its own for each run; leave it out\n-patience 1s: clients of a plot wait for 5s; leave it out\n-admission off: a plot compares"},
+		{"-plot x.svg -for 1s", "-for 1s: an overload lasts from 4s to 10m0s"},
+		{"live -for 20m -work -4ms", "-for 20m0s: an overload lasts from 4s to 10m0s\n-work -4ms: write how long a batch takes"},
+		{"live -admission drain,lines", `it is line, drain or off, not "lines"`},
 		{"live -work 1us", "-work 1µs: three times the capacity"},
+		{"live -kafka 127.0.0.1:1", "not defined: -kafka"},
+		{"kills -kills -1", "-kills -1: write how many processes are to be killed"},
+		{"kills -admission off", "not defined: -admission"},
 	} {
-		if err := run(t.Context(), strings.Fields(tt.args), &safeBuffer{}, &safeBuffer{}); err == nil || !strings.Contains(err.Error(), tt.want) {
+		ended, end := context.WithCancel(t.Context())
+		end() // what starts all the same ends with it
+		if err := run(ended, strings.Fields(tt.args), &safeBuffer{}, &safeBuffer{}); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v", tt.args, err)
 		}
+	}
+	// A target above what is critical on a line is none with another controller.
+	o := options{admission: smallMachine, kafka: "127.0.0.1:9092"}
+	f := o.flags("api", io.Discard)
+	if err := errors.Join(f.Parse([]string{"-admission", "drain", "-target", "5000"}), o.check(f)); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -162,7 +188,7 @@ func TestPlot(t *testing.T) {
 	t.Parallel() // it mostly waits
 	file := filepath.Join(t.TempDir(), "new", "plot.svg")
 	var printed safeBuffer
-	if err := run(t.Context(), []string{"-plot", file, "-for", "3s", "-work", "20ms"}, &printed, &safeBuffer{}); err != nil {
+	if err := run(t.Context(), []string{"-plot", file, "-for", "4s", "-work", "20ms"}, &printed, &safeBuffer{}); err != nil {
 		t.Fatal(err)
 	}
 	drawn, err := os.ReadFile(file)

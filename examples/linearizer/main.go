@@ -25,13 +25,17 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/weir-go/weir/internal/loadgen"
 )
 
 func main() {
@@ -66,89 +70,143 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		command, args = args[0], args[1:]
 	}
+	if !slices.Contains(commands, command) {
+		return fmt.Errorf("there is no command %q; there are api, process, live and kills, and none at all", command)
+	}
 	o := options{out: out, log: slog.New(slog.NewTextHandler(errs, nil)), admission: smallMachine}
 	flags := o.flags(command, errs)
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if flags.NArg() > 0 {
-		return fmt.Errorf("%q is too much; linearizer -h says what there is", flags.Arg(0))
-	}
-	if o.partitions < 1 || o.partitions > mostPartitions {
-		return fmt.Errorf("-partitions %d: a topic has from 1 to %d here", o.partitions, mostPartitions)
-	}
-	if o.killed < 0 {
-		return fmt.Errorf("-kills %d: write how many processes are to be killed, 0 for none", o.killed)
+	o.real = command == "live"
+	if err := o.check(flags); err != nil {
+		return err
 	}
 	switch command {
 	case "api":
 		return o.api(ctx)
 	case "process":
 		return o.process(ctx)
-	case "live":
-		o.real = true
-		_, err := o.overloads(ctx, strings.Split(o.admission.controller, ",")...)
-		return err
 	case "kills":
 		return o.kills(ctx)
-	case "":
-		if o.plot == "" {
-			return o.demo(ctx)
-		}
-		_, err := o.overloads(ctx, byLine, byNone)
-		return err
 	}
-	return fmt.Errorf("there is no command %q; there are api, process, live and kills, and none at all", command)
+	if !o.overloaded() {
+		return o.demo(ctx)
+	}
+	_, err := o.overloads(ctx, o.controllers()...)
+	return err
 }
 
+var commands = []string{"", "api", "process", "live", "kills"}
+
+// flags are those that the command uses.
 func (o *options) flags(command string, errs io.Writer) *flag.FlagSet {
 	f := flag.NewFlagSet("linearizer "+command, flag.ContinueOnError)
 	f.SetOutput(errs)
-	usual := ""
-	if command == "api" || command == "process" {
-		usual = "127.0.0.1:9092"
-	}
-	f.StringVar(&o.kafka, "kafka", usual, "host:port of some brokers, with commas between; without a command: none, which is one in this process")
-	f.StringVar(&o.store, "store", "", "the file of the store, which all processes share (default linearizer.db; without a command: one that is removed at the end)")
-	f.IntVar(&o.partitions, "partitions", 8, "partitions of the topic, if it is to be made")
 	if command == "kills" {
 		f.IntVar(&o.killed, "kills", 50, "how many processes are killed, one after the other")
 		f.Uint64Var(&o.seed, "seed", 0, "what is random is drawn from it; 0: another one each time")
+		return f
+	}
+	f.IntVar(&o.partitions, "partitions", 8, "partitions of the topic, if it is to be made")
+	switch command {
+	case "":
+		f.StringVar(&o.kafka, "kafka", "", "host:port of some brokers, with commas between; none: one in this process")
+		f.StringVar(&o.store, "store", "", "with -kafka, the file of the store (default linearizer.db); without, it is removed at the end")
+	case "api", "process":
+		f.StringVar(&o.kafka, "kafka", "127.0.0.1:9092", "host:port of some brokers, with commas between")
+		f.StringVar(&o.store, "store", "", "the file of the store, which all processes share (default linearizer.db)")
 	}
 	if command == "process" {
-		f.DurationVar(&o.session, "session", 10*time.Second, "how long the group waits for a sign of life")
-	}
-	if command != "api" {
 		f.DurationVar(&o.work, "work", 0, "how long a batch takes a processor; 0: as long as it takes")
+		f.DurationVar(&o.session, "session", 10*time.Second, "how long the group waits for a sign of life")
+		return f
 	}
-	if command != "process" {
+	o.admission.flags(f, command == "live")
+	if command != "live" {
 		f.DurationVar(&o.patience, "patience", 10*time.Second, "how long a client waits for its result if it does not say")
-		setBy, means := o.admission.controller, "what sets the slots of a database: line, drain, or off for no bound"
-		if command == "live" {
-			setBy, means = strings.Join(allControllers, ","), means+"; some of them, with commas between"
-		}
-		f.StringVar(&o.admission.controller, "admission", setBy, means)
-		f.Int64Var(&o.admission.min, "min", o.admission.min, "slots of a database at the critical lag")
-		f.Int64Var(&o.admission.max, "max", o.admission.max, "slots of a database up to the target lag")
-		f.Float64Var(&o.admission.target, "target", o.admission.target, "lag up to which a database has all its slots")
-		f.Float64Var(&o.admission.critical, "critical", o.admission.critical, "lag from which it has the least")
-		f.DurationVar(&o.admission.every, "every", o.admission.every, "how often the lag is read")
-		f.DurationVar(&o.admission.wait, "wait", o.admission.wait, "the longest wait for a slot")
-	}
-	if command == "" || command == "live" {
-		o.listen = "127.0.0.1:0"
-		f.StringVar(&o.plot, "plot", "", "a file for a plot, an SVG: an overload with and without admission")
-		f.DurationVar(&o.during, "for", time.Minute, "how long the overload lasts")
 	}
 	if command == "api" {
 		f.StringVar(&o.listen, "listen", "127.0.0.1:8024", "where clients connect")
 		f.StringVar(&o.results, "results", "127.0.0.1:0", "where processors deliver results; the address stands in the records")
+		return f
 	}
+	o.listen = "127.0.0.1:0"
+	f.DurationVar(&o.work, "work", demoWork, "how long a batch takes a processor")
+	f.StringVar(&o.plot, "plot", "", "a file for a plot, an SVG: an overload with and without admission")
+	f.DurationVar(&o.during, "for", time.Minute, "how long the overload lasts")
 	return f
 }
 
-// mostPartitions are far more than there are processors on one machine.
-const mostPartitions = 1000
+// overloaded says that the load is one overload with each controller, not the demo's.
+func (o *options) overloaded() bool { return o.real || o.plot != "" }
+
+// controllers are those that set the slots, one after the other. A plot without a Kafka compares two.
+func (o *options) controllers() []string {
+	if o.plot != "" && !o.real {
+		return []string{byLine, byNone}
+	}
+	return strings.Split(o.admission.controller, ",")
+}
+
+// Bounds of options. There are far fewer processors on one machine than mostPartitions. In leastOverload the second half has two
+// looks, between which something is applied. What Kafka's client takes for a session begins at leastSession.
+const (
+	mostPartitions = 1000
+	leastOverload  = 4 * time.Second
+	leastSession   = 100 * time.Millisecond
+	mostSession    = time.Hour
+)
+
+// check finds all that is wrong with the options, before anything is started.
+func (o *options) check(f *flag.FlagSet) error {
+	var faults []error
+	wrong := func(is bool, option, means string, args ...any) {
+		if given := f.Lookup(option); is && given != nil {
+			faults = append(faults, fmt.Errorf("-%s %s: %s", option, given.Value, fmt.Sprintf(means, args...)))
+		}
+	}
+	if f.NArg() > 0 {
+		faults = append(faults, fmt.Errorf("%q is too much; linearizer -h says what there is", f.Arg(0)))
+	}
+	set := map[string]bool{}
+	f.Visit(func(given *flag.Flag) { set[given.Name] = true })
+	if o.overloaded() {
+		capacity := overloadProcessors / o.work.Seconds()
+		wrong(o.work > 0 && overloadFactor*capacity > loadgen.MaxRate, "work", "three times the capacity is %.0f batches a second, and %d can be sent", overloadFactor*capacity, loadgen.MaxRate)
+		wrong(set["kafka"], "kafka", "a plot needs a topic without records for each run, and starts brokers of its own; leave it out")
+		wrong(set["store"], "store", "a plot has a store of its own for each run; leave it out")
+		wrong(set["patience"], "patience", "clients of a plot wait for %v; leave it out", overloadPatience)
+		wrong(set["admission"] && !o.real, "admission", "a plot compares line and off; leave it out")
+		wrong(o.during < leastOverload || o.during > loadgen.MaxDuration, "for", "an overload lasts from %v to %v", leastOverload, loadgen.MaxDuration)
+	} else {
+		wrong(set["for"], "for", "an overload needs -plot, too; the demo lasts until Ctrl-C")
+		wrong(set["store"] && o.kafka == "", "store", "a store that stays belongs to a topic that stays; write -kafka, too")
+	}
+	never := f.Lookup("session") != nil // a processor may be as fast as it can
+	wrong(o.work < 0 || o.work == 0 && !never, "work", "write how long a batch takes")
+	wrong(o.patience <= 0, "patience", "write how long a client waits")
+	wrong(o.partitions < 1 || o.partitions > mostPartitions, "partitions", "a topic has from 1 to %d here", mostPartitions)
+	wrong(o.killed < 0, "kills", "write how many processes are to be killed, 0 for none")
+	wrong(o.session < leastSession || o.session > mostSession, "session", "a group waits from %v to %v", leastSession, mostSession)
+	wrong(!isAddress(o.listen), "listen", "write host:port")
+	wrong(!isAddress(o.results), "results", "write host:port")
+	if err := kgo.ValidateOpts(kgo.SeedBrokers(o.brokers()...)); err != nil {
+		wrong(true, "kafka", "write host:port: %v", err)
+	}
+	o.admission.check(o.controllers(), wrong)
+	return errors.Join(faults...)
+}
+
+// isAddress reports whether somebody can listen there, as far as one can tell from reading it.
+func isAddress(text string) bool {
+	_, port, err := net.SplitHostPort(text)
+	if err != nil {
+		return false
+	}
+	_, err = net.LookupPort("tcp", port)
+	return err == nil
+}
 
 // path is that of the store of processes of their own.
 func (o *options) path() string { return cmp.Or(o.store, "linearizer.db") }

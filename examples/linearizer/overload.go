@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,19 +37,7 @@ type overload struct {
 // overloads offers the same load with each controller, each on a broker and a store of its own. There is one
 // API server: each has slots of its own for every database.
 func (o *options) overloads(ctx context.Context, controllers ...string) (all []*overload, err error) {
-	if o.kafka != "" {
-		return nil, errors.New("this needs a topic without records for each run, so it starts brokers of its own; leave -kafka out")
-	}
-	for _, controller := range controllers {
-		if !slices.Contains(allControllers, controller) {
-			return nil, errController(controller)
-		}
-	}
-	o.work = cmp.Or(o.work, demoWork)
 	capacity := overloadProcessors / o.work.Seconds()
-	if rate := overloadFactor * capacity; rate > loadgen.MaxRate {
-		return nil, fmt.Errorf("-work %v: three times the capacity is %.0f batches a second, and %d can be sent", o.work, rate, loadgen.MaxRate)
-	}
 	fmt.Fprintf(o.out, "%d databases; %d processors do %.0f batches a second together, and %.0f are offered for %v.\n\n", overloadDatabases, overloadProcessors, capacity, overloadFactor*capacity, o.during)
 	fmt.Fprintf(o.out, "%-6s %10s %10s %10s %10s %12s %12s %10s\n", "", "lag", "most", "at the end", "applied", "of capacity", "p99, s", "of lag/cap")
 	for _, controller := range controllers {
