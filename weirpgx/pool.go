@@ -51,7 +51,7 @@ func WithWork(fn func(ctx context.Context, sql string, w *weir.Work)) Option {
 	return func(p *Pool) { p.work = fn }
 }
 
-// WithClassify replaces [weirsql.Classify]. nil leaves it. ctx is the caller's own context. err is nil for work
+// WithClassify replaces [weirsql.Classify], also for arguments that pgx cannot send. nil leaves it. ctx is the caller's own context. err is nil for work
 // that succeeded. fn is not called for a transaction that was committed.
 func WithClassify(fn func(ctx context.Context, err error) weir.Outcome) Option {
 	return func(p *Pool) {
@@ -99,7 +99,7 @@ func New(pool *pgxpool.Pool, gate weir.Gate, opts ...Option) *Pool {
 
 // settings returns a Pool without a pool and a gate.
 func settings(opts []Option) *Pool {
-	p := &Pool{log: slog.Default(), classify: weirsql.Classify, waits: poolgate.Waits{Ended: true}}
+	p := &Pool{log: slog.Default(), classify: classify, waits: poolgate.Waits{Ended: true}}
 	for _, o := range opts {
 		o(p)
 	}

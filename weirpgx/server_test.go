@@ -307,7 +307,7 @@ func TestEveryEndFreesItsSlot(t *testing.T) {
 		}, true, weir.OK},
 		{"a row, scan fails", func(t *testing.T, ctx context.Context) error {
 			return p.QueryRow(ctx, "select 'x'").Scan(new(int))
-		}, true, weir.Failed},
+		}, true, weir.OK},
 		{"a row, scan panics", func(t *testing.T, ctx context.Context) (err error) {
 			defer func() { err = fmt.Errorf("%v", recover()) }()
 			return p.QueryRow(ctx, "select 1").Scan(&panicScan{})
@@ -552,6 +552,78 @@ func TestEveryEndFreesItsSlot(t *testing.T) {
 			}
 			eventually(t, "no connection is in use", func() bool { return p.Unguarded().Stat().AcquiredConns() == 0 })
 		})
+	}
+}
+
+// A mistake of the caller that pgx finds says nothing against the database.
+func TestMistakes(t *testing.T) {
+	table(t, "mistakes")
+	outcomes := make(chan weir.Outcome, 1)
+	p := open(t, config(t, 1), limit.Config{Limit: 1, Hooks: weir.Hooks{
+		Done: func(_ string, o weir.Outcome, _ time.Duration) { outcomes <- o },
+	}})
+	const conflict = `do $$ begin raise sqlstate '40001'; end $$`
+	for _, tt := range []struct {
+		name string
+		use  func(ctx context.Context, mode pgx.QueryExecMode) error
+		want weir.Outcome
+	}{
+		{"argument too large", func(ctx context.Context, mode pgx.QueryExecMode) error {
+			return p.QueryRow(ctx, "select $1::int", mode, int64(1)<<40).Scan(new(int))
+		}, weir.NoSample},
+		{"argument of another type", func(ctx context.Context, mode pgx.QueryExecMode) error {
+			_, err := p.Exec(ctx, "select $1::int", mode, struct{}{})
+			return err
+		}, weir.NoSample},
+		{"too few arguments", func(ctx context.Context, mode pgx.QueryExecMode) error {
+			_, err := p.Exec(ctx, "select $1::int + $2::int", mode, 1)
+			return err
+		}, weir.NoSample},
+		{"too many arguments", func(ctx context.Context, mode pgx.QueryExecMode) error {
+			return p.QueryRow(ctx, "select $1::int", mode, 1, 2).Scan(new(int))
+		}, weir.NoSample},
+		{"no such argument", func(ctx context.Context, mode pgx.QueryExecMode) error {
+			_, err := p.Exec(ctx, "select @a::int", mode, pgx.StrictNamedArgs{"b": 1})
+			return err
+		}, weir.NoSample},
+		{"argument of a batch", func(ctx context.Context, mode pgx.QueryExecMode) error {
+			b := &pgx.Batch{}
+			b.Queue("select 1")
+			b.Queue("select $1::int", mode, struct{}{})
+			return p.SendBatch(ctx, b).Close()
+		}, weir.NoSample},
+		{"argument in a transaction", func(ctx context.Context, mode pgx.QueryExecMode) error {
+			return p.InTx(ctx, pgx.TxOptions{}, func(ctx context.Context, tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, "select $1::int", mode, struct{}{})
+				return err
+			})
+		}, weir.OK}, // the transaction began and was rolled back
+		{"argument after a conflict", func(ctx context.Context, mode pgx.QueryExecMode) error {
+			return p.InTx(ctx, pgx.TxOptions{}, func(ctx context.Context, tx pgx.Tx) error {
+				_, failed := tx.Exec(ctx, conflict)
+				_, err := tx.Exec(ctx, "select $1::int", pgx.QueryExecModeExec, struct{}{})
+				return errors.Join(failed, err)
+			})
+		}, weir.Failed},
+		{"row of a copy", func(ctx context.Context, _ pgx.QueryExecMode) error {
+			_, err := p.CopyFrom(ctx, pgx.Identifier{"mistakes"}, []string{"id"}, pgx.CopyFromRows([][]any{{1}, {"x"}}))
+			return err
+		}, weir.NoSample},
+		{"short row of a copy", func(ctx context.Context, _ pgx.QueryExecMode) error {
+			_, err := p.CopyFrom(ctx, pgx.Identifier{"mistakes"}, []string{"id"}, pgx.CopyFromRows([][]any{{}}))
+			return err
+		}, weir.NoSample},
+		{"result of another type", func(ctx context.Context, mode pgx.QueryExecMode) error {
+			return p.QueryRow(ctx, "select 'x'", mode).Scan(new(int))
+		}, weir.OK},
+	} {
+		for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec} {
+			if err := tt.use(t.Context(), mode); err == nil {
+				t.Errorf("%s, %s: no error", tt.name, mode)
+			} else if got := <-outcomes; got != tt.want {
+				t.Errorf("%s, %s: the outcome is %v, want %v: %v", tt.name, mode, got, tt.want, err)
+			}
+		}
 	}
 }
 

@@ -69,7 +69,7 @@ func (s statement) end(err error) {
 	if err == nil || poolgate.AfterFailure(err) || errors.Is(err, pgx.ErrTxClosed) { // then nothing was sent
 		return
 	}
-	if o := s.fate.pool.classify(s.ctx, err); o != weir.OK {
+	if o := s.fate.pool.classify(s.ctx, err); o != weir.OK && o != weir.NoSample {
 		s.fate.mu.Lock()
 		defer s.fate.mu.Unlock()
 		s.fate.failed = o
