@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -265,9 +266,18 @@ func number(args url.Values, name string) (int64, error) {
 	return n, nil
 }
 
+// accountOf is the number of an account: a column of 32 bits, so a larger one could not even be asked for.
+func accountOf(args url.Values, name string) (int64, error) {
+	id, err := number(args, name)
+	if err == nil && id != int64(int32(id)) {
+		err = mistake{http.StatusBadRequest, fmt.Sprintf("%s is the number of an account, at most %d, not %d", name, math.MaxInt32, id)}
+	}
+	return id, err
+}
+
 // find reads one account.
 func find(ctx context.Context, _ *node, q querier, args url.Values) (any, error) {
-	id, err := number(args, "id")
+	id, err := accountOf(args, "id")
 	if err != nil {
 		return nil, err
 	}
@@ -277,17 +287,17 @@ func find(ctx context.Context, _ *node, q querier, args url.Values) (any, error)
 
 // aggregate reads twenty thousand accounts.
 func aggregate(ctx context.Context, _ *node, q querier, args url.Values) (any, error) {
-	id, err := number(args, "id")
+	id, err := accountOf(args, "id")
 	if err != nil {
 		return nil, err
 	}
 	var sum int64
-	return &sum, q.QueryRow(ctx, `select coalesce(sum(balance), 0) from accounts where id between $1 and $1 + 19999`, id).Scan(&sum)
+	return &sum, q.QueryRow(ctx, `select coalesce(sum(balance), 0) from accounts where id between $1 and $2`, id, min(id+19_999, math.MaxInt32)).Scan(&sum)
 }
 
 // update changes one account.
 func update(ctx context.Context, _ *node, q querier, args url.Values) (any, error) {
-	id, err := number(args, "id")
+	id, err := accountOf(args, "id")
 	if err != nil {
 		return nil, err
 	}
@@ -297,8 +307,8 @@ func update(ctx context.Context, _ *node, q querier, args url.Values) (any, erro
 
 // transfer changes two accounts in a transaction, and reads the new balance by the command find.
 func transfer(ctx context.Context, n *node, _ querier, args url.Values) (left any, err error) {
-	from, err1 := number(args, "id")
-	to, err2 := number(args, "to")
+	from, err1 := accountOf(args, "id")
+	to, err2 := accountOf(args, "to")
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, err
 	}
