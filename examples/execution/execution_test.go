@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/internal/testbed/postgres"
+	"github.com/weir-go/weir/limit"
 )
 
 // TestExecution runs all its parts on one PostgreSQL.
@@ -291,13 +293,18 @@ func exempt(t *testing.T, n *node) {
 	}
 }
 
-// Unknown names of controllers are refused.
+// Unknown names of controllers are refused, and numbers of tickets that a fixed pool cannot have.
 func TestChoose(t *testing.T) {
-	var o options
+	o := options{ingress: defaultIngress}
 	if err := o.choose("default,fixed"); err != nil || len(o.controllers) != 2 {
 		t.Errorf("%v, %v", o.controllers, err)
 	}
 	if err := o.choose("none"); err == nil || !strings.Contains(err.Error(), `no "none"`) {
 		t.Errorf("a controller that does not exist: %v", err)
+	}
+	for _, o.ingress = range []int64{-5, 0, limit.MaxLimit + 1} {
+		if err := o.choose("none"); err == nil || !strings.Contains(err.Error(), `no "none"`) || !strings.Contains(err.Error(), fmt.Sprintf("-ingress %d: there are from 1", o.ingress)) {
+			t.Errorf("%d tickets: %v", o.ingress, err)
+		}
 	}
 }

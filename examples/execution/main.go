@@ -36,6 +36,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/weir-go/weir/limit"
 )
 
 func main() {
@@ -77,18 +79,22 @@ type options struct {
 	out            io.Writer
 }
 
-// choose keeps the controllers with these names, or all if names is empty.
+// choose keeps the controllers with these names, or all if names is empty. It finds all that is wrong with the options
+// before the database is started.
 func (o *options) choose(names string) error {
-	if o.controllers = controllers; names == "" {
-		return nil
+	var faults []error
+	if o.controllers = controllers; names != "" {
+		o.controllers = strings.Split(names, ",")
 	}
-	o.controllers = strings.Split(names, ",")
 	for _, name := range o.controllers {
 		if !slices.Contains(controllers, name) {
-			return fmt.Errorf("-controller: there is no %q; there are %s", name, strings.Join(controllers, ", "))
+			faults = append(faults, fmt.Errorf("-controller: there is no %q; there are %s", name, strings.Join(controllers, ", ")))
 		}
 	}
-	return nil
+	if o.ingress < 1 || o.ingress > limit.MaxLimit { // for a gate 0 would mean a limit that it finds
+		faults = append(faults, fmt.Errorf("-ingress %d: there are from 1 to %d tickets", o.ingress, limit.MaxLimit))
+	}
+	return errors.Join(faults...)
 }
 
 // run starts the database. Then it compares the controllers, or only serves.
