@@ -17,6 +17,9 @@ import (
 // page shows. What stands between two headings belongs together: scenarios, commands with a
 // built-in one, lines that are indented, and figures of the form "median (least to most)".
 //
+// A comment plays the scenario before it once more, with other words in one place: <!-- the scenario
+// again, with `new` for `old` -->.
+//
 // Scenarios are always played. Commands are played, the last one first, until all that is shown
 // there was printed. So a command beside which nothing is shown takes no time: its flags are
 // parsed, and its scenario is read.
@@ -94,6 +97,12 @@ func simSections(page string) []*simSection {
 			all = append(all, s)
 		case strings.HasPrefix(line, "    "):
 			s.lines = append(s.lines, strings.TrimSpace(line))
+		case again.MatchString(line) && len(s.scenarios) > 0:
+			m, last := again.FindStringSubmatch(line), s.scenarios[len(s.scenarios)-1]
+			if strings.Count(last, m[2]) != 1 {
+				last = fmt.Sprintf("%q is not once in the scenario before", m[2]) // which is none, and so a fault
+			}
+			s.scenarios = append(s.scenarios, strings.Replace(last, m[2], m[1], 1))
 		default:
 			for _, m := range codeSpan.FindAllStringSubmatch(line, -1) {
 				command(m[1])
@@ -109,6 +118,7 @@ const simNumber = `(\d+(?:\.\d+)?)(?: (?:%|ms|s)\b)?`
 var (
 	shellRest   = regexp.MustCompile(` [#|].*`)
 	builtInName = regexp.MustCompile(`^\w[\w-]*[a-z0-9][\w-]*$`) // and not FILE, my.yaml or --help
+	again       = regexp.MustCompile("^<!-- the scenario again, with `(.+)` for `(.+)` -->$")
 	codeSpan    = regexp.MustCompile("`([^`]*)`")
 	spread      = regexp.MustCompile(simNumber + ` +\(` + simNumber + ` to ` + simNumber + `\)`)
 	simFigure   = regexp.MustCompile(`\d+(?:\.\d+)?`)
