@@ -505,6 +505,30 @@ func TestKafkaAwayAtTheStart(t *testing.T) {
 	})
 }
 
+// A broker that has not heard yet of a new topic is asked again.
+func TestTopicNotHeardOf(t *testing.T) {
+	s := newSystem(t)
+	asked := 0
+	s.cluster.ControlKey(int16(kmsg.Metadata), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		s.cluster.KeepControl()
+		m := req.(*kmsg.MetadataRequest)
+		if len(m.Topics) != 1 {
+			return nil, nil, false
+		}
+		if asked++; asked > 2 {
+			return nil, nil, false
+		}
+		resp := m.ResponseKind().(*kmsg.MetadataResponse)
+		one := kmsg.NewMetadataResponseTopic()
+		one.Topic, one.ErrorCode = m.Topics[0].Topic, kerr.UnknownTopicOrPartition.Code
+		resp.Topics = append(resp.Topics, one)
+		return resp, nil, true
+	})
+	if is, err := identityOf(t.Context(), s.client, s.log); err != nil || asked != 3 {
+		t.Errorf("%q, %v after %d requests", is, err, asked)
+	}
+}
+
 // An unknown lag is not shown as 0.
 func TestUnknownLagIsShown(t *testing.T) {
 	gate, err := openAdmission(smallMachine, []string{"127.0.0.1:1"}, slog.New(slog.DiscardHandler))

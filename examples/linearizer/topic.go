@@ -39,7 +39,7 @@ func heard[R any](ctx context.Context, log *slog.Logger, request func() (R, erro
 			return resp, err
 		}
 		if failures%10 == 0 {
-			log.Warn("no broker answers; trying again", "error", err)
+			log.Warn("no broker has an answer; trying again", "error", err)
 		}
 		_ = wait(ctx, retryAfter(failures))
 	}
@@ -61,7 +61,13 @@ func identityOf(ctx context.Context, client *kgo.Client, log *slog.Logger) (stri
 	t := kmsg.NewMetadataRequestTopic()
 	t.Topic = kmsg.StringPtr(topic)
 	req.Topics = append(req.Topics, t)
-	resp, err := heard(ctx, log, func() (*kmsg.MetadataResponse, error) { return req.RequestWith(ctx, client) })
+	resp, err := heard(ctx, log, func() (*kmsg.MetadataResponse, error) {
+		resp, err := req.RequestWith(ctx, client)
+		if err == nil && len(resp.Topics) == 1 && resp.Topics[0].ErrorCode == kerr.UnknownTopicOrPartition.Code {
+			err = kerr.UnknownTopicOrPartition // a broker hears of a new topic a moment after it was made
+		}
+		return resp, err
+	})
 	if err != nil {
 		return "", fmt.Errorf("no broker says where the topic %s is: %w", topic, err)
 	}
