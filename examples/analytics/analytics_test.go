@@ -252,8 +252,8 @@ func TestSystemFails(t *testing.T) {
 	}
 }
 
-// All programs that the runs need are looked for before anything starts.
-func TestPrograms(t *testing.T) {
+// All programs that the runs need are looked for before anything starts, and so is whether plots can be written.
+func TestCheck(t *testing.T) {
 	var out bytes.Buffer
 	o := options{weir: "/no/weir", envoy: "/no/envoy", postgres: os.Args[0], runs: setups[:1], out: &out}
 	_, err := analytics(t.Context(), &o)
@@ -263,6 +263,17 @@ func TestPrograms(t *testing.T) {
 	o.runs = setups
 	if _, err = analytics(t.Context(), &o); err == nil || !strings.Contains(err.Error(), "-envoy") || !strings.Contains(err.Error(), "-weir") {
 		t.Errorf("all runs: %v", err)
+	}
+	o.plots = filepath.Join(os.Args[0], "plots") // in a file
+	if _, err = analytics(t.Context(), &o); err == nil || !strings.Contains(err.Error(), "-plot: ") {
+		t.Errorf("a folder that cannot be: %v", err)
+	}
+	o.plots = filepath.Join(t.TempDir(), "new")
+	if err := writable(o.plots); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(o.plots); err != nil || len(left) > 0 {
+		t.Errorf("the folder for plots has %v (%v)", left, err)
 	}
 	if out.Len() > 0 {
 		t.Errorf("it began: %s", &out)
@@ -275,7 +286,7 @@ func TestChoose(t *testing.T) {
 	if err := o.choose("pods,nothing"); err != nil || len(o.runs) != 2 || o.runs[0].name != "pods" {
 		t.Errorf("%v, %v", o.runs, err)
 	}
-	if err := o.choose("none"); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q", "none")) {
+	if err := o.choose("none"); err == nil || !strings.Contains(err.Error(), `no run "none"; there are nothing, seed, gateway, `) {
 		t.Errorf("a run that does not exist: %v", err)
 	}
 }

@@ -2,7 +2,7 @@
 // theirs. Callers with deadlines of their own ask an Envoy, two gRPC pods, and one PostgreSQL. Six
 // ways to protect it get the same load: no limit, the limits of that story, and a default gate in
 // each pod. The others are before both pods: one gate with slots for each caller or for all together,
-// or two gates.
+// or two gates. Two of the six run once more with random balancing.
 //
 // Everything runs on this machine, on loopback, and ends with the command. The load is measured out
 // by what the database can do here. docs/howto/protect-an-analytics-service.md tells what comes out.
@@ -42,7 +42,7 @@ func main() {
 	flag.StringVar(&o.postgres, "postgres", ".cache/bin/postgres", "PostgreSQL's server; initdb is beside it")
 	flag.StringVar(&o.plots, "plot", "", "a folder for the plots, one for each run")
 	flag.StringVar(&o.metrics, "metrics", "127.0.0.1:0", "address for /metrics: latency by run, caller and answer")
-	flag.StringVar(&names, "runs", "", "only these runs, by name, with commas between")
+	flag.StringVar(&names, "runs", "", "only these runs, by name, with commas between: "+strings.Join(runNames(), ", "))
 	flag.IntVar(&o.hostAttempts, "host-attempts", 50, "how often Envoy looks for a pod that has not refused the call (host_selection_retry_max_attempts)")
 	flag.BoolVar(&o.quick, "quick", false, "a minute in all, with clients that never leave; its figures mean nothing")
 	flag.Parse()
@@ -93,6 +93,13 @@ var setups = []setup{
 	{"pods-random", "as pods, with random balancing", gateDefault, "", "RANDOM"},
 }
 
+func runNames() (names []string) {
+	for _, s := range setups {
+		names = append(names, s.name)
+	}
+	return names
+}
+
 // choose keeps the runs with these names, all of them if there are none.
 func (o *options) choose(names string) error {
 	o.runs = setups
@@ -103,15 +110,15 @@ func (o *options) choose(names string) error {
 	for name := range strings.SplitSeq(names, ",") {
 		i := slices.IndexFunc(setups, func(s setup) bool { return s.name == name })
 		if i < 0 {
-			return fmt.Errorf("-runs: there is no run %q", name)
+			return fmt.Errorf("-runs: there is no run %q; there are %s", name, strings.Join(runNames(), ", "))
 		}
 		o.runs = append(o.runs, setups[i])
 	}
 	return nil
 }
 
-// programs looks for what the runs start, before the database takes its time.
-func (o *options) programs() error {
+// check looks for what the runs start, and whether plots can be written, before the database takes its time.
+func (o *options) check() error {
 	needed := []struct{ option, program string }{{"postgres", o.postgres}, {"envoy", o.envoy}}
 	if slices.ContainsFunc(o.runs, func(s setup) bool { return s.gateway != "" }) {
 		needed = append(needed, struct{ option, program string }{"weir", o.weir})
@@ -122,7 +129,24 @@ func (o *options) programs() error {
 			errs = append(errs, fmt.Errorf("-%s: %w; make build parts brings it", n.option, err))
 		}
 	}
+	if o.plots != "" {
+		if err := writable(o.plots); err != nil {
+			errs = append(errs, fmt.Errorf("-plot: %w", err))
+		}
+	}
 	return errors.Join(errs...)
+}
+
+// writable makes a folder, and a file in it for a moment: only that shows whether plots can be written there.
+func writable(folder string) error {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(folder, ".analytics-")
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
 // analytics starts the database and sends each run its load. It returns what came out of the runs
@@ -132,7 +156,7 @@ func analytics(ctx context.Context, o *options) (results []*result, err error) {
 	if o.quick {
 		p = quickPlan
 	}
-	if err := o.programs(); err != nil {
+	if err := o.check(); err != nil {
 		return nil, err
 	}
 	watched, err := serveMetrics(o.metrics)

@@ -132,7 +132,7 @@ func warnOfDrift(out io.Writer, before, now float64) {
 // every is how much time a point of a plot stands for.
 const every = 2
 
-// draw writes the run's plot: what was answered in time, how late, and what was refused, by caller.
+// draw writes the run's plot into a folder that is there: what was answered in time, how late, and what was refused, by caller.
 func (r *result) draw(folder string) error {
 	p := r.plan
 	styles := map[string]string{"api": "default", "charts": "aimd", "reports": "oracle"} // blue, orange, green
@@ -160,8 +160,5 @@ func (r *result) draw(folder string) error {
 		d.Legend = append(d.Legend, chart.Legend{Style: style, Text: fmt.Sprintf("%s, deadline %v", l.name, l.patience)})
 	}
 	d.Panels = []chart.Panel{inTime, latency, refused}
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return err
-	}
 	return os.WriteFile(filepath.Join(folder, "analytics-"+r.name+".svg"), []byte(d.SVG()), 0o644)
 }
