@@ -115,7 +115,7 @@ func openAdmission(cfg admissionConfig, brokers []string, log *slog.Logger) (*ad
 
 // shown is what /status has of it.
 type shown struct {
-	Slots     int64          `json:"slots_of_a_database"`
+	Slots     *int64         `json:"slots_of_a_database"` // null without a bound: 0 would be none at all
 	InFlight  int64          `json:"in_flight"`
 	Lag       *float64       `json:"lag"` // null while it is unknown: that is not 0
 	Trouble   string         `json:"lag_trouble,omitempty"`
@@ -126,7 +126,10 @@ const shownDatabases = 10
 
 func (a *admission) status() any {
 	u, lag := a.Usage(shownDatabases), a.Lag()
-	s := shown{Slots: u.Limit, InFlight: u.InFlight, Databases: u.Top}
+	s := shown{InFlight: u.InFlight, Databases: u.Top}
+	if u.Limit > 0 {
+		s.Slots = &u.Limit
+	}
 	if lag.Known {
 		s.Lag = &lag.Value
 	}

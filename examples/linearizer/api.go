@@ -247,11 +247,12 @@ func pathOf(database, id string) string {
 func (a *api) patienceOf(r *http.Request) (time.Duration, error) {
 	for _, line := range r.Header.Values("Prefer") {
 		for part := range strings.SplitSeq(line, ",") {
-			value, ok := strings.CutPrefix(strings.TrimSpace(part), "wait=")
-			if !ok {
+			preference, _, _ := strings.Cut(part, ";") // parameters may follow, and nobody has defined any
+			name, value, _ := strings.Cut(preference, "=")
+			if !strings.EqualFold(strings.TrimSpace(name), "wait") {
 				continue
 			}
-			seconds, err := strconv.ParseUint(value, 10, 16)
+			seconds, err := strconv.ParseUint(strings.Trim(strings.TrimSpace(value), `"`), 10, 16)
 			if err != nil || seconds > 600 {
 				return 0, errors.New("Prefer: wait= takes whole seconds, from 0 to 600")
 			}

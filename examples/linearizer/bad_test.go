@@ -537,7 +537,22 @@ func TestUnknownLagIsShown(t *testing.T) {
 	}
 	defer gate.close()
 	shown, err := json.Marshal(gate.status())
-	if err != nil || !strings.Contains(string(shown), `"lag":null`) {
+	if err != nil || !strings.Contains(string(shown), `"slots_of_a_database":20,`) || !strings.Contains(string(shown), `"lag":null`) {
+		t.Errorf("%s, %v", shown, err)
+	}
+}
+
+// Without admission there is no bound, which is not shown as one of 0.
+func TestNoBoundIsShown(t *testing.T) {
+	cfg := smallMachine
+	cfg.controller = byNone
+	gate, err := openAdmission(cfg, []string{"127.0.0.1:1"}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gate.close()
+	shown, err := json.Marshal(gate.status())
+	if err != nil || !strings.Contains(string(shown), `"slots_of_a_database":null`) {
 		t.Errorf("%s, %v", shown, err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/weir-go/weir/internal/loadgen"
@@ -88,7 +89,11 @@ func (o *options) tell(seen *looks, meter *loadgen.Meter, before time.Duration) 
 		if t.Void() {
 			busy = fmt.Sprintf("   void: %.0f %% left late, this machine is busy", 100*t.Behind())
 		}
-		fmt.Fprintf(o.out, "%5.0f %9d %9.0f %9d %9s %9.0f %9.0f%s\n", at.Seconds(), t.Offered, to.applied-from.applied, t.Refused, t.Admitted.Quantile(0.99).Round(time.Millisecond), to.lag, to.slots, busy)
+		slots := strconv.FormatFloat(to.slots, 'f', 0, 64)
+		if o.admission.controller == byNone {
+			slots = "any"
+		}
+		fmt.Fprintf(o.out, "%5.0f %9d %9.0f %9d %9s %9.0f %9s%s\n", at.Seconds(), t.Offered, to.applied-from.applied, t.Refused, t.Admitted.Quantile(0.99).Round(time.Millisecond), to.lag, slots, busy)
 	}
 }
 

@@ -166,6 +166,31 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
+// Help is no mistake, and says which commands there are. Who interrupts a command that has come to no result hears so.
+func TestExitCode(t *testing.T) {
+	interrupted, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	for _, tt := range []struct {
+		args string
+		ctx  context.Context
+		code int
+		said string
+	}{
+		{"-h", t.Context(), 0, "linearizer kills"},
+		{"api -h", t.Context(), 0, "Flags of linearizer api:"},
+		{"serve", t.Context(), 1, "there is no command"},
+		{"kills -kills 0", interrupted, 1, "interrupted, so there is no result"},
+		{"-plot x.svg", interrupted, 1, "interrupted, so there is no result"},
+		{"api", interrupted, 0, ""},
+		{"", interrupted, 0, ""},
+	} {
+		var said safeBuffer
+		if code := exitCode(tt.ctx, run(tt.ctx, strings.Fields(tt.args), io.Discard, &said), &said); code != tt.code || !strings.Contains(said.String(), tt.said) {
+			t.Errorf("%q: exit code %d, want %d: %s", tt.args, code, tt.code, said.String())
+		}
+	}
+}
+
 // The databases of a load are spread evenly, so that no processor is idle while the other has a backlog.
 func TestEvenly(t *testing.T) {
 	for _, tt := range []struct{ databases, partitions int }{{50, 8}, {20, 8}, {3, 8}, {50, 1}, {8, 8}} {

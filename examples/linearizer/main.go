@@ -41,12 +41,19 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil && ctx.Err() == nil {
-		if !errors.Is(err, flag.ErrHelp) {
-			fmt.Fprintln(os.Stderr, "linearizer:", err)
-		}
-		os.Exit(1)
+	os.Exit(exitCode(ctx, run(ctx, os.Args[1:], os.Stdout, os.Stderr), os.Stderr))
+}
+
+// errUnfinished is the end of a command that was interrupted before it had come to its result.
+var errUnfinished = errors.New("interrupted, so there is no result")
+
+// exitCode says what is wrong, if anything is. Servers and the demo are ended by an interrupt, so that is nothing wrong.
+func exitCode(ctx context.Context, err error, errs io.Writer) int {
+	if err == nil || errors.Is(err, flag.ErrHelp) || ctx.Err() != nil && !errors.Is(err, errUnfinished) {
+		return 0
 	}
+	fmt.Fprintln(errs, "linearizer:", err)
+	return 1
 }
 
 // options are what the command line says.
@@ -70,7 +77,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		command, args = args[0], args[1:]
 	}
-	if !slices.Contains(commands, command) {
+	if !slices.ContainsFunc(commands, func(c [2]string) bool { return c[0] == command }) {
 		return fmt.Errorf("there is no command %q; there are api, process, live and kills, and none at all", command)
 	}
 	o := options{out: out, log: slog.New(slog.NewTextHandler(errs, nil)), admission: smallMachine}
@@ -88,21 +95,48 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	case "process":
 		return o.process(ctx)
 	case "kills":
-		return o.kills(ctx)
+		return finished(ctx, o.kills(ctx))
 	}
 	if !o.overloaded() {
 		return o.demo(ctx)
 	}
 	_, err := o.overloads(ctx, o.controllers()...)
+	return finished(ctx, err)
+}
+
+// finished is the end of a command that has a result only then.
+func finished(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return errUnfinished
+	}
 	return err
 }
 
-var commands = []string{"", "api", "process", "live", "kills"}
+// commands are those that there are, and what each does.
+var commands = [][2]string{
+	{"", "two API servers, two processors, a broker, and load; with -plot an overload with and without admission"},
+	{"api", "one API server"},
+	{"process", "one processor; as many as you like"},
+	{"live", "an overload with each way of setting the slots, on a real Kafka"},
+	{"kills", "processes are killed under load, and nothing is lost"},
+}
+
+// usage says what there is, and which flags the command has.
+func usage(f *flag.FlagSet) {
+	out := f.Output()
+	fmt.Fprint(out, "linearizer is a small event database behind a Kafka: see docs/howto/linearizer.md.\n\n")
+	for _, c := range commands {
+		fmt.Fprintf(out, "  %-18s  %s\n", "linearizer "+c[0], c[1])
+	}
+	fmt.Fprintf(out, "\nFlags of %s:\n", strings.TrimSpace(f.Name()))
+	f.PrintDefaults()
+}
 
 // flags are those that the command uses.
 func (o *options) flags(command string, errs io.Writer) *flag.FlagSet {
 	f := flag.NewFlagSet("linearizer "+command, flag.ContinueOnError)
 	f.SetOutput(errs)
+	f.Usage = func() { usage(f) }
 	if command == "kills" {
 		f.IntVar(&o.killed, "kills", 50, "how many processes are killed, one after the other")
 		f.Uint64Var(&o.seed, "seed", 0, "what is random is drawn from it; 0: another one each time")

@@ -241,6 +241,16 @@ func TestAnswers(t *testing.T) {
 			t.Errorf("%s: %d %s", tt.name, got.code, got.body)
 		}
 	}
+	for value, want := range map[string]time.Duration{
+		"wait=5": 5 * time.Second, `wait="5"`: 5 * time.Second, "Wait = 5": 5 * time.Second, "wait=5; foo=bar": 5 * time.Second,
+		"respond-async, wait=0": 0, "waiting=5": time.Minute, "respond-async": time.Minute,
+	} {
+		r := httptest.NewRequest(http.MethodPost, "/", nil)
+		r.Header.Set("Prefer", value)
+		if got, err := a.patienceOf(r); err != nil || got != want {
+			t.Errorf("Prefer: %s: %v, %v", value, got, err)
+		}
+	}
 	if got := s.post(a, "orders", `{}`, "Prefer", "wait=soon"); got.code != 400 || !strings.Contains(got.body, "Prefer: wait=") {
 		t.Errorf("no preference: %d %s", got.code, got.body)
 	}
