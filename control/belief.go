@@ -72,8 +72,7 @@ type BeliefConfig struct {
 // given up at its deadline leaves its slot, so a limit far too high may never be reached. Where
 // few slots are in use, but short work takes clearly longer than usual, the cut begins at twice
 // what is inside. Short is less than some 60 ms. The next cut comes a service time later at the
-// earliest, because until then what ends is what the last one was for. If clients leave although
-// work takes no longer than usual, cuts that keep none of them are taken back. From a cold
+// earliest, because until then what ends is what the last one was for. From a cold
 // start the limit is multiplied by 1.8 as long as throughput follows. The climb ends sooner if what
 // was seen with few inside says that throughput will not follow.
 //
@@ -116,7 +115,6 @@ type Belief struct {
 
 	yield   yield
 	lastCut time.Duration
-	descent descent
 	climb   climb
 	mean    float64       // service time in the last window, seconds
 	long    float64       // the same of some hundred jobs
@@ -186,7 +184,7 @@ func (b *Belief) Restore(s State) {
 		b.around()
 	}
 	b.mode, b.try, b.proven = tracking, 0, b.proven || known
-	b.yield, b.descent, b.late, b.before = yield{}, descent{}, lateness{}, past{}
+	b.yield, b.late, b.before = yield{}, lateness{}, past{}
 	b.landed, b.looked, b.warm = b.now, b.now, false
 	b.restart()
 }
@@ -231,7 +229,6 @@ func (b *Belief) Update(w *Window) Decision {
 		b.begun = true
 		b.restart()
 		b.lastCut, b.before.when = min(b.lastCut, b.now), min(b.before.when, b.now) // the clock may have gone back
-		b.descent = descent{}
 		b.landed, b.looked = b.now, b.now
 	}
 	if stood {

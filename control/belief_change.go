@@ -23,7 +23,6 @@ func (b *Belief) cut(w *Window, from float64) string {
 		return "" // count on
 	}
 	y.good, y.bad = 0, 0
-	early := b.leaveEarly(w)
 	switch {
 	case good > total*7/10:
 		out := y.out
@@ -39,19 +38,10 @@ func (b *Belief) cut(w *Window, from float64) string {
 			return "good answers again"
 		}
 		return ""
-	case good > 0 && bad <= total/2:
+	case good > 0 && (bad <= total/2 || y.cuts >= mostCuts):
 		return ""
 	case b.now-b.lastCut < b.rest(w) && y.cuts > 0:
 		return "" // what ends was admitted before the last cut, which was for that
-	case early && b.now < b.descent.again:
-		return "" // fewer inside have kept no client a moment ago
-	case early && y.cuts > 0 && b.limit() <= b.cfg.Min:
-		return b.takeBack()
-	case good > 0 && y.cuts >= mostCuts && !b.descent.helps(good, total):
-		if early {
-			return b.takeBack()
-		}
-		return ""
 	}
 	// A step up that leads to this was too far. It is no outage, and where it led is no place to
 	// come back to. Nor is a limit at which work spoils other work, nor a first one at which most was never of use.
@@ -61,9 +51,7 @@ func (b *Belief) cut(w *Window, from float64) string {
 		}
 		y.out = y.out || good == 0
 	}
-	if y.cuts++; y.cuts == 1 {
-		b.descent = descent{from: b.at, began: b.now, useful: float64(good) / float64(total), again: b.descent.again}
-	}
+	y.cuts++
 	b.lastCut = b.now
 	b.learnAll()
 	by := cutBy
@@ -103,44 +91,6 @@ func (b *Belief) cutUnfilled(w *Window) string {
 		b.track()
 	}
 	return reason
-}
-
-// descent is a row of cuts.
-type descent struct {
-	from         float64       // ln of the limit before the first
-	began, again time.Duration // when the first was, and from when on clients who leave early may begin another
-	useful       float64       // the share of use before the first
-}
-
-// helps reports whether clearly more of what ends is of use than before the descent. Then what is missing may come with further cuts.
-func (d *descent) helps(good, total int64) bool { return float64(good) > 2*d.useful*float64(total) }
-
-// leaveEarly reports whether most of what is of no use was given up by its client although it took no longer than usual. They may have waited
-// elsewhere before, or open requests only to close them. Then fewer inside help nobody. But work that ends when its client leaves
-// seems short, however slow the backend is. So only cuts can tell. A moment after they have told, only work that is clearly slower counts.
-func (b *Belief) leaveEarly(w *Window) bool {
-	most := leftEarly
-	if b.now < b.descent.again {
-		most = cusumStep
-	}
-	return b.mode == tracking && w.Abandoned > w.Overload && b.pace.seconds > 0 && w.Timed > 0 && b.pace.slower(w.Mean().Seconds()) < most
-}
-
-// takeBack ends a descent that has kept no client, and returns to the limit before it.
-func (b *Belief) takeBack() string {
-	d := &b.descent
-	d.again = b.now + max(againAfter, againFor*(b.now-d.began))
-	b.set(d.from)
-	if b.before.at == b.at {
-		b.laws.recall(&b.before.laws)
-		b.before.at = 0
-	} else {
-		b.around()
-	}
-	b.yield, b.late, b.try = yield{}, lateness{}, 0
-	b.change.reset()
-	b.restart()
-	return "clients leave whatever the limit: back to that before the cuts"
 }
 
 // hopeless reports whether most of what ends is of no use, with half of the slots in use or more. What is given up at its deadline leaves a slot
@@ -209,11 +159,6 @@ const (
 	// In ln, twice as many. With half of that a brown-out of five seconds was followed by refusals; with a third more a limit never came down.
 	moreThanUsual = 0.75
 	cutLate       = 0.3 // the share of late answers that is assumed at least, afterwards
-
-	leftEarly = 0.1 // in ln: work takes no longer than usual, but for chance
-	// A descent in vain costs the work of those who would have stayed. So it may take a tenth of the time.
-	againFor   = 10
-	againAfter = 10 * time.Second
 )
 
 // pace is how fast work usually is: the mean of about a minute in which most of what ended was of use.

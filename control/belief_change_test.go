@@ -671,7 +671,6 @@ func TestBeliefSetByHand(t *testing.T) {
 			now += 100 * ms
 			w := inUse(now, 100*ms, good, bad)
 			w.Limit, w.InFlight, w.MeanInFlight = b.limit(), b.limit(), float64(b.limit())
-			w.Overload, w.Abandoned = w.Abandoned, 0
 			b.Update(w)
 		}
 	}
