@@ -59,10 +59,6 @@ func (u *Upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
 		x.call.Failure = "gateway_limits"
 		u.events.UpstreamFailed(u.name, x.seat.key, x.call.Failure, err)
 		u.problem(w, x.call, http.StatusServiceUnavailable, "the gateway has no file descriptor or memory left for a connection to the upstream")
-	case unbegun(err):
-		x.call.Failure = "refused_stream"
-		u.events.UpstreamFailed(u.name, x.seat.key, x.call.Failure, err)
-		u.problem(w, x.call, http.StatusServiceUnavailable, textRefused)
 	case err == errUpgrade:
 		u.problem(w, x.call, http.StatusBadGateway, err.Error())
 	case timedOut(err):

@@ -158,7 +158,6 @@ type exchange struct {
 
 	mu             sync.Mutex
 	deadline       time.Duration            // of the wait for the answer, on the upstream's clock; 0: none
-	start          bodyStart                // of the request
 	paused         bool                     // the client is waited for
 	pausedAt       time.Duration            // since when
 	waitedFor      time.Duration            // how long it was waited for before
@@ -218,12 +217,10 @@ func (x *exchange) end() {
 func (u *Upstream) rewrite(pr *httputil.ProxyRequest) {
 	x := pr.In.Context().Value(exchangeKey{}).(*exchange)
 	pr.Out.URL.RawQuery = pr.In.URL.RawQuery
-	if len(u.seats) > 1 || u.mayHTTP2 {
-		x.keepOpen(pr.Out)
-	}
 	if len(u.seats) > 1 {
 		x.url = pr.Out.URL
 		pr.Out.URL = x.seat.address(x.url)
+		x.keepOpen(pr.Out)
 	} else {
 		x.seat.direct(pr.Out.URL) // which is a copy already
 	}
@@ -256,14 +253,10 @@ type roundTripper struct{ u *Upstream }
 
 func (rt roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	x := req.Context().Value(exchangeKey{}).(*exchange)
-	for repeats := 0; ; {
+	for {
 		res, err := x.send(req)
 		if err == nil {
 			return x.answer(res)
-		}
-		if again := x.repeat(req, err, repeats); again != nil {
-			repeats, req = repeats+1, again
-			continue
 		}
 		f, o := x.diagnose(err)
 		if f >= 0 {
@@ -280,8 +273,8 @@ func (rt roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 			}
 		}
 		x.endWait()
-		if f == failedConnect || lacksMeans(err) || unbegun(err) {
-			x.call.Request.SetCost("", 0) // nobody has done anything for it
+		if f == failedConnect || lacksMeans(err) {
+			x.call.Request.SetCost("", 0) // nothing has been sent to anybody
 		}
 		x.call.Request.Sample(o)
 		if x.body.failure() != nil && x.cancelledBy() == nil {
@@ -397,8 +390,6 @@ func (x *exchange) diagnose(err error) (failure, weir.Outcome) {
 		return -1, weir.Abandoned
 	case errors.Is(err, errNotHTTP2), lacksMeans(err):
 		return -1, weir.NoSample // the target may be well: it cannot take a call, or was never reached
-	case unbegun(err):
-		return -1, weir.Overload // it says itself that it has no room
 	case errors.As(err, &dial) && dial.Op == "dial":
 		if dial.Timeout() {
 			return failedConnect, weir.Overload
@@ -531,7 +522,6 @@ func (b *clientBody) Read(p []byte) (int, error) {
 	b.x.pause()
 	n, err := b.body.Read(p)
 	b.x.resume()
-	b.x.keep(p[:n])
 	b.x.touch(n)
 	switch err {
 	case nil:
@@ -546,13 +536,13 @@ func (b *clientBody) Read(p []byte) (int, error) {
 // Close closes nothing: net/http closes the body when the handler returns.
 func (b *clientBody) Close() error { return nil }
 
-// openBody is the body that targets are sent. A transport that cannot connect closes it, and so does one that a server
-// refuses. ReverseProxy lets nobody read a body that was closed, so the next attempt would send none.
+// openBody is the body that targets are sent. A transport that cannot connect closes it, and ReverseProxy lets
+// nobody read a body that was closed. So the next target would get none.
 type openBody struct{ io.Reader }
 
 func (openBody) Close() error { return nil }
 
-// keepOpen lets the body of a request outlast a failed attempt.
+// keepOpen lets the body of a request outlast a failed attempt to connect.
 func (x *exchange) keepOpen(out *http.Request) {
 	if out.Body != nil {
 		x.bodies.sent = openBody{out.Body}

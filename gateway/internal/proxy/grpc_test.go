@@ -356,8 +356,6 @@ func (g *sampled) Admit(context.Context, weir.Work) (weir.Permit, error) {
 	return weir.NewPermit(g.slot.Issue()), nil
 }
 
-func (g *sampled) SetCost(slot.Ticket, string, int64) {}
-
 func (g *sampled) Sample(_ slot.Ticket, outcome uint8) { g.outcome = weir.Outcome(outcome) }
 
 // An upstream whose targets have moved to https has another transport for calls.

@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unheardFor is how long a peer may acknowledge nothing, neither bytes nor the probes of an idle connection.
+// unheardFor is how long a peer may acknowledge nothing, neither bytes nor the probes of an idle connection. It is also how long it may
+// take nothing of what waits for it.
 const unheardFor = 30 * time.Second
 
 // endUnheard has the kernel end a connection whose peer acknowledges nothing. Keepalive alone finds a dead peer only

@@ -348,11 +348,12 @@ func newTransport(p pool, calls bool) *http.Transport {
 	http2 := &http.HTTP2Config{MaxReceiveBufferPerStream: unreadAnswer}
 	// A connection that died unnoticed is found by a ping, and not by
 	// requests that hang on it.
+	http2.SendPingTimeout, http2.PingTimeout = 15*time.Second, 5*time.Second
 	if calls {
-		// Servers of gRPC end a connection after a few pings without a byte of their own, so the kernel finds out.
+		// Servers of gRPC end a connection after a few pings that come sooner than every five minutes, by default. A peer that
+		// has gone the kernel finds sooner. One behind something that acknowledges in its place only a ping does.
 		dialer.Control = endUnheard
-	} else {
-		http2.SendPingTimeout, http2.PingTimeout = 15*time.Second, 5*time.Second
+		http2.SendPingTimeout = 6 * time.Minute
 	}
 	return &http.Transport{
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {

@@ -165,7 +165,7 @@ func (x *exchange) restart() {
 func (x *exchange) endWait() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.answered, x.start = true, bodyStart{lost: true}
+	x.answered = true
 	if !x.left && x.client.Err() != nil { // the watch has not noticed yet
 		x.left = true
 		if !x.betweenTargets {
