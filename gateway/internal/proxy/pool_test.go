@@ -167,6 +167,9 @@ func TestQuietCall(t *testing.T) {
 			defer serving.Wait()
 			defer s.Stop()
 			tr := makeUpstream(t, config.Upstream{Targets: []string{scheme + "://example.com"}}, io.Discard, nil).shared.calls
+			if got := tr.HTTP2.SendPingTimeout; got <= 0 {
+				t.Error("no pings: a far end that is dead behind a relay is never found")
+			}
 			tr.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return l.DialContext(ctx) }
 			if tr.TLSClientConfig != nil {
 				tr.TLSClientConfig.RootCAs = withTLS.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
