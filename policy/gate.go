@@ -181,6 +181,39 @@ func (g *Gate) AdmitAhead(ctx context.Context, w weir.Work) (weir.Permit, quota.
 	return g.charge(w, func(q *quota.Quota, w weir.Work) (weir.Permit, quota.Answer, error) { return q.AdmitAhead(ctx, w) })
 }
 
+// ChargeAll is [quota.Quota.ChargeAll] under the gate's mode. What refuses counts as refused. A
+// charge that would be refused counts as observed if it is Alone, and every charge is in observe
+// mode. Off, and where there is no quota inside, nothing is charged: each Answer is Free.
+func (g *Gate) ChargeAll(ctx context.Context, all []quota.Charge) bool {
+	q, in := g.Quota(), level(g.level.Load())
+	if q == nil || in == off {
+		for i := range all {
+			all[i].Answer, all[i].Refused = quota.Answer{Free: true, Decision: quota.Decision{OK: true}}, nil
+		}
+		return true
+	}
+	for i := range all {
+		all[i].Alone = all[i].Alone || in == observing
+	}
+	ok := q.ChargeAll(ctx, all)
+	for i := range all {
+		switch c := &all[i]; {
+		case c.Refused == nil:
+		case !c.Alone:
+			g.countRefusal(c.Work, c.Refused)
+		case byQuota(c.Refused):
+			g.letThrough(c.Work, c.Refused)
+		}
+	}
+	return ok
+}
+
+// byQuota reports whether a quota refuses. A caller that has gone, and a gate that closes, would not be
+// refused by it.
+func byQuota(r *weir.Rejection) bool {
+	return r.Reason != weir.ReasonCanceled && r.Reason != weir.ReasonDraining
+}
+
 // Owed is [quota.Quota.Owed] of a gate that enforces; any other delays nobody.
 func (g *Gate) Owed(w weir.Work) time.Duration {
 	q := g.Quota()
@@ -207,8 +240,7 @@ func (g *Gate) charge(w weir.Work, by func(*quota.Quota, weir.Work) (weir.Permit
 		}
 		return p, a, err
 	case err != nil:
-		// A caller that has gone, and a gate that closes, would not be refused by the quota.
-		if r := weir.AsRejection(err); r != nil && r.Reason != weir.ReasonCanceled && r.Reason != weir.ReasonDraining {
+		if r := weir.AsRejection(err); r != nil && byQuota(r) {
 			g.letThrough(w, r)
 		}
 		return p, free, nil
@@ -253,12 +285,15 @@ func (g *Gate) letThrough(w weir.Work, r *weir.Rejection) {
 	}
 }
 
-// reportRefusal counts a refusal of the mechanism, and calls the hook.
+// reportRefusal counts an error of the mechanism, if it is a refusal, and calls the hook.
 func (g *Gate) reportRefusal(w weir.Work, err error) {
-	r := weir.AsRejection(err)
-	if r == nil {
-		return
+	if r := weir.AsRejection(err); r != nil {
+		g.countRefusal(w, r)
 	}
+}
+
+// countRefusal counts a refusal, and calls the hook.
+func (g *Gate) countRefusal(w weir.Work, r *weir.Rejection) {
 	g.refused.Add(r.Reason)
 	if h := g.hooks.Load(); h.rejected != nil {
 		h.rejected(w, r)

@@ -593,6 +593,61 @@ func TestAdmitInAMode(t *testing.T) {
 	}
 }
 
+// What several charges together refuse counts once for each that refuses, and what would be refused counts as observed. Hooks hear of both.
+func TestChargeAllInAMode(t *testing.T) {
+	type want struct {
+		ok                bool
+		refused, observed uint64
+		left              float64 // of the last bucket
+	}
+	for _, test := range []struct {
+		mode  Mode
+		alone bool
+		want  want
+	}{
+		{Enforce, false, want{ok: false, refused: 2, left: 1}},
+		{Enforce, true, want{ok: true, observed: 2}},
+		{Observe, false, want{ok: true, observed: 2}},
+		{Off, false, want{ok: true, left: 1}},
+	} {
+		var heard, told []string
+		o := Options{Now: func() time.Duration { return 0 }, Observed: func(_ weir.Work, r *weir.Rejection) { told = append(told, r.Bucket) }}
+		o.Hooks.Rejected = func(_ weir.Work, r *weir.Rejection) { heard = append(heard, r.Bucket) }
+		p := compile(t, quotaGate(QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Rate: "1/h", Burst: 1}, By: []string{"user"}}), o)
+		g := p.Gate("api")
+		for _, user := range []string{"ann", "bob"} {
+			if admitted(g, weir.Work{User: user}, 1) != 1 {
+				t.Fatal(user)
+			}
+		}
+		g.level.Store(uint32(test.mode.level()))
+		all := make([]quota.Charge, 3)
+		for i, user := range []string{"ann", "bob", "cy"} {
+			all[i] = quota.Charge{Work: weir.Work{User: user}, Tokens: 1, Alone: test.alone}
+		}
+		ok := g.ChargeAll(t.Context(), all)
+		left, _ := g.Quota().Peek(t.Context(), weir.Work{User: "cy"})
+		got := want{ok, g.Snapshot().Rejected[weir.ReasonQuota], g.Observed()[weir.ReasonQuota], left.Remaining}
+		if got != test.want || len(heard) != int(got.refused) || len(told) != int(got.observed) {
+			t.Errorf("%v, alone %v: %+v, hooks heard %v and %v; want %+v", test.mode, test.alone, got, heard, told, test.want)
+		}
+		if all[2].Answer.Free != (test.mode == Off) {
+			t.Errorf("%v: %+v", test.mode, all[2].Answer)
+		}
+	}
+	closed := compile(t, quotaGate(QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Rate: "1/h"}}), Options{})
+	g := closed.Gate("api")
+	g.level.Store(uint32(Observe.level()))
+	closed.Close()
+	if all := []quota.Charge{{Tokens: 1}}; !g.ChargeAll(t.Context(), all) || all[0].Refused == nil || len(g.Observed()) != 0 {
+		t.Errorf("%+v; a gate that closes would have refused %v", all, g.Observed())
+	}
+	limit := compile(t, Spec{Gates: map[string]GateSpec{"slots": {Limit: &LimitSpec{}}}}, Options{})
+	if all := []quota.Charge{{Tokens: 1}}; !limit.Gate("slots").ChargeAll(t.Context(), all) || !all[0].Answer.Free {
+		t.Errorf("%+v of a gate without a quota", all)
+	}
+}
+
 // Work that is no request of HTTP keeps its names, however long, and has an address of its own in the part that its gate says.
 func TestOtherWork(t *testing.T) {
 	long, odd := strings.Repeat("x", MaxIdentity+1), "a\x01b"

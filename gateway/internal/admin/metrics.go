@@ -153,7 +153,11 @@ func (m *Metrics) Rejected(w weir.Work, r *weir.Rejection) {
 		s.reasons.add(w.Priority.Class(), r.Reason)
 		if s.buckets != nil && tooOften(r.Reason) {
 			// As weir explain shows it. A rule that blocks has no bucket, and counts as itself.
-			s.buckets.add(cmp.Or(r.Bucket, r.Gate+"/"+r.Rule), func(n *uint64) { *n++ })
+			bucket := r.Bucket
+			if bucket == "" {
+				bucket = r.Gate + "/" + r.Rule
+			}
+			s.buckets.add(bucket, func(n *uint64) { *n++ })
 		}
 	}
 }

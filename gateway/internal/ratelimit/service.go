@@ -162,13 +162,13 @@ func (d *decision) decide(ctx context.Context) *weir.Rejection {
 		m.charge = len(d.charges)
 		d.charges = append(d.charges, quota.Charge{
 			Work: m.work, Tokens: d.hitsOf(i), Windows: windowsOf(d.descriptors[i].limit), Debt: d.Debt,
-			Alone: m.limit.shadow || m.limit.quota || d.Gate.Mode() == policy.Observe,
+			Alone: m.limit.shadow || m.limit.quota,
 		})
 	}
 	if len(d.charges) == 0 {
 		return nil
 	}
-	d.over = !q.ChargeAll(ctx, d.charges)
+	d.over = !d.Gate.ChargeAll(ctx, d.charges)
 	for i := range d.matched {
 		m := &d.matched[i]
 		if m.charge < 0 {

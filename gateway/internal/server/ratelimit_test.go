@@ -106,3 +106,42 @@ shutdown: {grace: 1m, lame_duck: 0s}
 	}
 	t.Errorf("%+v", g.RateLimits())
 }
+
+// What the service refuses shows wherever refusals of a gate do, and what it would refuse as observed.
+func TestRateLimitRefusalsShow(t *testing.T) {
+	cfg, err := config.Parse(filepath.Join(t.TempDir(), "weir.yaml"), []byte(`
+listeners: [{address: "127.0.0.1:0", serve: [ratelimit]}]
+admin: {address: off}
+gates:
+  own: {quota: {rules: [{descriptor: "plan=*", rate: 1/h}]}}
+  seen: {mode: observe, quota: {rules: [{descriptor: "plan=*", rate: 1/h}]}}
+routes: []
+shutdown: {grace: 1m, lame_duck: 0s}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := start(t, cfg, Options{})
+	c, err := grpc.NewClient(g.listeners[0].Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	for _, gate := range []string{"own", "seen"} {
+		for range 4 {
+			askLimit(t, c, gate, "plan", "free")
+		}
+	}
+	text := g.scrape()
+	for _, want := range []string{
+		`weir_gate_rejected_total{gate="own",reason="quota"} 3`, `weir_gate_observed_total{gate="seen",reason="quota"} 3`,
+		`weir_quota_refused_total{bucket="own/descriptor=plan=free",gate="own"} 3`, `weir_gate_admitted_total{gate="own"} 1`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("want %s in\n%s", want, text)
+		}
+	}
+	if got := g.log.String(); !strings.Contains(got, "msg=refusing gate=own") || !strings.Contains(got, "would refuse") {
+		t.Errorf("%s\nwant a line of each", got)
+	}
+}
