@@ -514,9 +514,7 @@ func (c *collector) rules(all figures) {
 		return
 	}
 	gauge(all.with("kind", s.Kept).with("in", s.In), "weir_quota_dynamic_kept_info", "Always 1. The labels say where rules set at run time are kept: kind is file or store. Absent if they are kept nowhere.", 1)
-	if s.Age >= 0 {
-		gauge(all, "weir_quota_dynamic_read_age_seconds", "Time since the rules set at run time were last read from where they are kept; they are read every second. Absent before the first time.", s.Age.Seconds())
-	}
+	gauge(all, "weir_quota_dynamic_read_age_seconds", "Time since the rules set at run time were last read from where they are kept; they are read every second. Before the first time, the time since that was first tried.", s.Age.Seconds())
 	counts(all, "weir_quota_dynamic_failures_total", "Failures of the place where rules set at run time are kept, by kind: read, broken (its content is not a document of rules), write.", "kind", s.Failures)
 }
 

@@ -479,7 +479,7 @@ func printRules(out io.Writer, l *quotas.Listing, dynamicOnly bool) error {
 		fmt.Fprintf(out, "rules set at run time are kept in %s, ETag %s\n", l.KeptIn, l.ETag)
 	}
 	if l.Trouble != "" {
-		fmt.Fprintf(out, "they cannot be read now; the known ones stay in force: %s\n", l.Trouble)
+		fmt.Fprintf(out, "they cannot be read now; %s: %s\n", quotas.Holds(l.NeverRead), l.Trouble)
 	}
 	p := newPage(out)
 	for i := range l.Rules {

@@ -118,6 +118,16 @@ func TestQuota(t *testing.T) {
 	f(0, "nothing to change", "delete", "--gate", "api", "--all", "--token-file", token)
 }
 
+// While the rules cannot be read, the list says what holds: the known ones, or none if nothing was ever read.
+func TestQuotaTrouble(t *testing.T) {
+	for neverRead, want := range map[bool]string{true: "they cannot be read now; none of them is in force: gone", false: "they cannot be read now; the known ones stay in force: gone"} {
+		var out strings.Builder
+		if err := printRules(&out, &quotas.Listing{KeptIn: "quotas.json", Trouble: "gone", NeverRead: neverRead}, false); err != nil || !strings.Contains(out.String(), want) {
+			t.Errorf("%v\n%s\nwant %s", err, out.String(), want)
+		}
+	}
+}
+
 // Without a gateway it says where it looked, over the socket too.
 func TestQuotaNobodyThere(t *testing.T) {
 	for _, at := range []string{"127.0.0.1:1", "unix:" + filepath.Join(t.TempDir(), "s")} {

@@ -259,7 +259,7 @@ type Stats struct {
 	// gates. Idle ones do not fit the configuration. Each gate with a quota has both counts. The
 	// empty name counts the rules of gates that no longer exist.
 	InForce, Idle map[string]int
-	// Age is the time since the store was last read, negative if it never was.
+	// Age is the time since the store was last read. If it never was, it is the time since that was first tried.
 	Age time.Duration
 	// Failures are those of the store by kind, Changes those made or not.
 	Failures map[string]uint64
@@ -270,15 +270,17 @@ type Stats struct {
 func (b *Book) Stats() Stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s := Stats{InForce: map[string]int{}, Idle: map[string]int{}, Failures: maps.Clone(b.tally.failures), Changes: maps.Clone(b.tally.changes), Age: -1}
+	s := Stats{InForce: map[string]int{}, Idle: map[string]int{}, Failures: maps.Clone(b.tally.failures), Changes: maps.Clone(b.tally.changes)}
 	if b.saved.store != nil {
 		s.In, s.Kept = b.saved.where(), "store"
 		if _, ok := b.saved.store.(*File); ok {
 			s.Kept = "file"
 		}
-		if !b.saved.read.IsZero() {
-			s.Age = time.Since(b.saved.read)
+		since := b.saved.read
+		if since.IsZero() {
+			since = b.saved.opened
 		}
+		s.Age = time.Since(since)
 	}
 	if b.plan != nil {
 		b.plan.count(&s)

@@ -54,6 +54,7 @@ type Saved struct {
 	store   Store // nil: there is none
 	doc     *document
 	tag     string
+	opened  time.Time // when that was tried first
 	read    time.Time // when; zero if they never could be
 	trouble error     // why they cannot be read
 }
@@ -90,7 +91,8 @@ func Open(ctx context.Context, o Options) (*Book, error) {
 // reached. To start without a rule that blocks somebody would be worse than not to start.
 // With startBroken neither is an error. After an error the store is closed.
 func Read(ctx context.Context, store Store, startBroken bool) (*Saved, error) {
-	s := &Saved{store: store, doc: &document{}, tag: tag(nil), read: time.Now()}
+	now := time.Now()
+	s := &Saved{store: store, doc: &document{}, tag: tag(nil), opened: now, read: now}
 	if store == nil {
 		return s, nil
 	}
@@ -234,7 +236,7 @@ func (b *Book) replaceStore(next *Saved) (closeOld func()) {
 	old := b.saved
 	b.saved = *next
 	if next.trouble != nil {
-		b.log.Error("quota rules set at run time cannot be read; "+noneInForce, "from", next.where(), "error", next.trouble)
+		b.log.Error("quota rules set at run time cannot be read; "+Holds(true), "from", next.where(), "error", next.trouble)
 	}
 	b.log.Info("quota rules set at run time are now kept in another place", "before", old.where(), "now", next.where(), "rules", next.Len())
 	if left := len(old.doc.lost(next.doc)); left > 0 {
@@ -247,8 +249,13 @@ func (b *Book) replaceStore(next *Saved) (closeOld func()) {
 	}
 }
 
-// noneInForce says what holds if the rules never could be read.
-const noneInForce = "none of them is in force"
+// Holds says what holds while rules set at run time cannot be read. It depends on whether they ever were.
+func Holds(neverRead bool) string {
+	if neverRead {
+		return "none of them is in force"
+	}
+	return "the known ones stay in force"
+}
 
 // setDocumentLocked puts another document in force.
 func (b *Book) setDocumentLocked(doc *document, tagged string) {
@@ -370,10 +377,7 @@ func (b *Book) logTrouble(err error) {
 	b.mu.Lock()
 	same := eventlog.SameTrouble(b.saved.trouble, err)
 	b.saved.trouble = err
-	where, force := b.saved.where(), "the known ones stay in force"
-	if b.saved.read.IsZero() {
-		force = noneInForce
-	}
+	where, force := b.saved.where(), Holds(b.saved.read.IsZero())
 	b.mu.Unlock()
 	if !same {
 		b.log.Error("quota rules set at run time cannot be read; "+force, "from", where, "error", err)

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/policy"
@@ -308,8 +309,12 @@ func TestBroken(t *testing.T) {
 	}
 	d := &desk{Book: book, t: t, log: log}
 	d.reload(base())
-	if d.List("").Trouble == "" || !strings.Contains(log.String(), "blcoked") {
-		t.Errorf("no trouble told:\n%s", log)
+	if l := d.List(""); l.Trouble == "" || !l.NeverRead || !strings.Contains(log.String(), "blcoked") {
+		t.Errorf("%+v: no trouble told:\n%s", l, log)
+	}
+	d.saved.opened = d.saved.opened.Add(-time.Minute)
+	if _, holds := d.Trouble(); holds != "none of them is in force" || d.Stats().Age < time.Minute {
+		t.Errorf("%s; not read for %v, want the time since the start", holds, d.Stats().Age)
 	}
 	if err := os.WriteFile(name, []byte("{"), 0o600); err != nil { // other trouble, and nothing was read so far
 		t.Fatal(err)
@@ -332,8 +337,8 @@ func TestBroken(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.Follow(t.Context())
-	if d.List("").Trouble != "" || len(d.List("api").Rules) != 3 {
-		t.Errorf("mended: %+v", d.List(""))
+	if l := d.List(""); l.Trouble != "" || l.NeverRead || len(d.List("api").Rules) != 3 || d.Stats().Age >= time.Minute {
+		t.Errorf("mended: %+v, read %v ago", l, d.Stats().Age)
 	}
 }
 

@@ -175,6 +175,8 @@ type Listing struct {
 	ETag    string `json:"etag"`
 	KeptIn  string `json:"kept_in,omitempty"` // empty: nowhere
 	Trouble string `json:"trouble,omitempty"` // why the store could not be read
+	// NeverRead says that it never could be, so that none of its rules is in force.
+	NeverRead bool `json:"never_read,omitempty"`
 	// Gates are those that have a quota.
 	Gates []string `json:"gates"`
 	Rules []View   `json:"rules"`
@@ -191,12 +193,14 @@ func (b *Book) From(gate string, r *quota.Rule) string {
 	return plan.From(gate, r)
 }
 
-// Trouble says why the rules could not be read the last time. It is empty if they could.
-func (b *Book) Trouble() string {
-	if err := b.snapshot().trouble; err != nil {
-		return err.Error()
+// Trouble says why the rules could not be read the last time, and what holds meanwhile. The reason is
+// empty if they could.
+func (b *Book) Trouble() (why, holds string) {
+	saved := b.snapshot()
+	if saved.trouble == nil {
+		return "", ""
 	}
-	return ""
+	return saved.trouble.Error(), Holds(saved.read.IsZero())
 }
 
 // Size returns how many rules there are, and how many bytes what they match has.
@@ -233,7 +237,7 @@ func (b *Book) List(gate string) Listing {
 	b.mu.Unlock()
 	l := Listing{ETag: saved.tag, Rules: []View{}}
 	if saved.trouble != nil {
-		l.Trouble = saved.trouble.Error()
+		l.Trouble, l.NeverRead = saved.trouble.Error(), saved.read.IsZero()
 	}
 	if saved.store != nil {
 		l.KeptIn = saved.store.Name()

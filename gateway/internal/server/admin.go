@@ -71,8 +71,8 @@ func (s *Server) explainView() explain.View {
 		}
 		return nil
 	}}
-	if trouble := s.book.Trouble(); trouble != "" {
-		v.Notes = []string{"Rules that were set at run time cannot be read now; those that are known are in force: " + trouble}
+	if why, holds := s.book.Trouble(); why != "" {
+		v.Notes = []string{"Rules that were set at run time cannot be read now; " + holds + ": " + why}
 	}
 	return v
 }

@@ -344,6 +344,12 @@ func TestReloadCannotMoveRules(t *testing.T) {
 	if err := reload(func(c *config.Config) { c.Quotas.File = filepath.Join(dir, "broken.json2") }); err != nil {
 		t.Errorf("after the refusals: %v", err)
 	}
+	if err := reload(func(c *config.Config) { c.Quotas.File, c.Quotas.StartBroken = broken, true }); err != nil {
+		t.Fatal(err)
+	}
+	if notes := strings.Join(g.explainView().Notes, "\n"); !strings.Contains(notes, "none of them is in force: "+broken) {
+		t.Errorf("explain says %q", notes)
+	}
 }
 
 // A reload that names another socket opens that and closes the old one; without one
