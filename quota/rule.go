@@ -133,6 +133,17 @@ func (p Pattern) String() string {
 	return strings.Join(words, ",")
 }
 
+// WithoutValues returns the parts that the rule looks at, with "..." for each value, as in
+// "user=...,client=*". A value may be a secret, such as an API key by which a user is known.
+func (p Pattern) WithoutValues() string {
+	for i, m := range p {
+		if m.kind() == named {
+			p[i] = "..."
+		}
+	}
+	return p.String()
+}
+
 // inQuotes writes what ends a quoted name in another way.
 var inQuotes = strings.NewReplacer(`\`, `\\`, "'", `\'`)
 

@@ -34,6 +34,19 @@ func (q *Quota) Windows(rule string) []Window {
 	return nil
 }
 
+// WithoutValues returns what may be told of the rule that a Rejection or an Answer names, where no user may
+// be named. That is its Name, or else [Pattern.WithoutValues]. It returns "" if the rule is not in force any more.
+func (q *Quota) WithoutValues(rule string) string {
+	switch r := q.settings.Load().rules.titles[rule]; {
+	case r == nil:
+		return ""
+	case r.Name != "":
+		return r.Name
+	default:
+		return r.pattern.WithoutValues()
+	}
+}
+
 // Matched is a rule that matches a piece of work. Its Name is set, also where it is the
 // default, and its Windows are shared: do not write to them.
 type Matched struct {

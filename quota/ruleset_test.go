@@ -386,6 +386,21 @@ func TestPattern(t *testing.T) {
 	if got := (&Rule{Name: "x"}).Pattern().String(); got != "all" {
 		t.Errorf("%q, want all", got)
 	}
+	secret := Rule{User: Named("sk-1"), Client: Every, Tenant: Named(""), Descriptor: "plan=free,ip=*", Blocked: true}
+	named := Rule{Name: "banned", User: Named("sk-2"), Blocked: true}
+	const parts = "user=...,client=*,tenant=...,descriptor=..."
+	if got := secret.Pattern().WithoutValues(); got != parts || secret.Pattern().String() == parts {
+		t.Errorf("%s, want %s", got, parts)
+	}
+	q, err := New(Config{Name: "api", Rules: []Rule{secret, named}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for rule, want := range map[string]string{secret.Pattern().String(): parts, "banned": "banned", "user=gone": ""} {
+		if got := q.WithoutValues(rule); got != want {
+			t.Errorf("%s is told as %q, want %q", rule, got, want)
+		}
+	}
 }
 
 // Rules that override others have their place and name, and leave them as they were.

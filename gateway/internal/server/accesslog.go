@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/accesslog"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/policy"
@@ -83,9 +84,20 @@ func (q *request) entry(r *http.Request) accesslog.Entry {
 		e.Route, e.Class = call.Route.Name(), call.Work.Priority.String()
 	}
 	if rej := call.Rejection; rej != nil {
-		e.Gate, e.Rule, e.Reason = rej.Gate, rej.Rule, rej.Reason.String()
+		e.Gate, e.Rule, e.Reason = rej.Gate, ruleOf(call.Policy, rej), rej.Reason.String()
 	}
 	return e
+}
+
+// ruleOf returns the rule of a refusal as lines and spans have it. A rule of a quota without a name is told by what
+// it matches, which may be a user's API key.
+func ruleOf(p *policy.Policy, rej *weir.Rejection) string {
+	if p != nil {
+		if g := p.Gate(rej.Gate); g != nil && g.Quota() != nil {
+			return g.Quota().WithoutValues(rej.Rule)
+		}
+	}
+	return rej.Rule
 }
 
 // traceID returns the trace that a request belongs to by its header traceparent (W3C Trace Context),

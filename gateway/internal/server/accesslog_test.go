@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
 )
 
 // line is a line of the access log in JSON.
@@ -129,6 +130,33 @@ func TestAccessLog(t *testing.T) {
 	}
 	if s := g.AccessLog(); s.Written != 5 || s.Full+s.Failed != 0 {
 		t.Errorf("counted %+v", s)
+	}
+}
+
+// A user may be known by a secret, which a rule without a name matches. No line has it.
+func TestAccessLogNamesNoUser(t *testing.T) {
+	cfg, file := logged(t, upstreamOf(t, func(http.ResponseWriter, *http.Request) {}).URL)
+	cfg.Identity.Trusted = []string{"127.0.0.0/8"}
+	cfg.Identity.User = "header:X-Api-Key"
+	cfg.Gates["plan"] = policy.GateSpec{Quota: &policy.QuotaSpec{Rules: []policy.QuotaRuleSpec{
+		{Rule: quota.Rule{User: "sk-live-1", Blocked: true}}, {Rule: quota.Rule{Name: "banned", User: "sk-live-2", Blocked: true}},
+	}}}
+	cfg.Routes[0].Gates = append([]string{"plan"}, cfg.Routes[0].Gates...)
+	g := start(t, cfg, Options{})
+	for i, want := range []string{"user=...", "banned"} {
+		req, err := http.NewRequest(http.MethodGet, g.url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-Api-Key", fmt.Sprintf("sk-live-%d", i+1))
+		do(t, req)
+		g.idle()
+		if got := linesOf(t, file, i+1)[i]; got.Rule != want || got.Gate != "plan" || got.Status != http.StatusForbidden {
+			t.Errorf("%+v, want the rule %s", got, want)
+		}
+	}
+	if text, err := os.ReadFile(file); err != nil || strings.Contains(string(text), "sk-live") {
+		t.Errorf("%s %v", text, err)
 	}
 }
 
