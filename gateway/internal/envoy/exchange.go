@@ -396,6 +396,7 @@ func (x *exchange) reply(m *request) error {
 			return status.Error(codes.InvalidArgument, "the response trailers came before the response headers")
 		}
 		out.change = x.settleLate(m.fields)
+		x.readCode(m.fields)
 	case responseHeaders:
 		out.change = x.sample(m)
 	}
@@ -412,6 +413,7 @@ func (x *exchange) sample(m *request) mutation {
 	}
 	change := x.settle(m.fields)
 	x.unread = x.Route.SettlesByEvent() && !m.last && x.status >= 200 && x.status < 300
+	x.readCode(m.fields)
 	x.permit.Sample(o)
 	switch {
 	case m.last:
@@ -421,6 +423,19 @@ func (x *exchange) sample(m *request) mutation {
 		x.grace.Reset(x.service.opts.Streams.Grace())
 	}
 	return change
+}
+
+// readCode counts a call of gRPC by its code, if that is in headers or trailers. The answer itself is a 200.
+func (x *exchange) readCode(answer fields) {
+	text := answer.get(statusHeader)
+	if !x.grpc || x.status != http.StatusOK || text == "" {
+		return
+	}
+	code := codes.Unknown
+	if n, ok := decimal(text); ok {
+		code = codes.Code(n)
+	}
+	x.status = proxy.HTTPStatus(code)
 }
 
 // move exchanges the slot for a place among the streams. Without a free place it tries again later. What has no slot

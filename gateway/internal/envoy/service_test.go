@@ -110,6 +110,41 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
+// A call of gRPC is reported by its code, in headers or trailers, as the proxy counts it.
+func TestReportedCode(t *testing.T) {
+	for _, tt := range []struct {
+		grpc         bool
+		status, code string
+		trailers     bool
+		want         int
+	}{
+		{true, "200", "14", false, 503}, {true, "200", "14", true, 503}, {true, "200", "0", true, 200}, {true, "200", "x", true, 500},
+		{false, "200", "14", true, 200}, {true, "404", "14", false, 404},
+	} {
+		b := newBench(t, limited(1, -1))
+		var pairs []string
+		if tt.grpc {
+			pairs = []string{"content-type", "application/grpc", ":method", "POST"}
+		}
+		s := b.open(t, pairs...)
+		s.admitted()
+		if tt.trailers {
+			s.send(says(false, ":status", tt.status))
+			s.next()
+			s.send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseTrailers{ResponseTrailers: &extproc.HttpTrailers{Trailers: headers("grpc-status", tt.code)}}})
+		} else {
+			s.send(says(true, ":status", tt.status, "grpc-status", tt.code))
+		}
+		s.next()
+		if err := s.CloseSend(); err != nil {
+			t.Fatal(err)
+		}
+		if r := b.report(t); r.Status != tt.want {
+			t.Errorf("%+v: reported as %d", tt, r.Status)
+		}
+	}
+}
+
 // What is a call of gRPC is the same here as in the proxy: whatever its letters, and gRPC-Web is HTTP.
 func TestCalls(t *testing.T) {
 	for contentType, want := range map[string]bool{

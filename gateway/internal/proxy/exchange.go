@@ -42,6 +42,7 @@ type Call struct {
 	// before the answer begins.
 	Status int
 	By     Answerer
+	ended  int // what the code of a call of gRPC is in HTTP, 0 while that is not known
 	// What follows is for the lines about a request. This package adds the wait for a target to
 	// Waited. It sets Upstream and Target when it has picked a target. Failure says how the last
 	// target failed, in the words of the metrics. Rejection is the refusal that was the answer.

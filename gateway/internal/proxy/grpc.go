@@ -89,6 +89,44 @@ func codeOf(httpStatus int) codes.Code {
 	return codes.Unavailable
 }
 
+// HTTPStatus is what a code of gRPC is in HTTP, by google.rpc.Code.
+func HTTPStatus(code codes.Code) int {
+	switch code {
+	case codes.OK:
+		return http.StatusOK
+	case codes.Canceled:
+		return 499 // the client left
+	case codes.InvalidArgument, codes.FailedPrecondition, codes.OutOfRange:
+		return http.StatusBadRequest
+	case codes.DeadlineExceeded:
+		return http.StatusGatewayTimeout
+	case codes.NotFound:
+		return http.StatusNotFound
+	case codes.AlreadyExists, codes.Aborted:
+		return http.StatusConflict
+	case codes.PermissionDenied:
+		return http.StatusForbidden
+	case codes.Unauthenticated:
+		return http.StatusUnauthorized
+	case codes.ResourceExhausted:
+		return http.StatusTooManyRequests
+	case codes.Unimplemented:
+		return http.StatusNotImplemented
+	case codes.Unavailable:
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusInternalServerError
+}
+
+// Counted is the status that metrics and logs have. The answer to a call of gRPC is a 200, whatever became of
+// the call, so its code counts once that is known.
+func (c *Call) Counted() int {
+	if c.Status == http.StatusOK && c.ended != 0 {
+		return c.ended
+	}
+	return c.Status
+}
+
 // reasonOf is the reason of an ErrorInfo, such as BAD_GATEWAY.
 func reasonOf(httpStatus int) string {
 	return strings.ToUpper(strings.ReplaceAll(http.StatusText(httpStatus), " ", "_"))
@@ -98,6 +136,7 @@ func reasonOf(httpStatus int) string {
 // nothing: the outcome comes with grpc-status, mostly in the trailer.
 type conversation struct {
 	pending  bool // the outcome is to come
+	open     bool // the code is to come
 	bothWays bool // the answer began before the request was complete
 	bytes    int64
 	messages messageCount
@@ -135,11 +174,13 @@ func (x *exchange) beginCall(res *http.Response, o weir.Outcome) weir.Outcome {
 	case res.StatusCode != http.StatusOK:
 		return o
 	case said:
+		x.call.ended = HTTPStatus(st.Code())
 		return weirgrpc.ClassifyStatus(st)
 	case res.Body == nil || res.Body == http.NoBody || !IsGRPCType(res.Header.Get("Content-Type")):
+		x.call.ended = HTTPStatus(codes.Unknown)
 		return weir.Failed
 	}
-	x.conversation.pending = true
+	x.conversation.pending, x.conversation.open = true, true
 	x.conversation.bothWays = x.body != nil && !x.body.complete.Load()
 	return o
 }
@@ -147,6 +188,10 @@ func (x *exchange) beginCall(res *http.Response, o weir.Outcome) weir.Outcome {
 // readCall is called with each part of the answer's body, and with the error that ended it.
 func (x *exchange) readCall(p []byte, trailer http.Header, err error) {
 	c := &x.conversation
+	if c.open && err != nil {
+		c.open = false
+		x.call.ended = x.endOf(trailer, err)
+	}
 	if !c.pending {
 		return
 	}
@@ -192,12 +237,28 @@ func (x *exchange) endCall(res *http.Response) bool {
 	case x.deadlinePassed():
 		httpStatus, detail = http.StatusGatewayTimeout, textDeadline
 	}
+	code := codeOf(httpStatus)
+	x.call.ended = HTTPStatus(code)
 	if res.Trailer == nil {
 		res.Trailer = make(http.Header)
 	}
-	weirgrpc.SetStatus(res.Trailer, problemStatus(codeOf(httpStatus), httpStatus, detail, x.upstream.name))
+	weirgrpc.SetStatus(res.Trailer, problemStatus(code, httpStatus, detail, x.upstream.name))
 	delete(res.Trailer, "Content-Type")
 	return true
+}
+
+// endOf is what the end of a call is in HTTP, 0 if the target has not ended it.
+func (x *exchange) endOf(trailer http.Header, err error) int {
+	st, said := weirgrpc.StatusOf(trailer)
+	switch {
+	case said && err == io.EOF:
+		return HTTPStatus(st.Code())
+	case x.client.Err() != nil || x.cancelledBy() == errIdle:
+		return 0
+	case x.deadlinePassed():
+		return HTTPStatus(codes.DeadlineExceeded)
+	}
+	return HTTPStatus(codes.Unknown)
 }
 
 // messageCount counts the messages in the body of an answer, up to two: then it is a stream.

@@ -70,7 +70,7 @@ func (q *request) entry(r *http.Request) accesslog.Entry {
 	e := accesslog.Entry{
 		Time: call.Arrived, Client: q.handler.s.Policy().Origin(r).String(),
 		Method: r.Method, Host: r.Host, Path: policy.EscapedPath(r.URL), Query: r.URL.RawQuery, Proto: r.Proto,
-		Status: call.Status, Bytes: q.bytes, Waited: call.Waited, By: call.By.String(),
+		Status: call.Counted(), Bytes: q.bytes, Waited: call.Waited, By: call.By.String(),
 		Upstream: call.Upstream, Target: call.Target, Reason: call.Failure, RequestID: r.Header.Get("X-Request-Id"),
 		TraceID: traceID(cmp.Or(call.Traceparent, r.Header.Get("Traceparent"))),
 	}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -108,7 +109,8 @@ func reasonIn(st *status.Status) string {
 	return ""
 }
 
-// The outcome of a call is what its grpc-status says, in headers or trailers.
+// The outcome of a call is what its grpc-status says, in headers or trailers. The call is counted, and has a line, by what that is in
+// HTTP.
 func TestGRPCOutcomes(t *testing.T) {
 	t.Parallel()
 	send := func(n, size int, err error) func(testgrpc.TestService_StreamingOutputCallServer) error {
@@ -128,31 +130,33 @@ func TestGRPCOutcomes(t *testing.T) {
 		unary  error
 		output func(testgrpc.TestService_StreamingOutputCallServer) error
 		want   weir.Outcome
+		status int // as it is counted
 	}{
-		{name: "ok", want: weir.OK},
-		{name: "a no", unary: status.Error(codes.NotFound, "none"), want: weir.OK},
-		{name: "overloaded", unary: overloaded, want: weir.Overload},
-		{name: "over a quota", unary: quota, want: weir.OK},
-		{name: "broken", unary: broken, want: weir.Failed},
-		{name: "one message", output: send(1, 10, nil), want: weir.OK},
-		{name: "one long message", output: send(1, 100<<10, nil), want: weir.OK},
-		{name: "one message, then an error", output: send(1, 10, overloaded), want: weir.Overload},
-		{name: "a stream", output: send(3, 10, nil), want: weir.NoSample},
-		{name: "a stream that fails", output: send(3, 10, broken), want: weir.Failed},
+		{name: "ok", want: weir.OK, status: 200},
+		{name: "a no", unary: status.Error(codes.NotFound, "none"), want: weir.OK, status: 404},
+		{name: "overloaded", unary: overloaded, want: weir.Overload, status: 503},
+		{name: "over a quota", unary: quota, want: weir.OK, status: 429},
+		{name: "broken", unary: broken, want: weir.Failed, status: 500},
+		{name: "one message", output: send(1, 10, nil), want: weir.OK, status: 200},
+		{name: "one long message", output: send(1, 100<<10, nil), want: weir.OK, status: 200},
+		{name: "one message, then an error", output: send(1, 10, overloaded), want: weir.Overload, status: 503},
+		{name: "a stream", output: send(3, 10, nil), want: weir.NoSample, status: 200},
+		{name: "a stream that fails", output: send(3, 10, broken), want: weir.Failed, status: 500},
 		{name: "an error in the trailer", output: func(s testgrpc.TestService_StreamingOutputCallServer) error {
 			if err := s.SendHeader(metadata.Pairs("x", "y")); err != nil {
 				return err
 			}
 			return overloaded
-		}, want: weir.Overload},
+		}, want: weir.Overload, status: 503},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "access.log")
 			g, client := callers(t, &callee{unary: func(ctx context.Context, in *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
 				if tt.unary != nil {
 					return nil, tt.unary
 				}
 				return answered(ctx, in)
-			}, output: tt.output}, nil)
+			}, output: tt.output}, func(cfg *config.Config) { cfg.AccessLog = config.AccessLog{To: file, Format: "json"} })
 			if tt.output == nil {
 				_, err := client.UnaryCall(patient(t), new(testgrpc.SimpleRequest))
 				if status.Code(err) != status.Code(tt.unary) {
@@ -168,6 +172,13 @@ func TestGRPCOutcomes(t *testing.T) {
 			want := map[weir.Outcome]uint64{tt.want: 1}
 			if got := g.gate().Outcomes; len(got) != 1 || got[tt.want] != 1 {
 				t.Errorf("outcomes %v, want %v", got, want)
+			}
+			if line := fmt.Sprintf(`weir_http_requests_total{by="upstream",code="%dxx",route="/"} 1`, tt.status/100); !strings.Contains(g.scrape(), line) {
+				t.Errorf("no %s", line)
+			} else if tt.status >= 400 { // of the others none has a line, for the sample is 0
+				if l := linesOf(t, file, 1)[0]; l.Status != tt.status || l.By != "upstream" {
+					t.Errorf("%+v, want a line with the status %d", l, tt.status)
+				}
 			}
 		})
 	}
@@ -204,6 +215,9 @@ func TestGRPCWithoutStatus(t *testing.T) {
 			g.idle()
 			if got := g.gate().Outcomes; len(got) != 1 || got[weir.Failed] != 1 {
 				t.Errorf("outcomes %v, want one failure", got)
+			}
+			if line := `weir_http_requests_total{by="upstream",code="5xx",route="/"} 1`; !strings.Contains(g.scrape(), line) {
+				t.Errorf("no %s", line)
 			}
 		})
 	}

@@ -113,7 +113,7 @@ func (s *Server) finished(q *request, r *http.Request) {
 	q.body.end()
 	took := time.Since(q.call.Arrived)
 	if q.route != nil {
-		q.route.stats.Answered(q.call.Status, q.call.By, took)
+		q.route.stats.Answered(q.call.Counted(), q.call.By, took)
 		s.metrics.Tenant(q.call.Work.Tenant, q.call.By, took)
 	}
 	access := s.access.Load()
