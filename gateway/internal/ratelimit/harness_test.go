@@ -54,6 +54,8 @@ type bench struct {
 	now    time.Duration
 	method grpc.MethodDesc
 	ctx    context.Context // of the calls; nil: none
+	// gone is a domain that is not found any more, and goesNext one that is found once more.
+	gone, goesNext string
 }
 
 // RegisterService implements [grpc.ServiceRegistrar].
@@ -90,6 +92,12 @@ func newBenchThat(t *testing.T, onStoreError string, files map[string]string, sp
 	t.Cleanup(b.policy.Close)
 	b.Service = ratelimit.New(func(domain string) ratelimit.Found {
 		f := b.found
+		if domain == b.gone {
+			return f
+		}
+		if domain == b.goesNext {
+			b.gone = domain
+		}
 		f.Gate, f.Domain = b.policy.Gate(domain), limits[domain]
 		return f
 	})

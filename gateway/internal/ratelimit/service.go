@@ -42,7 +42,9 @@ type Service struct {
 }
 
 // New returns a service. find is asked for the domain of each request.
-func New(find func(domain string) Found) *Service { return &Service{find: find} }
+func New(find func(domain string) Found) *Service {
+	return &Service{find: find, counts: counts{knows: func(domain string) bool { return find(domain).Gate != nil }}}
+}
 
 // Register has a server of gRPC serve it. The server's codec lets messages read and write
 // themselves, as that of package rpc does.
@@ -74,7 +76,7 @@ func (s *Service) answer(ctx context.Context, r *request) (*response, error) {
 	}
 	d := decision{request: r, Found: s.find(r.domain), statuses: make([]status, len(r.descriptors))}
 	if rej := d.decide(ctx); rej != nil {
-		s.counts.add(r.domain, "", Failed)
+		s.counts.add(r.domain, "", false, Failed)
 		return nil, weirgrpc.Status(rej).Err()
 	}
 	d.count(&s.counts)
@@ -83,7 +85,7 @@ func (s *Service) answer(ctx context.Context, r *request) (*response, error) {
 
 // Crowded counts a call that was turned away before it was read, because too many are open. What
 // it asked about is not known.
-func (s *Service) Crowded() { s.counts.add("", "crowded", Failed) }
+func (s *Service) Crowded() { s.counts.add("", "crowded", false, Failed) }
 
 // problem says what is wrong with a request; empty if nothing is.
 func (r *request) problem() string {

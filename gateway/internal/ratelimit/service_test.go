@@ -466,8 +466,55 @@ descriptors:
 			t.Fatal(err)
 		}
 	}
-	if n := len(b.Counts()); n != ratelimit.MostCounted+1 {
-		t.Errorf("%d series", n)
+	if _, err := b.ask(t, about("m", "none=1", "free=2")); err != nil {
+		t.Fatal(err)
+	}
+	got = map[string][ratelimit.NumResults]uint64{}
+	for _, c := range b.Counts() {
+		got[c.Domain+" "+c.Rule] = c.Results
+	}
+	// Two of the rules with values are those from before.
+	if n, other := len(b.Counts()), got["m other"][ratelimit.OK]; n != ratelimit.MostCounted+5 || other != 2*ratelimit.MostCounted+1 {
+		t.Errorf("%d series, and %d counts of others", n, other)
+	}
+	if got["m free=*"][0] != 2 || got["m "][0] != 2 || got[" unknown domain"][0] != 3*ratelimit.MostCounted {
+		t.Errorf("values have crowded out %v", got)
+	}
+}
+
+// What is counted of a domain ends with it, and makes room for values of others. A request that ends after that brings nothing back.
+func TestCountsEnd(t *testing.T) {
+	b := newBench(t, map[string]string{
+		"a.yaml": "domain: a\ndescriptors: [{key: ip, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 5}}]\n",
+		"b.yaml": "domain: b\ndescriptors: [{key: ip, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 5}}]\n",
+	}, policy.Spec{}, nil)
+	ask := func(domain string, i int) {
+		t.Helper()
+		if _, err := b.ask(t, about(domain, fmt.Sprint("ip=", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range ratelimit.MostCounted {
+		ask("a", i)
+	}
+	ask("b", 0)
+	b.gone = "a"
+	b.DropGone()
+	ask("b", 1)
+	ask("a", 1)
+	got := map[string]uint64{}
+	for _, c := range b.Counts() {
+		got[c.Domain+" "+c.Rule] = c.Results[ratelimit.OK]
+	}
+	if want := map[string]uint64{"b other": 1, "b ip=1": 1, " unknown domain": 1}; !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	b.gone, b.goesNext = "", "b" // it goes while a request is under way
+	ask("b", 2)
+	for _, c := range b.Counts() {
+		if c.Rule == "ip=2" {
+			t.Errorf("%+v is back", c)
+		}
 	}
 }
 

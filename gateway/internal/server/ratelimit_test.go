@@ -107,21 +107,24 @@ shutdown: {grace: 1m, lame_duck: 0s}
 	t.Errorf("%+v", g.RateLimits())
 }
 
-// What the service refuses shows wherever refusals of a gate do, and what it would refuse as observed.
+// What the service refuses shows wherever refusals of a gate do, and what it would refuse as observed. All series of a gate end with it.
 func TestRateLimitRefusalsShow(t *testing.T) {
-	cfg, err := config.Parse(filepath.Join(t.TempDir(), "weir.yaml"), []byte(`
+	gates := "gates:\n  own: {quota: {rules: [{descriptor: \"plan=*\", rate: 1/h}]}}\n"
+	load := func() (*config.Config, error) {
+		return config.Parse(filepath.Join(t.TempDir(), "weir.yaml"), []byte(`
 listeners: [{address: "127.0.0.1:0", serve: [ratelimit]}]
 admin: {address: off}
-gates:
-  own: {quota: {rules: [{descriptor: "plan=*", rate: 1/h}]}}
+`+gates+`
   seen: {mode: observe, quota: {rules: [{descriptor: "plan=*", rate: 1/h}]}}
 routes: []
 shutdown: {grace: 1m, lame_duck: 0s}
 `))
+	}
+	cfg, err := load()
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := start(t, cfg, Options{})
+	g := start(t, cfg, Options{Load: load})
 	c, err := grpc.NewClient(g.listeners[0].Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -143,5 +146,12 @@ shutdown: {grace: 1m, lame_duck: 0s}
 	}
 	if got := g.log.String(); !strings.Contains(got, "msg=refusing gate=own") || !strings.Contains(got, "would refuse") {
 		t.Errorf("%s\nwant a line of each", got)
+	}
+	gates = "gates:\n"
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if text := g.scrape(); strings.Contains(text, `"own"`) || !strings.Contains(text, `weir_ratelimit_descriptors_total{domain="seen",result="shadow",rule="plan=*"} 3`) {
+		t.Errorf("after the reload that removed the gate own:\n%s", text)
 	}
 }

@@ -445,6 +445,7 @@ func (s *Server) swap(st *state) {
 	s.metrics.KeepOnly(st.policy, st.cfg.Metrics.Tenants)
 	s.events.KeepOnly(func(gate string) bool { return st.policy.Gate(gate) != nil })
 	s.state.Store(st)
+	s.rateLimit.DropGone()
 	select {
 	case s.swapped <- struct{}{}:
 	default: // whoever is told reads the state after that
