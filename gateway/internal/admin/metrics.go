@@ -269,6 +269,13 @@ func (m *Metrics) Route(name string) *Route {
 	return rt
 }
 
+// FindRoute returns the counters of a route, nil if there are none: a reload may have removed it.
+func (m *Metrics) FindRoute(name string) *Route {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.routes[name]
+}
+
 // Route counts the requests of one route.
 type Route struct {
 	by [proxy.NumAnswerers]answers

@@ -70,7 +70,9 @@ func (s *Server) endedAtEnvoy(r envoy.Report) {
 	if r.Route == nil {
 		return
 	}
-	s.metrics.Route(r.Route.Name()).Answered(r.Status, r.By, r.Took)
+	if rt := s.metrics.FindRoute(r.Route.Name()); rt != nil { // else a reload has removed it meanwhile
+		rt.Answered(r.Status, r.By, r.Took)
+	}
 	s.metrics.Tenant(r.Work.Tenant, r.By, r.Took)
 }
 

@@ -22,6 +22,7 @@ import (
 
 	"github.com/weir-go/weir/gateway/internal/await"
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/envoy"
 	"github.com/weir-go/weir/policy"
 )
 
@@ -68,6 +69,49 @@ func answerOf(t *testing.T, s extproc.ExternalProcessor_ProcessClient) *extproc.
 		t.Fatal(err)
 	}
 	return m
+}
+
+// A request that ends after a reload has removed its route brings no series of the route back.
+func TestExtProcRouteGone(t *testing.T) {
+	next := forEnvoy(t, "1")
+	g := start(t, forEnvoy(t, "1"), Options{Load: func() (*config.Config, error) { return next, nil }})
+	conn, err := grpc.NewClient(g.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	stays := askExtProc(t, conn)
+	answerOf(t, stays)
+	end := func(s extproc.ExternalProcessor_ProcessClient, ended uint64) {
+		t.Helper()
+		h := &core.HeaderMap{Headers: []*core.HeaderValue{{Key: ":status", RawValue: []byte("200")}}}
+		if err := s.Send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extproc.HttpHeaders{Headers: h, EndOfStream: true}}}); err != nil {
+			t.Fatal(err)
+		}
+		answerOf(t, s)
+		if err := s.CloseSend(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Recv(); err != io.EOF { // then it is counted
+			t.Fatal(err)
+		}
+		eventually(t, "the stream is counted", func() bool { return g.ExtProc().Ended[envoy.Complete] == ended })
+	}
+	const counted = `weir_http_requests_total{by="upstream",code="2xx",route="/"} 1`
+	end(stays, 1)
+	if text := g.scrape(); !strings.Contains(text, counted) {
+		t.Errorf("no %s in\n%s", counted, text)
+	}
+	leaves := askExtProc(t, conn)
+	answerOf(t, leaves)
+	next.Routes[0].Match = []string{"/new/"}
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	end(leaves, 2)
+	if text := g.scrape(); strings.Contains(text, `route="/"`) {
+		t.Errorf("the route is back:\n%s", text)
+	}
 }
 
 // An Envoy is served by the gates of the file. A reload ends no stream, also one that changes the
