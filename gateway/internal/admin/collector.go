@@ -508,7 +508,7 @@ func (c *collector) rules(all figures) {
 		}
 	}
 	for by, n := range s.Changes {
-		counter(all.with("who", by.Via).with("result", by.Result), "weir_quota_dynamic_changes_total", "Requests to change rules or reset buckets, by who asked and by result. Who: socket, token, or nobody for those who may not. Result: changed, reset, validated, refused, conflict, failed, unsure or denied.", n)
+		counter(all.with("who", by.Via).with("result", by.Result), "weir_quota_dynamic_changes_total", "Requests to change rules or reset buckets, by who asked and by result. Who: socket, token, kafka (by its protocol), or nobody for those who may not. Result: changed, reset, validated, refused, conflict, failed, unsure or denied.", n)
 	}
 	if s.Kept == "" {
 		return

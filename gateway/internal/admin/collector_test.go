@@ -172,6 +172,20 @@ func TestDynamicMetrics(t *testing.T) {
 	if want, err := os.ReadFile(file); err != nil || got != string(want) {
 		t.Errorf("%v: the metrics are now\n%s", err, got)
 	}
+	guide, err := os.ReadFile("../../../docs/reference/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	help := scrape(src, "# HELP weir_quota_dynamic_changes_total ")
+	_, row, _ := strings.Cut(string(guide), "| `weir_quota_dynamic_changes_total` |")
+	row, _, _ = strings.Cut(row, "\n")
+	for of := range desk.book.Stats().Changes {
+		for _, word := range []string{of.Via, of.Result} {
+			if !strings.Contains(help, word) || !strings.Contains(row, "`"+word+"`") {
+				t.Errorf("the help or the reference does not say what %s is", word)
+			}
+		}
+	}
 }
 
 // withKafka is a source that stands before a cluster too.
