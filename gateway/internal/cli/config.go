@@ -81,7 +81,8 @@ func foundOf(f *fault.Fault) found {
 }
 
 func runCheck(o checkOptions) error {
-	bad := 0
+	bad, written := 0, &firstError{Writer: o.Out}
+	o.Out = written
 	list := make([]checked, 0, len(o.Files))
 	for _, file := range o.Files {
 		c := o.check(file)
@@ -100,11 +101,25 @@ func runCheck(o checkOptions) error {
 	}
 	switch {
 	case bad == 0:
-		return nil
+		return written.err
 	case len(o.Files) == 1 || o.JSON:
 		return &ExitError{Code: exitError} // its faults are printed
 	}
 	return &ExitError{Code: exitError, Err: fmt.Errorf("%d of %s cannot be used", bad, count(len(o.Files), "file"))}
+}
+
+// firstError is a writer that keeps the first error of all its writes.
+type firstError struct {
+	io.Writer
+	err error
+}
+
+func (w *firstError) Write(p []byte) (int, error) {
+	n, err := w.Writer.Write(p)
+	if w.err == nil {
+		w.err = err
+	}
+	return n, err
 }
 
 // check reads one file, and prints what it finds unless the answer is JSON.

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -77,6 +79,18 @@ func TestCheck(t *testing.T) {
 	}
 	if _, _, err = run(NewCheckCommand(), ""); err == nil {
 		t.Error("no file: no error")
+	}
+
+	full, disk := io.Pipe()
+	_ = full.CloseWithError(syscall.ENOSPC) // of what is written from now on
+	for _, args := range [][]string{{good}, {"--json", good}} {
+		cmd := NewCheckCommand()
+		cmd.SetOut(disk)
+		cmd.SetArgs(args)
+		cmd.SilenceErrors, cmd.SilenceUsage = true, true
+		if err := cmd.Execute(); !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("%v, with no place for the summary: %v", args, err)
+		}
 	}
 }
 
