@@ -21,7 +21,8 @@
 //
 // Panics are passed on, not recovered.
 //
-// A handler may return the refusal of a gate further in as it came. The client gets the status of that refusal, too.
+// A handler may return the refusal of a gate further in as it came. The client gets the status of that refusal, too,
+// and its trailer.
 //
 // # Streams
 //

@@ -77,7 +77,7 @@ func (g *Guard) Unary() grpc.UnaryServerInterceptor {
 		}
 		if c == nil {
 			resp, err = handler(ctx, req)
-			return resp, g.handed(err)
+			return resp, g.handed(ctx, err)
 		}
 		returned := false
 		defer func() { c.end(c.outcome(returned, err)) }()
@@ -89,7 +89,7 @@ func (g *Guard) Unary() grpc.UnaryServerInterceptor {
 			resp, err = handler(c.handler, req)
 		}
 		returned = true
-		return resp, g.handed(err)
+		return resp, g.handed(ctx, err)
 	}
 }
 
@@ -174,25 +174,31 @@ func (c *Call) answerRefusal(ctx context.Context, w *weir.Work, err error) error
 // writeRejection returns the error for a call that is refused, and sets its trailer.
 func (g *Guard) writeRejection(ctx context.Context, method string, rej *weir.Rejection) error {
 	g.yielder.Refused()
-	if ms, ok := Pushback(rej); ok {
-		// A trailer commits nothing. A header would, and then clients do not retry. In the tap there is no
-		// stream for a trailer yet, so SetTrailer fails.
-		_ = grpc.SetTrailer(ctx, metadata.MD{PushbackHeader: {ms}})
-	}
+	setPushback(ctx, rej)
 	if g.reject != nil {
 		return g.reject(ctx, method, rej)
 	}
 	return g.statuses.Of(rej).Err()
 }
 
+// setPushback sets the trailer of a call that is refused.
+func setPushback(ctx context.Context, rej *weir.Rejection) {
+	if ms, ok := Pushback(rej); ok {
+		// A trailer commits nothing. A header would, and then clients do not retry. In the tap there is no
+		// stream for a trailer yet, so SetTrailer fails.
+		_ = grpc.SetTrailer(ctx, metadata.MD{PushbackHeader: {ms}})
+	}
+}
+
 // handed returns the error of a handler for its client. If a gate further in has refused, the error has no status,
-// and to gRPC it would be UNKNOWN. So it gets the status of the refusal.
-func (g *Guard) handed(err error) error {
+// and to gRPC it would be UNKNOWN. So it gets the status of the refusal, and the call its trailer.
+func (g *Guard) handed(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
 	if _, ok := status.FromError(err); !ok {
 		if rej := weir.AsRejection(err); rej != nil {
+			setPushback(ctx, rej)
 			err = &passed{g.statuses.Of(rej), err}
 		}
 	}
@@ -317,7 +323,7 @@ func WithMessages(messages weir.Gate) Option {
 
 // WithRejection sets the function that answers refused calls. For instance, fn can log or count them. It
 // returns the error for the client, usually Status(rej).Err(). The trailer is set already. fn is called for
-// refusals of the tap, too.
+// refusals of the tap, too. It is not called for a refusal that a handler returns: the handler may return another error.
 func WithRejection(fn func(ctx context.Context, method string, rej *weir.Rejection) error) Option {
 	return func(g *Guard) { g.reject = fn }
 }

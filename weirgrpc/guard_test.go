@@ -428,23 +428,26 @@ func TestHandlerReturnsARefusal(t *testing.T) {
 		err    error
 		code   codes.Code
 		reason string // of the ErrorInfo
+		back   string // the trailer, for clients with a retry policy
 	}{
-		{"a refusal", full, codes.ResourceExhausted, "QUEUE_FULL"}, // by WithOverloadCode
-		{"one that is wrapped", fmt.Errorf("query: %w", full), codes.ResourceExhausted, "QUEUE_FULL"},
-		{"one that is final", &weir.Rejection{Gate: "db", Reason: weir.ReasonBlocked}, codes.PermissionDenied, "BLOCKED"},
-		{"one beside a status", fmt.Errorf("%w: %w", status.Error(codes.NotFound, "no"), full), codes.NotFound, ""},
-		{"another error", errors.New("no"), codes.Unknown, ""},
+		{"a refusal", full, codes.ResourceExhausted, "QUEUE_FULL", "1000"}, // by WithOverloadCode
+		{"one that is wrapped", fmt.Errorf("query: %w", full), codes.ResourceExhausted, "QUEUE_FULL", "1000"},
+		{"one that is final", &weir.Rejection{Gate: "db", Reason: weir.ReasonBlocked}, codes.PermissionDenied, "BLOCKED", "-1"},
+		{"one beside a status", fmt.Errorf("%w: %w", status.Error(codes.NotFound, "no"), full), codes.NotFound, "", ""},
+		{"another error", errors.New("no"), codes.Unknown, "", ""},
 	} {
 		returned = tt.err
 		for gated, gate := range map[string]weir.Gate{"with a gate": newLimit(t, 9, 9), "without a gate": nil} {
 			client := serve(t, s, weirgrpc.New(gate, weirgrpc.WithOverloadCode(codes.ResourceExhausted)).ServerOptions()...)
-			_, unary := client.UnaryCall(within(t), new(testgrpc.SimpleRequest))
+			var trailer metadata.MD
+			_, unary := client.UnaryCall(within(t), new(testgrpc.SimpleRequest), grpc.Trailer(&trailer))
 			answers, err := client.StreamingOutputCall(within(t), new(testgrpc.StreamingOutputCallRequest))
 			if err != nil {
 				t.Fatal(err)
 			}
 			_, streamed := answers.Recv()
-			for _, err := range []error{unary, streamed} {
+			trailers := []metadata.MD{trailer, answers.Trailer()}
+			for i, err := range []error{unary, streamed} {
 				var reason, relayed string
 				for _, d := range status.Convert(err).Details() {
 					if info, ok := d.(*errdetails.ErrorInfo); ok {
@@ -453,6 +456,9 @@ func TestHandlerReturnsARefusal(t *testing.T) {
 				}
 				if status.Code(err) != tt.code || reason != tt.reason || (relayed == "true") != (tt.reason != "") {
 					t.Errorf("%s, %s: %v, reason %q, relayed %q", tt.name, gated, err, reason, relayed)
+				}
+				if back := trailers[i][weirgrpc.PushbackHeader]; strings.Join(back, ",") != tt.back {
+					t.Errorf("%s, %s: pushback %q, want %q", tt.name, gated, back, tt.back)
 				}
 			}
 		}

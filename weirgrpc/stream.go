@@ -20,7 +20,7 @@ func (g *Guard) Stream() grpc.StreamServerInterceptor {
 			return err
 		}
 		if c == nil {
-			return g.handed(handler(srv, ss))
+			return g.handed(ss.Context(), handler(srv, ss))
 		}
 		s := &stream{ServerStream: ss, call: c, answers: info.IsServerStream && !info.IsClientStream}
 		if info.IsClientStream {
@@ -29,9 +29,12 @@ func (g *Guard) Stream() grpc.StreamServerInterceptor {
 		returned := false
 		defer func() { s.end(returned, err) }()
 		s.begin()
-		err = s.refusal(handler(srv, s))
+		err = handler(srv, s)
 		returned = true
-		return g.handed(err)
+		if refused := s.refusal(); refused != nil { // whatever the handler returns; it has its trailer already
+			return passedOn(refused)
+		}
+		return g.handed(ss.Context(), err)
 	}
 }
 
@@ -143,14 +146,11 @@ func (s *stream) done(o weir.Outcome) error {
 	return refused
 }
 
-// refusal returns the refusal of a message, or else the handler's own error.
-func (s *stream) refusal(err error) error {
+// refusal returns the refusal of a message, if there was one.
+func (s *stream) refusal() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.refused != nil {
-		return s.refused
-	}
-	return err
+	return s.refused
 }
 
 // end runs when the handler has returned, panicked or called runtime.Goexit.

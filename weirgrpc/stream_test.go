@@ -364,6 +364,32 @@ func TestMessages(t *testing.T) {
 	await(t, "the slot is free", idle(calls))
 }
 
+// The refusal of a message is told once, also if the function of WithRejection returns it as it came. Clients take a
+// trailer with two values for "do not come back".
+func TestMessageIsRefusedOnce(t *testing.T) {
+	full := &weir.Rejection{Gate: "messages", Reason: weir.ReasonQuota, RetryAfter: time.Second, Retryable: true}
+	messages := permits(func() (weir.Permit, error) { return weir.Permit{}, full })
+	s := &service{duplex: func(s testgrpc.TestService_FullDuplexCallServer) error {
+		_, err := s.Recv()
+		return err
+	}}
+	client := serve(t, s, weirgrpc.New(newLimit(t, 1, -1), weirgrpc.WithMessages(messages),
+		weirgrpc.WithRejection(func(_ context.Context, _ string, rej *weir.Rejection) error { return rej })).ServerOptions()...)
+	both, err := client.FullDuplexCall(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := both.Send(new(testgrpc.StreamingOutputCallRequest)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := both.Recv(); err == nil {
+		t.Error("the message is not refused")
+	}
+	if ms := both.Trailer().Get(weirgrpc.PushbackHeader); len(ms) != 1 || ms[0] != "1000" {
+		t.Errorf("trailer %v", both.Trailer())
+	}
+}
+
 // A call with one message of its client is admitted as a whole only.
 func TestOneMessageIsNoPiece(t *testing.T) {
 	none := permits(func() (weir.Permit, error) {
