@@ -193,16 +193,35 @@ func setPushback(ctx context.Context, rej *weir.Rejection) {
 // handed returns the error of a handler for its client. If a gate further in has refused, the error has no status,
 // and to gRPC it would be UNKNOWN. So it gets the status of the refusal, and the call its trailer.
 func (g *Guard) handed(ctx context.Context, err error) error {
-	if err == nil {
-		return nil
-	}
-	if _, ok := status.FromError(err); !ok {
-		if rej := weir.AsRejection(err); rej != nil {
-			setPushback(ctx, rej)
-			err = &passed{g.statuses.Of(rej), err}
-		}
+	if rej, _ := leading(err); rej != nil {
+		setPushback(ctx, rej)
+		err = &passed{g.statuses.Of(rej), err}
 	}
 	return passedOn(err)
+}
+
+// leading searches an error for a refusal or a status, in the order of [errors.As], and returns what comes first: a
+// nil rej is a status. What a refusal wraps is its Cause. Clients are told nothing of that, so not its status either.
+func leading(err error) (rej *weir.Rejection, found bool) {
+	switch e := err.(type) {
+	case *weir.Rejection:
+		return e, true
+	case interface{ GRPCStatus() *status.Status }:
+		if e.GRPCStatus() != nil {
+			return nil, true
+		}
+	}
+	switch e := err.(type) {
+	case interface{ Unwrap() error }:
+		return leading(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, part := range e.Unwrap() {
+			if rej, found = leading(part); found {
+				return rej, true
+			}
+		}
+	}
+	return nil, false
 }
 
 // Drain refuses new calls from now on, as draining. If health is not nil, it first calls health.Shutdown. So

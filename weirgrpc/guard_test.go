@@ -413,7 +413,7 @@ func TestHandler(t *testing.T) {
 }
 
 // A handler may return the refusal of a gate further in as it came. Its client gets the status of the refusal, marked as
-// one that came after the work had begun. An error that has a status keeps it.
+// one that came after the work had begun. An error that has a status keeps it, but that of a refusal's Cause is not told.
 func TestHandlerReturnsARefusal(t *testing.T) {
 	var returned error
 	s := &service{
@@ -423,6 +423,7 @@ func TestHandlerReturnsARefusal(t *testing.T) {
 		},
 	}
 	full := &weir.Rejection{Gate: "db", Reason: weir.ReasonQueueFull, Retryable: true, RetryAfter: time.Second}
+	store := &weir.Rejection{Gate: "quota", Reason: weir.ReasonStore, Retryable: true, Cause: status.Error(codes.Internal, "of the store")}
 	for _, tt := range []struct {
 		name   string
 		err    error
@@ -434,6 +435,8 @@ func TestHandlerReturnsARefusal(t *testing.T) {
 		{"one that is wrapped", fmt.Errorf("query: %w", full), codes.ResourceExhausted, "QUEUE_FULL", "1000"},
 		{"one that is final", &weir.Rejection{Gate: "db", Reason: weir.ReasonBlocked}, codes.PermissionDenied, "BLOCKED", "-1"},
 		{"one beside a status", fmt.Errorf("%w: %w", status.Error(codes.NotFound, "no"), full), codes.NotFound, "", ""},
+		{"one whose cause has a status", store, codes.ResourceExhausted, "STORE", ""},
+		{"one before a status", errors.Join(store, status.Error(codes.NotFound, "no")), codes.ResourceExhausted, "STORE", ""},
 		{"another error", errors.New("no"), codes.Unknown, "", ""},
 	} {
 		returned = tt.err
@@ -454,7 +457,7 @@ func TestHandlerReturnsARefusal(t *testing.T) {
 						reason, relayed = info.Reason, info.Metadata["relayed"]
 					}
 				}
-				if status.Code(err) != tt.code || reason != tt.reason || (relayed == "true") != (tt.reason != "") {
+				if status.Code(err) != tt.code || reason != tt.reason || (relayed == "true") != (tt.reason != "") || strings.Contains(err.Error(), "of the store") {
 					t.Errorf("%s, %s: %v, reason %q, relayed %q", tt.name, gated, err, reason, relayed)
 				}
 				if back := trailers[i][weirgrpc.PushbackHeader]; strings.Join(back, ",") != tt.back {
