@@ -142,6 +142,7 @@ func TestAnswerOf(t *testing.T) {
 		{&net.OpError{Op: "socks connect", Err: errors.New("host unreachable")}, Answer{Outcome: weir.Overload, Transient: true, Unstarted: true}},
 		{&net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}, Answer{Outcome: weir.NoSample, Transient: true, Unstarted: true}},
 		{fmt.Errorf("get: %w", &net.OpError{Op: "proxyconnect", Err: &net.OpError{Op: "dial", Err: syscall.EMFILE}}), Answer{Outcome: weir.NoSample, Transient: true, Unstarted: true}},
+		{&net.OpError{Op: "dial", Err: &net.DNSError{Err: "dial udp 192.0.2.1:53: socket: too many open files", Name: "a"}}, Answer{Outcome: weir.NoSample, Transient: true, Unstarted: true}},
 		{&net.OpError{Op: "write", Err: syscall.EMFILE}, Answer{Outcome: weir.Failed, Transient: true}},
 		{fmt.Errorf("get: %w", read), Answer{Outcome: weir.Failed, Transient: true}},
 		{io.ErrUnexpectedEOF, Answer{Outcome: weir.Failed}},

@@ -1,18 +1,30 @@
-//go:build !plan9
-
 package attempt
 
 import (
 	"errors"
-	"slices"
-	"syscall"
+	"net"
+	"strings"
 )
 
-// LacksMeans reports whether err, by which no connection could be made, is for want of a file descriptor or of memory in
-// this process or on its host. That says nothing about the server. To lack a local address does: a host without IPv6 has
-// none for a server of IPv6.
+// LacksMeans reports whether err is for want of a file descriptor or of memory, in this process or on its host. By err no
+// connection could be made. The want says nothing about the server. To lack a local address does: a host without IPv6
+// has none for a server of IPv6.
 func LacksMeans(err error) bool {
-	return slices.ContainsFunc(means[:], func(lack syscall.Errno) bool { return errors.Is(err, lack) })
+	for _, lack := range means {
+		if errors.Is(err, lack) {
+			return true
+		}
+	}
+	var lookup *net.DNSError
+	return errors.As(err, &lookup) && SaysLackOfMeans(lookup.Err)
 }
 
-var means = [...]syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM}
+// SaysLackOfMeans is [LacksMeans] for what keeps an error as text only, as a failed lookup of a name does.
+func SaysLackOfMeans(text string) bool {
+	for _, lack := range means {
+		if strings.Contains(text, lack.Error()) {
+			return true
+		}
+	}
+	return false
+}

@@ -4,6 +4,7 @@ package attempt_test
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"syscall"
 	"testing"
@@ -11,7 +12,7 @@ import (
 	"github.com/weir-go/weir/internal/attempt"
 )
 
-// What this process lacks is found at any depth. All else is the server's, or the network's.
+// What this process lacks is found at any depth, and in the text of a failed lookup. All else is the server's, or the network's.
 func TestLacksMeans(t *testing.T) {
 	for _, tt := range []struct {
 		err  error
@@ -23,6 +24,9 @@ func TestLacksMeans(t *testing.T) {
 		{os.NewSyscallError("socket", syscall.ENOMEM), true},
 		{os.NewSyscallError("connect", syscall.ECONNREFUSED), false},
 		{os.NewSyscallError("connect", syscall.EADDRNOTAVAIL), false},
+		{&net.OpError{Op: "dial", Err: &net.DNSError{Err: "dial udp 192.0.2.1:53: socket: too many open files", Name: "a"}}, true},
+		{&net.DNSError{Err: "write udp 192.0.2.1:53: connect: no buffer space available", Name: "a"}, true},
+		{&net.DNSError{Err: "no such host", Name: "too many open files", IsNotFound: true}, false},
 		{nil, false},
 	} {
 		if got := attempt.LacksMeans(tt.err); got != tt.want {
