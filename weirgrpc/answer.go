@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/attempt"
 	"github.com/weir-go/weir/throttle"
 )
 
@@ -41,6 +42,8 @@ func answerTo(err error, trailer metadata.MD, opened bool) throttle.Answer {
 		refused := throttle.AnswerOfRejection(rej)
 		a.Outcome, a.Transient, a.Quota, a.Final = refused.Outcome, refused.Transient, refused.Quota, refused.Final
 		a.Unstarted = info.Metadata[relayed] == ""
+	case status.Code(err) == codes.Unavailable && !opened && attempt.SaysLackOfMeans(status.Convert(err).Message()):
+		a.Outcome, a.Unstarted = weir.NoSample, true // nobody knows how the server is; gRPC keeps the cause as text only
 	case status.Code(err) == codes.Unavailable && (!opened || len(trailer["x-envoy-overloaded"]) > 0):
 		a.Outcome, a.Unstarted = weir.Overload, true
 	case oversized(status.Convert(err)), unsendable(status.Convert(err), opened, len(trailer) > 0): // that says nothing about load

@@ -69,6 +69,7 @@ func TestAnswers(t *testing.T) {
 	const jitter = 270 * time.Millisecond
 	const safe, unsafe = true, false
 	unavailable := status.Error(codes.Unavailable, "no")
+	lacking := status.Error(codes.Unavailable, `connection error: desc = "transport: Error while dialing: dial tcp 192.0.2.1:443: socket: too many open files"`)
 	pushback := func(values ...string) metadata.MD { return metadata.MD{PushbackHeader: values} }
 	full := &weir.Rejection{Gate: "shop", Reason: weir.ReasonQueueFull, Retryable: true, RetryAfter: 2 * time.Second}
 	for _, tt := range []struct {
@@ -88,6 +89,8 @@ func TestAnswers(t *testing.T) {
 		{"unavailable", safe, server{err: unavailable}, 3, jitter, 3, 0},
 		{"unavailable, not safe", unsafe, server{err: unavailable}, 1, 0, 1, 0},
 		{"no connection, not safe", unsafe, server{err: unavailable, unknown: true}, 3, jitter, 3, 0},
+		{"no file descriptor here", safe, server{err: lacking, unknown: true}, 1, 0, 0, 0},
+		{"no file descriptor there", safe, server{err: lacking}, 3, jitter, 3, 0},
 		{"a local error", unsafe, server{err: status.Error(codes.Internal, "no"), unknown: true}, 1, 0, 0, 0},
 		{"text that is no UTF-8", unsafe, server{err: status.Error(codes.Internal, "grpc: error while marshaling: string field contains invalid UTF-8")}, 1, 0, 0, 0},
 		{"the server's deadline", safe, server{err: status.Error(codes.DeadlineExceeded, "no")}, 3, jitter, 3, 0},
