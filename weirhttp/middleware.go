@@ -49,14 +49,7 @@
 // All requests of a connection share one window, by default 1 MiB: the server takes no more of their bodies than
 // that before handlers read. Requests that wait do not read. So a few with large bodies can use up the window, and
 // those that were admitted get nothing more of theirs. Make the window of the connection as large as those of all its
-// streams together. That takes no memory until clients fill it:
-//
-//	const streams, window = 100, 64 << 10 // at most 6.25 MiB of unread bodies for each connection
-//	server := &http.Server{HTTP2: &http.HTTP2Config{
-//		MaxConcurrentStreams:          streams,
-//		MaxReceiveBufferPerStream:     window,
-//		MaxReceiveBufferPerConnection: streams * window,
-//	}}
+// streams together, as the example of [Middleware] does. That takes no memory until clients fill it.
 //
 // net/http takes such a window, though its docs say less than 4 MiB. Less than 64 KiB for a stream is too little:
 // clients may send that much before they hear of the setting.
