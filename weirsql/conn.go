@@ -274,10 +274,20 @@ func (c *dbConn) free(broken bool) {
 	c.use, c.tx = nil, nil
 	if u != nil {
 		if broken && u.reading != nil && u.reading.Err() != nil && u.leftAt.IsZero() {
-			u.leftAt = time.Now()
+			u.leftAt = endOf(u.reading)
 		}
 		u.end()
 	}
+}
+
+// endOf returns when a context has ended: at its deadline, even if that is noticed after a pause. When one was cancelled, it
+// does not tell, so that is now.
+func endOf(ctx context.Context) time.Time {
+	now := time.Now()
+	if deadline, ok := ctx.Deadline(); ok && deadline.Before(now) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return deadline
+	}
+	return now
 }
 
 // freeUnless is deferred by calls to the driver. After a panic database/sql may lose the connection, and then never

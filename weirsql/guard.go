@@ -100,8 +100,9 @@ func WithBudget(share float64, tell func(d time.Duration) string) Option {
 // WithHold keeps the permit of a call whose context has ended before its answer. It is for drivers, such as
 // those of MySQL, that return when the context ends although the server works on. The permit is held for as long as
 // this call took, or as calls take in the mean, if that is longer. Only execs and queries count, from when the driver
-// is called to its answer. The time runs from that answer, or from when rows were cut off. So a pause before a transaction ends
-// holds nothing for longer. The permit is never held for more than longest. For a transaction and a
+// is called to its answer. The time runs from that answer, or from the deadline that cut rows off. So a pause before a transaction
+// ends holds nothing for longer. Rows that a cancel has cut off are the exception: their time runs from the end of the
+// transaction or Conn. The permit is never held for more than longest. For a transaction and a
 // [database/sql.Conn], the context of the last statement counts too. Rows that this context has cut off are held if
 // their connection is broken. A call within [DB.InTx] has no permit of its own, so nothing is held for it.
 func WithHold(longest time.Duration) Option {

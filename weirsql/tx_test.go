@@ -406,17 +406,19 @@ func TestHoldsStatements(t *testing.T) {
 	}
 }
 
+// cutOff leaves rows open until their context ends.
+func cutOff(ctx context.Context, rows *sql.Rows, err error) error {
+	if err != nil {
+		return err
+	}
+	rows.Next()
+	<-ctx.Done()
+	synctest.Wait()
+	return rows.Err()
+}
+
 // Rows of a transaction or a Conn that their context has cut off are held, because their connection is broken.
 func TestHoldsRowsCutOff(t *testing.T) {
-	cutOff := func(ctx context.Context, rows *sql.Rows, err error) error {
-		if err != nil {
-			return err
-		}
-		rows.Next()
-		<-ctx.Done()
-		synctest.Wait()
-		return rows.Err()
-	}
 	onConn := func(ctx context.Context, c *sql.Conn, err error) error {
 		if err != nil {
 			return err
@@ -483,50 +485,118 @@ func TestHoldsRowsCutOff(t *testing.T) {
 	}
 }
 
-// A caller that has left a statement of a second, and pauses before it ends its transaction or Conn, holds the permit for
-// what is left of a second more.
+// user is a transaction or a Conn.
+type user interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
+}
+
+// users begin each kind of user. end ends it.
+var users = map[string]func(t *testing.T, db *DB) (u user, end func() error){
+	"transaction": func(t *testing.T, db *DB) (user, func() error) {
+		tx, err := db.Begin()
+		check(t, err)
+		return tx, tx.Rollback
+	},
+	"conn": func(t *testing.T, db *DB) (user, func() error) {
+		c, err := db.Conn(context.Background())
+		check(t, err)
+		return c, c.Close
+	},
+}
+
+// leaves is a fault of a server whose execs go on when their context ends, and whose queries take a second. Afterwards the
+// connection is closed.
+func leaves(ctx context.Context, op string, c *core) error {
+	switch op {
+	case "exec":
+		<-ctx.Done()
+		return ctx.Err()
+	case "query":
+		time.Sleep(time.Second)
+	case "rows close":
+		c.dead = true
+	case "rollback", "valid":
+		return driver.ErrBadConn
+	}
+	return nil
+}
+
+// A caller leaves a call of a second, and pauses before it ends its transaction or Conn. It holds the permit for what is
+// left of a second more. Only where rows were cancelled, the second begins after the pause.
 func TestHoldsWithoutThePause(t *testing.T) {
-	for name, open := range map[string]func(db *DB) (exec func(context.Context) error, end func() error){
-		"transaction": func(db *DB) (func(context.Context) error, func() error) {
-			tx, err := db.Begin()
-			check(t, err)
-			return func(ctx context.Context) error { _, err := tx.ExecContext(ctx, "x"); return err }, tx.Rollback
-		},
-		"conn": func(db *DB) (func(context.Context) error, func() error) {
-			c, err := db.Conn(context.Background())
-			check(t, err)
-			return func(ctx context.Context) error { _, err := c.ExecContext(ctx, "x"); return err }, c.Close
-		},
+	exec := func(ctx context.Context, _ func(), u user) error {
+		_, err := u.ExecContext(ctx, "x")
+		return err
+	}
+	rows := func(ctx context.Context, _ func(), u user) error {
+		rows, err := u.QueryContext(ctx, "SELECT 1")
+		return cutOff(ctx, rows, err)
+	}
+	cancelled := func(ctx context.Context, cancel func(), u user) error {
+		rows, err := u.QueryContext(ctx, "SELECT 1")
+		cancel()
+		return cutOff(ctx, rows, err)
+	}
+	for _, tt := range []struct {
+		name        string
+		leave       func(ctx context.Context, cancel func(), u user) error
+		within      time.Duration
+		pause, want time.Duration
+	}{
+		{"exec", exec, time.Second, 0, time.Second},
+		{"exec", exec, time.Second, 600 * time.Millisecond, 400 * time.Millisecond},
+		{"exec", exec, time.Second, time.Hour, 0},
+		{"rows", rows, 3 * time.Second, 0, time.Second},
+		{"rows", rows, 3 * time.Second, 600 * time.Millisecond, 400 * time.Millisecond},
+		{"rows", rows, 3 * time.Second, time.Hour, 0},
+		{"cancelled rows", cancelled, 3 * time.Second, 600 * time.Millisecond, time.Second},
+		{"cancelled rows", cancelled, 3 * time.Second, time.Hour, time.Second},
 	} {
-		for pause, want := range map[time.Duration]time.Duration{0: time.Second, 600 * time.Millisecond: 400 * time.Millisecond, time.Hour: 0} {
+		for name, open := range users {
 			inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
-				exec, end := open(db)
-				s.fault = func(ctx context.Context, op string, _ *core) error {
-					switch op {
-					case "exec":
-						<-ctx.Done()
-						return ctx.Err()
-					case "rollback", "valid": // its connection is closed
-						return driver.ErrBadConn
-					}
-					return nil
-				}
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				u, end := open(t, db)
+				s.fault = leaves
+				ctx, cancel := context.WithTimeout(t.Context(), tt.within)
 				defer cancel()
-				if err := exec(ctx); !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("%s: %v", name, err)
+				if err := tt.leave(ctx, cancel, u); err == nil || !errors.Is(err, ctx.Err()) {
+					t.Errorf("%s of a %s: %v", tt.name, name, err)
 				}
-				time.Sleep(pause)
+				time.Sleep(tt.pause)
 				_ = end()
 				began := time.Now()
 				s.on("none", blocks)
 				_, err := db.Exec("x") // waits for the slot
 				check(t, err)
-				if held := time.Since(began); held != want {
-					t.Errorf("%s: held for %v after a pause of %v, want %v", name, held, pause, want)
+				if held := time.Since(began); held != tt.want {
+					t.Errorf("%s of a %s: held for %v after a pause of %v, want %v", tt.name, name, held, tt.pause, tt.want)
 				}
 			}, WithHold(24*time.Hour))
 		}
+	}
+}
+
+// What a caller has left is over once the server answers something later on the same connection.
+func TestHoldsNothingAfterALaterAnswer(t *testing.T) {
+	for name, open := range users {
+		inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
+			u, end := open(t, db)
+			s.fault = leaves
+			db.guard.holds.mean.Store(int64(time.Minute))
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if _, err := u.ExecContext(ctx, "x"); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: %v", name, err)
+			}
+			st, err := u.PrepareContext(t.Context(), "x")
+			check(t, err)
+			check(t, st.Close())
+			_ = end()
+			if g.held() != 0 {
+				t.Errorf("%s: the permit is held", name)
+			}
+		}, WithHold(time.Hour))
 	}
 }
 

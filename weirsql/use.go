@@ -61,11 +61,11 @@ func (u *use) bounded() context.Context {
 	return ctx
 }
 
-// ask notes that the driver is called now.
+// ask notes that the driver is called now. From here this call decides what is held.
 func (u *use) ask() {
 	u.asked = true
 	if u.guard.holds != nil {
-		u.began, u.took = time.Now(), 0
+		u.began, u.took, u.leftAt = time.Now(), 0, time.Time{}
 	}
 }
 
