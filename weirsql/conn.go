@@ -79,9 +79,10 @@ func (c *connector) Close() error {
 // Set both to somewhat more than the limit of the gate. By default database/sql opens a connection for each caller, those
 // who are refused included, and keeps two.
 //
-// A wrapper of somebody else, such as one that traces, goes inside: Connector(traced(connector), gate). Above, it hides
-// when a connection is given back, unless it passes [driver.Validator] on. The permit then stays with an idle
-// connection, and its later statements do not ask.
+// A wrapper of somebody else, such as one that traces, goes inside: Connector(traced(connector), gate). Above, it must pass
+// on [driver.Validator] and [driver.SessionResetter]. If it hides the first, nobody hears when a connection is given back:
+// its permit stays with it until it is used again, and the log says so once. If it hides driver.SessionResetter too, or the
+// driver has none, the later statements of the connection do not ask, and the log is silent.
 //
 // The gate admits or refuses, and never lets work wait: the caller has a connection already. Use [New] wherever
 // you can. A statement, a transaction and a [database/sql.Conn] ask the gate once each; a ping does not ask. A Conn

@@ -414,23 +414,43 @@ func (t tracing) Connect(ctx context.Context) (driver.Conn, error) {
 	}{c, c.(driver.ExecerContext), c.(driver.QueryerContext), c.(driver.ConnBeginTx), c.(driver.SessionResetter)}, nil
 }
 
+// silent is a connector as tracing is. Its connections show no driver.SessionResetter either.
+type silent struct{ driver.Connector }
+
+func (t silent) Connect(ctx context.Context) (driver.Conn, error) {
+	c, err := t.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		driver.Conn
+		driver.ExecerContext
+		driver.QueryerContext
+		driver.ConnBeginTx
+	}{c, c.(driver.ExecerContext), c.(driver.QueryerContext), c.(driver.ConnBeginTx)}, nil
+}
+
 // A wrapper that hides when a connection is given back leaves the permit to the connection until it is taken again. Each
-// use asks the gate, and one line names the cause. Inside, and where nothing is hidden, the wrapper does no harm.
+// use asks the gate, and one line names the cause. A wrapper that hides the next use as well leaves it for good, and only the
+// first use asks. Inside, and where nothing is hidden, the wrapper does no harm.
 func TestWrapperHidesTheEnd(t *testing.T) {
 	type wrap = func(driver.Connector, weir.Gate, *slog.Logger) driver.Connector
 	for name, tt := range map[string]struct {
-		wrap        wrap
-		held, lines int
+		wrap               wrap
+		asked, held, lines int
 	}{
 		"above": {func(c driver.Connector, g weir.Gate, l *slog.Logger) driver.Connector {
 			return tracing{Connector(c, g, WithLogger(l))}
-		}, 1, 1},
+		}, 9, 1, 1},
+		"above, without a reset": {func(c driver.Connector, g weir.Gate, l *slog.Logger) driver.Connector {
+			return silent{Connector(c, g, WithLogger(l))}
+		}, 1, 1, 0},
 		"inside": {func(c driver.Connector, g weir.Gate, l *slog.Logger) driver.Connector {
 			return Connector(tracing{c}, g, WithLogger(l))
-		}, 0, 0},
+		}, 9, 0, 0},
 		"none": {func(c driver.Connector, g weir.Gate, l *slog.Logger) driver.Connector {
 			return Connector(c, g, WithLogger(l))
-		}, 0, 0},
+		}, 9, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
@@ -444,8 +464,8 @@ func TestWrapperHidesTheEnd(t *testing.T) {
 				check(t, err)
 				check(t, tx.Commit())
 			}
-			if g.admitted != 9 || g.held() != tt.held {
-				t.Errorf("%d uses asked, want 9; %d permits held, want %d", g.admitted, g.held(), tt.held)
+			if g.admitted != tt.asked || g.held() != tt.held {
+				t.Errorf("%d uses asked, want %d; %d permits held, want %d", g.admitted, tt.asked, g.held(), tt.held)
 			}
 			if n := strings.Count(out.String(), "driver.Validator"); n != tt.lines {
 				t.Errorf("%d lines, want %d: %s", n, tt.lines, &out)
