@@ -23,6 +23,7 @@ func onlyReads(query string) bool {
 	}
 	s := scanner{rest: query}
 	first, afterCharacter := true, false // afterCharacter: the word before is CHARACTER
+	continues := false                   // the token before ends no statement, so a name follows
 	for {
 		switch s.next() {
 		case tokenEnd:
@@ -30,6 +31,7 @@ func onlyReads(query string) bool {
 		case tokenDoubt:
 			return false
 		case tokenOther:
+			continues = strings.IndexByte(continuing, s.sign) >= 0
 			continue
 		}
 		word := s.lower()
@@ -38,14 +40,15 @@ func onlyReads(query string) bool {
 			return false
 		case changes(word):
 			return false
-		case second[string(word)] && !s.qualified && s.commands() && !(afterCharacter && string(word) == "set"): // of a type
+		case second[string(word)] && !s.qualified && !continues && s.commands() && !(afterCharacter && string(word) == "set"): // of a type
 			return false
-		case alone[string(word)] && !s.qualified && s.ends():
+		case alone[string(word)] && !s.qualified && !continues && s.ends():
 			return false
 		case s.called() && (s.qualified || !harmless[string(word)]):
 			return false
 		}
 		first, afterCharacter = false, string(word) == "character"
+		continues = !s.qualified && continuesAfter(word)
 	}
 }
 
@@ -77,6 +80,18 @@ var second = setOf("exec", "revoke", "deny", "set", "backup", "restore", "kill",
 
 // alone are those of them that need nothing after them.
 var alone = setOf("shutdown", "commit", "rollback")
+
+// continuing are the signs after which no statement ends. A star is none of them, because SELECT * may end.
+const continuing = ",=<>+-/%|&^"
+
+// continuesAfter reports whether no statement ends with the word. T-SQL has reserved these, so they are no names there.
+func continuesAfter(word []byte) bool {
+	switch string(word) {
+	case "select", "by", "as":
+		return true
+	}
+	return false
+}
 
 // clause are words that may follow the name of a column. T-SQL has reserved them, so they are no names of procedures.
 var clause = setOf("from", "as", "is", "in", "not", "and", "or", "like", "between", "asc", "desc", "where", "group",
@@ -120,13 +135,14 @@ type scanner struct {
 	word      string
 	qualified bool // a dot stands before the word, and no number before the dot
 	number    bool // the last token was one, and a dot follows
+	sign      byte // the last token, if it is a single sign; else 0
 	buf       [32]byte
 }
 
 // next moves to the next token.
 func (s *scanner) next() token {
 	dot, number := false, s.number
-	s.number = false
+	s.number, s.sign = false, 0
 	for len(s.rest) > 0 {
 		switch c := s.rest[0]; {
 		case c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f' || c == '\v':
@@ -192,7 +208,7 @@ func (s *scanner) other(c byte) token {
 	if c >= '0' && c <= '9' {
 		return s.skipNumber()
 	}
-	s.rest = s.rest[1:]
+	s.rest, s.sign = s.rest[1:], c
 	return tokenOther
 }
 
