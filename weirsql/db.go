@@ -81,7 +81,8 @@
 // A panic of the driver or of an argument gives the permit back, although database/sql may lose the connection. There
 // are three exceptions. A driver that panics while rows are closed keeps the permit. So does one that panics in Prepare within a
 // transaction or a Conn, because that may go on. After the panic of an argument, or of a driver that counts or converts
-// arguments, a transaction that goes on has none.
+// arguments, a transaction or a Conn has none, and its next statement asks the gate anew. Do not go on with such a
+// transaction: in Commit and Rollback database/sql may wait for ever, and the new permit is lost.
 package weirsql
 
 import (

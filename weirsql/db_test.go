@@ -720,6 +720,31 @@ func TestPrepareThatPanics(t *testing.T) {
 	}
 }
 
+// A transaction that goes on after a panic has freed its permit asks anew.
+func TestTransactionWithoutItsPermit(t *testing.T) {
+	for _, op := range []string{"inputs", "converter", "convert"} {
+		g, s := newFakeGate(1), &server{kind: kinds["convert"]}
+		tx, err := New(s, g).Begin()
+		check(t, err)
+		s.on(op, panics)
+		if recovered(func() { _, _ = tx.Exec("x", 1) }) == nil {
+			t.Errorf("%s: no panic", op)
+		}
+		s.on("none", panics)
+		other, err := g.Admit(t.Context(), weir.Work{})
+		check(t, err)
+		if _, err := tx.Exec("x"); weir.AsRejection(err) == nil {
+			t.Errorf("%s: %v, want a refusal", op, err)
+		}
+		other.Done(weir.OK)
+		_, err = tx.Exec("x")
+		check(t, err)
+		if g.admitted != 3 || g.held() != 1 {
+			t.Errorf("%s: %d admitted, want 3; %d held, want 1", op, g.admitted, g.held())
+		}
+	}
+}
+
 // panicking is an argument whose value nobody gets.
 type panicking struct{}
 
