@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"slices"
@@ -19,6 +20,7 @@ type modelFair struct {
 	classes [4]modelLevel
 	users   map[modelUser]*modelLevel
 	turns   int
+	mean    struct{ units, ofUser, ofTenant float64 } // of the last services
 
 	// Within a tenant the newest goes first only if it has given a reason since the
 	// newest goes first at all.
@@ -68,7 +70,6 @@ type modelUser struct {
 // modelLevel is the users of a class or the tenants of a user.
 type modelLevel struct {
 	now   float64
-	step  float64 // the mean of the last services, by weight
 	flows map[string]*modelFlow
 }
 
@@ -137,6 +138,7 @@ func (m *modelFair) reweigh(to Weights) {
 	if maps.Equal(to.Users, before.weights.Users) && maps.Equal(to.Tenants, before.weights.Tenants) {
 		return
 	}
+	m.mean.ofUser, m.mean.ofTenant = 0, 0
 	for i := range m.classes {
 		m.classes[i].reweigh(func(user string) float64 {
 			was, _ := before.weightsOf(user, "")
@@ -163,7 +165,7 @@ func (l *modelLevel) reweigh(by func(name string) float64) {
 			delete(l.flows, name)
 		}
 	}
-	l.now, l.step = least, 0
+	l.now = least
 }
 
 // levels returns where w's tenant and w's user are flows, and their weights.
@@ -300,19 +302,16 @@ func (m *model) charge(w *modelWaiter) {
 	}
 	m.turns++
 	tenants, users, tw, uw := m.levels(w)
+	mean := &m.mean
+	mean.units, mean.ofTenant, mean.ofUser = meanWith(mean.units, units), meanWith(mean.ofTenant, tw), meanWith(mean.ofUser, uw)
 	for _, at := range []struct {
-		level  *modelLevel
-		name   string
-		weight float64
-	}{{tenants, w.tenant, tw}, {users, w.user, uw}} {
+		level              *modelLevel
+		name               string
+		weight, meanWeight float64
+	}{{tenants, w.tenant, tw, mean.ofTenant}, {users, w.user, uw, mean.ofUser}} {
 		f := at.level.flow(at.name)
-		step := units / at.weight
-		if at.level.step == 0 {
-			at.level.step = step
-		}
-		at.level.step += (step - at.level.step) / 16
-		at.level.now = max(at.level.now, f.tag-3*at.level.step) // a credit of three turns
-		f.tag += step
+		at.level.now = max(at.level.now, f.tag-3*mean.units/at.meanWeight) // a credit of three turns
+		f.tag += units / at.weight
 		f.turn = m.turns
 	}
 }
@@ -376,4 +375,10 @@ func who(arg uint32) weir.Work {
 		User:     []string{"", "a", "b"}[arg>>3%3],
 		Tenant:   []string{"", "x", "y"}[arg>>5%3],
 	}
+}
+
+// meanWith is a mean after one more service.
+func meanWith(mean, x float64) float64 {
+	mean = cmp.Or(mean, x)
+	return mean + (x-mean)/16
 }

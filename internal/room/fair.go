@@ -27,7 +27,7 @@ type class struct {
 // most the largest waiter of each plus the credit. The speed of the gate does not matter.
 //
 // In the paper virtual time is the tag of the flow served last. Here it stays behind
-// that by a credit, of a few mean steps. A step is how far a service moves a tag. So a flow
+// that by a credit, of a few waiters of the mean cost and the mean weight. So a flow
 // that comes after a pause may be served a few waiters at once; more, if its weight is above
 // that of the others. If all weights are multiplied by a number, nothing changes. Without
 // the credit, two requests of a light flow that come together count as a flood for a whole
@@ -38,24 +38,23 @@ type level struct {
 	idle    tags     // of those that have not, as long as they are ahead of virtual time
 	longest []uint32 // a heap of those that have somebody waiting, by load
 	now     float64  // virtual time; never above the least tag
-	step    meanStep
-	weight  float64 // a user's own, as last heard
+	weight  float64  // a user's own, as last heard
 }
 
-// credit is by how many mean steps virtual time stays behind. In a
+// credit is by how many waiters of the mean cost and weight virtual time stays behind. In a
 // measurement (S13b on B1), 16 users flood a gate of two cores beside a hundred light
 // users. With a credit of 0, 1, 2, 3 and 4, the light users wait 43, 32, 14, 12 and 12 ms
 // at the 99th percentile.
 const credit = 3
 
-// meanStep is the mean of the steps of the last 16 services or so, units / weight.
-type meanStep float64
+// mean is that of the last 16 services or so: of their units, or of the weights of their users or tenants.
+type mean float64
 
-func (m *meanStep) add(step float64) {
+func (m *mean) add(x float64) {
 	if *m == 0 {
-		*m = meanStep(step)
+		*m = mean(x)
 	}
-	*m += (meanStep(step) - *m) / 16
+	*m += (mean(x) - *m) / 16
 }
 
 // SetShares guarantees classes a share of the units served. A guarantee holds while
@@ -216,8 +215,12 @@ func (r *Room) countServed(w *Waiter) {
 	r.countShares(w)
 	units, tie := cost(w), r.nextTie()
 	user := r.tenants.all[w.flow].in
-	r.inner[user].moveOn(r.tenants.spots, w.flow, units/w.TenantWeight, tie)
-	r.classes[w.Class].moveOn(r.users.spots, user, units/w.UserWeight, tie)
+	r.meanUnits.add(units)
+	r.meanTenant.add(w.TenantWeight)
+	r.meanUser.add(w.UserWeight)
+	behind := credit * float64(r.meanUnits)
+	r.inner[user].moveOn(r.tenants.spots, w.flow, units/w.TenantWeight, tie, behind/float64(r.meanTenant))
+	r.classes[w.Class].moveOn(r.users.spots, user, units/w.UserWeight, tie, behind/float64(r.meanUser))
 }
 
 // leave is the reverse of enter.
@@ -272,7 +275,7 @@ func (r *Room) lower(l *level, f *flows, i uint32, load float64, gone bool) {
 func (r *Room) sweep(l *level, f *flows) {
 	passed := l.now
 	if len(l.longest) == 0 {
-		passed, l.now, l.step = math.Inf(1), 0, 0
+		passed, l.now = math.Inf(1), 0
 	}
 	r.sweepTo(l, f, passed)
 }
@@ -305,9 +308,8 @@ func (l *level) join(fs []spot, i uint32, tie int32, most int) {
 }
 
 // moveOn moves the tag of a flow that is served.
-func (l *level) moveOn(fs []spot, i uint32, by float64, tie int32) {
-	l.step.add(by)
-	l.now = max(l.now, l.ready[0].tag-credit*float64(l.step))
+func (l *level) moveOn(fs []spot, i uint32, by float64, tie int32, behind float64) {
+	l.now = max(l.now, l.ready[0].tag-behind)
 	at := int(fs[i].tagAt - 1)
 	l.ready[at].tag += by
 	l.ready[at].tie = tie
@@ -437,6 +439,7 @@ func (r *Room) Reweigh(weights func(user, tenant string) (userWeight, tenantWeig
 			r.tenants.spots[w.flow].load += cost(w) / w.TenantWeight
 		}
 	}
+	r.meanUser, r.meanTenant = 0, 0
 	for i := range r.classes {
 		c := &r.classes[i]
 		c.rebuild(r.users.spots)
@@ -448,13 +451,12 @@ func (r *Room) Reweigh(weights func(user, tenant string) (userWeight, tenantWeig
 	}
 }
 
-// startAnew forgets what a level has by the weights of before: the mean step, and the flows
-// without waiters.
+// startAnew forgets the flows of a level that have no waiters: their tags are by the weights of before.
 func (r *Room) startAnew(l *level, f *flows) {
 	if len(l.ready) == 0 {
 		return
 	}
-	l.now, l.step = l.ready[0].tag, 0
+	l.now = l.ready[0].tag
 	r.sweepTo(l, f, math.Inf(1))
 }
 

@@ -497,6 +497,36 @@ func TestAPauseGivesCredit(t *testing.T) {
 	}
 }
 
+// One service of a flow with a tiny weight moves its tag far. That gives nobody else a longer credit.
+func TestALightFlowGivesNoCredit(t *testing.T) {
+	weight := func(user string) float64 {
+		if user == "tiny" {
+			return .001
+		}
+		return 1
+	}
+	for before := 1000; before < 1100; before += 4 {
+		r := newRoom(10_000, FIFO)
+		r.Reweigh(func(user, _ string) (float64, float64) { return weight(user), 1 })
+		come := func(user string, n int) {
+			for range n {
+				r.Push(0, &Waiter{Class: 1, User: user, Units: 1, UserWeight: weight(user), TenantWeight: 1, Expires: Never})
+			}
+		}
+		come("always", 2000)
+		come("tiny", 60)
+		dequeueNext(r, before)
+		come("pause", 100)
+		first := 0
+		for dequeueNext(r, 1).User == "pause" {
+			first++
+		}
+		if first > credit+2 {
+			t.Errorf("after %d services: served %d times at once, want %d", before, first, credit)
+		}
+	}
+}
+
 // In no stretch of time is anybody served more than its half and the credit beside
 // one who always has somebody waiting, however it comes and goes.
 func TestCreditIsNoGain(t *testing.T) {

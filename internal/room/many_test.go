@@ -16,10 +16,10 @@ type many struct {
 	turns   int32
 	now     map[path]float64 // virtual time
 	tags    map[path]map[string]tagged
-	weights map[path]float64 // of users
-	steps   map[path]float64 // the mean step of the last services
-	reasons map[path]uint16  // of a tenant, by its own path
-	last    path             // who gave the last reason
+	weights map[path]float64                          // of users
+	mean    struct{ units, ofUser, ofTenant float64 } // of those served
+	reasons map[path]uint16                           // of a tenant, by its own path
+	last    path                                      // who gave the last reason
 }
 
 // path names a level: the users of a class, or with a user (after "/") its tenants.
@@ -154,7 +154,6 @@ func (m *many) sweep(p path) {
 	if len(m.of(p, "", true)) == 0 {
 		clear(tags)
 		delete(m.now, p)
-		delete(m.steps, p)
 		return
 	}
 	for name, t := range tags {
@@ -259,18 +258,16 @@ func (m *many) dequeue(o *one) {
 	}
 	turn := m.take()
 	tenants, users := o.levels()
-	m.charge(tenants, o.tenant, m.cost(o)/o.ofTenant, turn)
-	m.charge(users, o.user, m.cost(o)/o.ofUser, turn)
+	mean := &m.mean
+	mean.units, mean.ofUser, mean.ofTenant = meanWith(mean.units, m.cost(o)), meanWith(mean.ofUser, o.ofUser), meanWith(mean.ofTenant, o.ofTenant)
+	m.charge(tenants, o.tenant, m.cost(o)/o.ofTenant, credit*mean.units/mean.ofTenant, turn)
+	m.charge(users, o.user, m.cost(o)/o.ofUser, credit*mean.units/mean.ofUser, turn)
 	m.leave(o)
 	m.standing.served++
 }
 
-func (m *many) charge(p path, name string, by float64, turn int32) {
-	if m.steps[p] == 0 {
-		m.steps[p] = by
-	}
-	m.steps[p] += (by - m.steps[p]) / 16
-	m.now[p] = max(m.now[p], m.tags[p][m.least(p)].tag-credit*m.steps[p])
+func (m *many) charge(p path, name string, by, behind float64, turn int32) {
+	m.now[p] = max(m.now[p], m.tags[p][m.least(p)].tag-behind)
 	m.tags[p][name] = tagged{m.tags[p][name].tag + by, turn}
 }
 
@@ -474,4 +471,10 @@ func (m *many) correct(p path, name string, by float64) {
 	t.tag = max(m.now[p], t.tag+by)
 	m.tags[p][name] = t
 	m.sweep(p)
+}
+
+// meanWith is a mean after one more service.
+func meanWith(mean, x float64) float64 {
+	mean = cmp.Or(mean, x)
+	return mean + (x-mean)/16
 }

@@ -23,7 +23,7 @@ type both struct {
 
 func newBoth(t testing.TB, size int, order Order, keep, names int) *both {
 	b := &both{t: t, names: names, in: map[*one]*Waiter{}, seen: map[string]int{}}
-	b.m.now, b.m.tags, b.m.weights, b.m.steps = map[path]float64{}, map[path]map[string]tagged{}, map[path]float64{}, map[path]float64{}
+	b.m.now, b.m.tags, b.m.weights = map[path]float64{}, map[path]map[string]tagged{}, map[path]float64{}
 	b.m.reasons = map[path]uint16{}
 	b.configure(size, order, keep)
 	return b
@@ -160,12 +160,12 @@ func (b *both) reweigh(arg uint32) {
 		o.ofUser, o.ofTenant = ofUser, ofTenant
 		b.m.weights[path{o.class, o.user}] = o.ofUser
 	}
+	b.m.mean.ofUser, b.m.mean.ofTenant = 0, 0
 	for p, tags := range b.m.tags {
 		if len(tags) == 0 {
 			continue
 		}
 		b.m.now[p] = tags[b.m.least(p)].tag
-		delete(b.m.steps, p)
 		for name := range tags {
 			if len(b.m.of(p, name, false)) == 0 {
 				delete(tags, name)

@@ -47,7 +47,10 @@ type Room struct {
 	tenants   flows
 	deadlines deadlines
 	ties      int32 // the last number drawn for entry.tie
-	weights   func(user, tenant string) (userWeight, tenantWeight float64)
+
+	meanUnits, meanUser, meanTenant mean // of those served
+
+	weights func(user, tenant string) (userWeight, tenantWeight float64)
 
 	units  int64
 	expiry []*Waiter
