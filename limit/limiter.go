@@ -45,6 +45,7 @@ type Limiter struct {
 	drained       chan struct{}    // closed when closed and nothing is in flight
 	isDrained     bool
 	cut           [room.Classes]*weir.Rejection // the last for want of a place in a queue that stands, by class
+	few, fewOf    *weir.Rejection               // the last for want of slots while some were free, and what it is a copy of
 	refreshAt     time.Duration                 // when the shared refusals may be made anew
 	refusalsStale bool                          // they must be: the limit or the room has changed
 

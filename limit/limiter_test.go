@@ -429,6 +429,17 @@ func TestRefusalSaysWhatIsInFlight(t *testing.T) {
 	}
 }
 
+// Refusals for want of slots share what they say as long as as many are in flight.
+func TestRefusalsOfACostShare(t *testing.T) {
+	l := weir.Must(limit.New(limit.Config{Limit: 10, Queue: limit.Queue{Len: -1}}))
+	if _, err := l.TryAdmit(weir.Work{Cost: 2}); err != nil {
+		t.Fatal(err)
+	}
+	if n := testing.AllocsPerRun(100, func() { _, _ = l.TryAdmit(weir.Work{Cost: 9}) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
 func TestNothingAllocates(t *testing.T) {
 	aimd := weir.Must(control.NewAIMD(control.AIMDConfig{}))
 	for name, cfg := range map[string]limit.Config{"fixed": {Limit: 4}, "aimd": {Controller: aimd}} {

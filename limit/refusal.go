@@ -24,9 +24,13 @@ func (l *Limiter) noSlot() *weir.Rejection {
 	if l.bank < 1 {
 		return r
 	}
-	own := *r
-	own.Value = float64(l.inFlight())
-	return &own
+	value := float64(l.inFlight())
+	if l.few == nil || l.fewOf != r || l.few.Value != value {
+		few := *r
+		few.Value = value
+		l.few, l.fewOf = &few, r
+	}
+	return l.few
 }
 
 // full is the refusal of a class for want of a place. So many may wait: all places, or
