@@ -241,10 +241,10 @@ type Identity struct {
 const Absent = "\x00"
 
 // present returns a name as a part of an Identity. Clients choose their names, and must not pass rules by the
-// name that is Absent.
+// name that is Absent. So each name made of it alone is one longer, and no two are the same.
 func present(name string) string {
-	if name == Absent {
-		return Absent + Absent
+	if name != "" && strings.Trim(name, Absent) == "" {
+		return name + Absent
 	}
 	return name
 }

@@ -145,6 +145,13 @@ func TestNameLikeAbsent(t *testing.T) {
 			}
 		}
 	}
+	q, err := New(Config{Name: "q", Rules: []Rule{{User: Named(Absent), Blocked: true}, {User: Every, Name: "others", Windows: samples(1)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, err := q.Peek(t.Context(), weir.Work{User: Absent + Absent}); a.Rule != "others" || err != nil {
+		t.Errorf("two such bytes: matched %q, %v", a.Rule, err)
+	}
 }
 
 // The rule found is the one that a look at every rule finds.
