@@ -422,7 +422,7 @@ func (d decoder) scalar(at fault.Path, n *Node, v reflect.Value, f Field) {
 				instead = "write it in quotes: " + quote(n.Text)
 			}
 		}
-		if v.CanUint() && strings.HasPrefix(n.Text, "-") {
+		if x, err := strconv.ParseFloat(n.Text, 64); v.CanUint() && err == nil && x < 0 {
 			problem = quote(n.Text) + " is below 0"
 		}
 		if meant := f.Meant[n.Text]; meant != "" {

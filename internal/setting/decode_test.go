@@ -150,6 +150,7 @@ func TestScalars(t *testing.T) {
 		{"tall", setting.Number, "255", ""},
 		{"tall", setting.Number, "256", `tall: "256" is not a whole number; write a whole number`},
 		{"tall", setting.Number, "-1", `tall: "-1" is below 0; write a whole number`},
+		{"tall", setting.Text, "-abc", `tall: "-abc" is not a whole number; write a whole number`},
 		{"tall", setting.Text, "5", `tall: "5" is a text, because of the quotes; write 5`},
 		{"on", setting.Bool, "true", ""},
 		{"on", setting.Text, "true", `on: "true" is a text, because of the quotes; write true`},
