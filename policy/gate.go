@@ -181,9 +181,9 @@ func (g *Gate) AdmitAhead(ctx context.Context, w weir.Work) (weir.Permit, quota.
 	return g.charge(w, func(q *quota.Quota, w weir.Work) (weir.Permit, quota.Answer, error) { return q.AdmitAhead(ctx, w) })
 }
 
-// ChargeAll is [quota.Quota.ChargeAll] under the gate's mode. What refuses counts as refused. A
-// charge that would be refused counts as observed if it is Alone, and every charge is in observe
-// mode. Off, and where there is no quota inside, nothing is charged: each Answer is Free.
+// ChargeAll is [quota.Quota.ChargeAll] under the gate's mode. What refuses counts as refused. In observe
+// mode it makes every charge Alone. One that is Alone and would be refused counts as observed. Off, and
+// where there is no quota inside, nothing is charged: each Answer is Free.
 func (g *Gate) ChargeAll(ctx context.Context, all []quota.Charge) bool {
 	q, in := g.Quota(), level(g.level.Load())
 	if q == nil || in == off {

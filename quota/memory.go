@@ -44,7 +44,7 @@ const mostKeys = 1 << 28
 // places, a bucket that is full again is forgotten, which loses nothing. Any other, above
 // all one in debt, is never forgotten. Two keys share a bucket if 60 bits of their hashes
 // agree. With a million keys the chance that any two do is one in two million. Nobody can
-// choose keys that collide.
+// choose keys that collide, unless Now is set.
 type Memory struct {
 	hash     gate.Hash    // of keys
 	windows  maphash.Seed // of what a bucket for all is for; their places change no decision
