@@ -50,7 +50,7 @@
 // [weirsql.Classify], or the function of [WithClassify], turns the error into the outcome. A transaction that
 // is rolled back has the outcome of its last failed statement. If no statement failed and its context has not
 // ended, it is OK. Mistakes of the caller that pgx finds count for nothing against the database. What
-// it cannot send, as an argument that is too large for its type, is NoSample. A result that cannot be scanned is OK.
+// it cannot send, such as an argument that is too large for its type, is NoSample. A result that cannot be scanned is OK.
 //
 // # Reads and writes
 //

@@ -18,22 +18,25 @@ import (
 func classify(ctx context.Context, err error) weir.Outcome {
 	o := weirsql.Classify(ctx, err)
 	switch {
-	case o == weir.Failed && errors.As(err, new(pgx.ScanArgError)):
+	case o == weir.Failed && (errors.As(err, new(pgx.ScanArgError)) || says(err, badResults)):
 		return weir.OK
-	case o == weir.Failed && unsendable(err), o == weir.Overload && ctx.Err() == nil && uncopiable(err):
+	case o == weir.Failed && says(err, badArguments), o == weir.Overload && ctx.Err() == nil && uncopiable(err):
 		return weir.NoSample
 	}
 	return o
 }
 
+// badResults matches the errors of pgx for results that do not fit what they are scanned into, if the error has no type.
+var badResults = regexp.MustCompile(`^(number of field descriptions must equal number of destinations, |cannot scan into \*pgtype\.DriverBytes )`)
+
 // badArguments matches the errors of pgx for arguments that it cannot send: they have no type. If another version of pgx has
 // other words, they are Failed.
-var badArguments = regexp.MustCompile(`^(failed to encode args\[\d+\]: |expected \d+ arguments, got \d+$|mismatched param and argument count$|insufficient arguments$|unused argument: \d+$|rewrite query failed: )`)
+var badArguments = regexp.MustCompile(`^(failed to encode args\[\d+\]: |unable to encode |expected \d+ arguments, got \d+$|mismatched param and argument count$|insufficient arguments$|unused argument: \d+$|rewrite query failed: )`)
 
-// unsendable reports whether pgx cannot send the arguments of a statement. For a batch, another error is around that.
-func unsendable(err error) bool {
+// says reports whether pgx gives that mistake as the reason. For a batch, another error is around that.
+func says(err error, mistake *regexp.Regexp) bool {
 	for ; err != nil; err = errors.Unwrap(err) {
-		if badArguments.MatchString(err.Error()) {
+		if mistake.MatchString(err.Error()) {
 			return true
 		}
 	}

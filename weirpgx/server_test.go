@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-go/weir"
@@ -586,6 +587,10 @@ func TestMistakes(t *testing.T) {
 			_, err := p.Exec(ctx, "select @a::int", mode, pgx.StrictNamedArgs{"b": 1})
 			return err
 		}, weir.NoSample},
+		{"argument of another type in the simple protocol", func(ctx context.Context, _ pgx.QueryExecMode) error {
+			_, err := p.Exec(ctx, "select $1::int", pgx.QueryExecModeSimpleProtocol, struct{}{})
+			return err
+		}, weir.NoSample},
 		{"argument of a batch", func(ctx context.Context, mode pgx.QueryExecMode) error {
 			b := &pgx.Batch{}
 			b.Queue("select 1")
@@ -615,6 +620,15 @@ func TestMistakes(t *testing.T) {
 		}, weir.NoSample},
 		{"result of another type", func(ctx context.Context, mode pgx.QueryExecMode) error {
 			return p.QueryRow(ctx, "select 'x'", mode).Scan(new(int))
+		}, weir.OK},
+		{"too few destinations", func(ctx context.Context, mode pgx.QueryExecMode) error {
+			return p.QueryRow(ctx, "select 1, 2", mode).Scan(new(int))
+		}, weir.OK},
+		{"too many destinations", func(ctx context.Context, mode pgx.QueryExecMode) error {
+			return p.QueryRow(ctx, "select 1", mode).Scan(new(int), new(int))
+		}, weir.OK},
+		{"a destination that does not last", func(ctx context.Context, mode pgx.QueryExecMode) error {
+			return p.QueryRow(ctx, "select 'x'::bytea", mode).Scan(new(pgtype.DriverBytes))
 		}, weir.OK},
 	} {
 		for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec} {
