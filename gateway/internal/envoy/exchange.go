@@ -41,6 +41,7 @@ type exchange struct {
 	admitted time.Time
 	seen     uint8 // a bit for each phase
 	answered bool  // the headers of the answer have come
+	coded    bool  // the code of the call is known
 	costed   bool  // the answer has said what it has cost
 	unread   bool  // it should say so in its body, which does not come here
 	moved    bool  // it has a place among the streams instead of its slot
@@ -396,7 +397,7 @@ func (x *exchange) reply(m *request) error {
 			return status.Error(codes.InvalidArgument, "the response trailers came before the response headers")
 		}
 		out.change = x.settleLate(m.fields)
-		x.readCode(m.fields)
+		x.readCode(m.fields, true)
 	case responseHeaders:
 		out.change = x.sample(m)
 	}
@@ -413,7 +414,7 @@ func (x *exchange) sample(m *request) mutation {
 	}
 	change := x.settle(m.fields)
 	x.unread = x.Route.SettlesByEvent() && !m.last && x.status >= 200 && x.status < 300
-	x.readCode(m.fields)
+	x.readCode(m.fields, m.last)
 	x.permit.Sample(o)
 	switch {
 	case m.last:
@@ -425,12 +426,14 @@ func (x *exchange) sample(m *request) mutation {
 	return change
 }
 
-// readCode counts a call of gRPC by its code, if that is in headers or trailers. The answer itself is a 200.
-func (x *exchange) readCode(answer fields) {
+// readCode counts a call of gRPC by its code, which is in headers or trailers. The answer itself is a 200. A call that has
+// ended without a code is as unknown as one whose code cannot be read.
+func (x *exchange) readCode(answer fields, ended bool) {
 	text := answer.get(statusHeader)
-	if !x.grpc || x.status != http.StatusOK || text == "" {
+	if !x.grpc || x.status != http.StatusOK || text == "" && (!ended || x.coded) {
 		return
 	}
+	x.coded = true
 	code := codes.Unknown
 	if n, ok := decimal(text); ok {
 		code = codes.Code(n)

@@ -112,14 +112,15 @@ func TestOutcomes(t *testing.T) {
 
 // A call of gRPC is reported by its code, in headers or trailers, as the proxy counts it.
 func TestReportedCode(t *testing.T) {
+	const ends = "no trailers"
 	for _, tt := range []struct {
-		grpc         bool
-		status, code string
-		trailers     bool
-		want         int
+		grpc                    bool
+		status, header, trailer string
+		want                    int
 	}{
-		{true, "200", "14", false, 503}, {true, "200", "14", true, 503}, {true, "200", "0", true, 200}, {true, "200", "x", true, 500},
-		{false, "200", "14", true, 200}, {true, "404", "14", false, 404},
+		{true, "200", "14", ends, 503}, {true, "200", "", "14", 503}, {true, "200", "", "0", 200}, {true, "200", "", "x", 500},
+		{false, "200", "", "14", 200}, {true, "404", "14", ends, 404},
+		{true, "200", "", ends, 500}, {true, "200", "", "", 500}, {true, "200", "0", "", 200}, {true, "404", "", "", 404}, {false, "200", "", "", 200},
 	} {
 		b := newBench(t, limited(1, -1))
 		var pairs []string
@@ -128,14 +129,12 @@ func TestReportedCode(t *testing.T) {
 		}
 		s := b.open(t, pairs...)
 		s.admitted()
-		if tt.trailers {
-			s.send(says(false, ":status", tt.status))
-			s.next()
-			s.send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseTrailers{ResponseTrailers: &extproc.HttpTrailers{Trailers: headers("grpc-status", tt.code)}}})
-		} else {
-			s.send(says(true, ":status", tt.status, "grpc-status", tt.code))
-		}
+		s.send(says(tt.trailer == ends, append([]string{":status", tt.status}, coded(tt.header)...)...))
 		s.next()
+		if tt.trailer != ends {
+			s.send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseTrailers{ResponseTrailers: &extproc.HttpTrailers{Trailers: headers(coded(tt.trailer)...)}}})
+			s.next()
+		}
 		if err := s.CloseSend(); err != nil {
 			t.Fatal(err)
 		}
@@ -143,6 +142,14 @@ func TestReportedCode(t *testing.T) {
 			t.Errorf("%+v: reported as %d", tt, r.Status)
 		}
 	}
+}
+
+// coded returns the header of a code, nothing for none.
+func coded(code string) []string {
+	if code == "" {
+		return nil
+	}
+	return []string{"grpc-status", code}
 }
 
 // What is a call of gRPC is the same here as in the proxy: whatever its letters, and gRPC-Web is HTTP.
