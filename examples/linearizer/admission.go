@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -64,8 +65,8 @@ func (cfg *admissionConfig) check(controllers []string, wrong func(is bool, opti
 	}
 	wrong(cfg.min < 1 || cfg.min > limit.MaxLimit, "min", "a database has from 1 to %d slots", limit.MaxLimit)
 	wrong(cfg.max < cfg.min || cfg.max > limit.MaxLimit, "max", "a database has from -min, which is %d, to %d slots", cfg.min, limit.MaxLimit)
-	wrong(!(cfg.target >= leastLag), "target", "a lag is %v or more", leastLag)
-	wrong(slices.Contains(controllers, byLine) && !(cfg.critical > cfg.target), "critical", "it is above -target, which is %v", cfg.target)
+	wrong(!(cfg.target >= leastLag) || math.IsInf(cfg.target, 0), "target", "a lag is a number from %v", leastLag)
+	wrong(slices.Contains(controllers, byLine) && (!(cfg.critical > cfg.target) || math.IsInf(cfg.critical, 0)), "critical", "it is a number above -target, which is %v", cfg.target)
 	wrong(cfg.every < leastEvery || cfg.every > mostEvery, "every", "it is from %v to %v", leastEvery, mostEvery)
 	wrong(cfg.wait < 0, "wait", "write how long work may wait, 0 for not at all")
 }

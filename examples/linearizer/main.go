@@ -175,12 +175,15 @@ func (o *options) flags(command string, errs io.Writer) *flag.FlagSet {
 // overloaded says that the load is one overload with each controller, not the demo's.
 func (o *options) overloaded() bool { return o.real || o.plot != "" }
 
-// controllers are those that set the slots, one after the other. A plot without a Kafka compares two.
+// controllers are those that set the slots, one after the other. A plot without a Kafka compares two. A server has one.
 func (o *options) controllers() []string {
-	if o.plot != "" && !o.real {
+	switch {
+	case o.real:
+		return strings.Split(o.admission.controller, ",")
+	case o.plot != "":
 		return []string{byLine, byNone}
 	}
-	return strings.Split(o.admission.controller, ",")
+	return []string{o.admission.controller}
 }
 
 // Bounds of options. There are far fewer processors on one machine than mostPartitions. In leastOverload the second half has two
