@@ -427,6 +427,10 @@ func (w *world) taskOver(a *attempt, good bool) {
 	if good && w.ledger != nil {
 		w.ledger.done(a)
 	}
+	w.underway--
+	if w.requests == 0 && w.underway == 0 && len(w.clients) > 0 {
+		w.end = min(w.end, w.now)
+	}
 	if a.client == 0 {
 		return
 	}

@@ -45,7 +45,8 @@ type Scenario struct {
 	Phases []Phase `json:"phases"`
 	Repeat int     `json:"repeat,omitempty" min:"0" max:"1000000"`
 	// Requests ends the run when so many requests have been offered, or at the end of the phases if
-	// that comes first. 0 means at the end of the phases.
+	// that comes first. With clients in a loop, all that was offered is over by then. 0 means at the end of
+	// the phases.
 	Requests int `json:"requests,omitempty" min:"0"`
 	// Traffic are the classes of requests. Default: one class with everything
 	// at its default.

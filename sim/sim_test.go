@@ -367,10 +367,22 @@ func TestPhasesRepeatAndRequestsEndTheRun(t *testing.T) {
 
 // Requests of clients in a loop count, too: they end the run, and no run has any number of them.
 func TestRequestsOfClientsInALoop(t *testing.T) {
-	s := mustParse(t, `{"name": "loop", `+pool+`, "policy": "none", "phases": [{"for": "60s"}], "traffic": [{"clients": 10}], "requests": 100, "seeds": [1]}`)
-	if w := mustRun(t, s).Runs[0].Windows[0]; w.Offered != 100 || w.To > time.Second {
-		t.Errorf("offered %d until %v, want 100 in half a second", w.Offered, w.To)
+	loop := func(traffic string) *Scenario {
+		return mustParse(t, `{"name": "loop", `+pool+`, "policy": "none", "phases": [{"for": "60s"}], "traffic": [`+traffic+`], "requests": 100, "seeds": [1]}`)
 	}
+	for traffic, calls := range map[string]uint64{
+		`{"clients": 10}`:                                           1,
+		`{"clients": 50, "think": "1s"}`:                            1,
+		`{"clients": 10, "calls": 3, "nested": true}`:               3,
+		`{"clients": 10}, {"at": ["10ms", "20ms"]}`:                 1,
+		`{"clients": 10}, {"phases": [{"for": "60s", "rps": 500}]}`: 1,
+	} {
+		w := mustRun(t, loop(traffic)).Runs[0].Windows[0]
+		if w.Offered != 100 || w.Good != 100*calls || w.To > 2*time.Second {
+			t.Errorf("%s: offered %d until %v, with %d good answers; want 100 in two seconds, with %d", traffic, w.Offered, w.To, w.Good, 100*calls)
+		}
+	}
+	s := loop(`{"clients": 10}`)
 	s.Requests = 0
 	w, err := newWorld(s, 1, &Options{})
 	if err != nil {

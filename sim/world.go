@@ -35,6 +35,7 @@ type world struct {
 	leaving  string    // what becomes of work whose client leaves: hold, release or cancel
 	requests int       // still to be offered
 	counted  bool      // the scenario says how many there are
+	underway int       // requests whose task is not over
 	steps    int       // of the gates since time last moved on
 
 	stats    *statistics
@@ -218,10 +219,13 @@ func (w *world) arrival(c *class) {
 	w.request(c, c.pickTenant(), 0)
 }
 
-// offers reports whether there is another request to offer. Without one the run ends.
+// offers reports whether there is another request to offer. Without one the run ends. Clients in a loop
+// ask at once, so with them it goes on until all that was offered is over.
 func (w *world) offers() bool {
 	if w.requests == 0 {
-		w.end = min(w.end, w.now)
+		if len(w.clients) == 0 || w.underway == 0 {
+			w.end = min(w.end, w.now)
+		}
 		return false
 	}
 	w.requests--
@@ -242,6 +246,7 @@ func (w *world) request(c *class, tenant, client int32) {
 	if len(w.fronts) > 1 {
 		a.front = w.spread.IntN(len(w.fronts))
 	}
+	w.underway++
 	w.stats.offered(w.now)
 	if w.ledger != nil {
 		w.ledger.offered(w.now, a)
