@@ -44,17 +44,19 @@ func newSpread(values []float64) Spread {
 	return Spread{sorted[(len(sorted)-1)/2], sorted[0], sorted[len(sorted)-1]}
 }
 
-// Spread returns a metric over the seeds. The goal says which, and over which
-// stretch; its bounds do not matter. A stretch that no goal of the
-// scenario has stands for the whole run.
+// Spread returns a metric over the seeds, without the runs that had nothing of what it is about. The goal
+// says which, and over which stretch; its bounds do not matter. A stretch that no goal of the scenario
+// has stands for the whole run.
 func (r *Report) Spread(g Goal) Spread {
 	m := g.metric()
 	if m == nil {
 		return Spread{}
 	}
-	values := make([]float64, len(r.Runs))
-	for i, run := range r.Runs {
-		values[i] = m.of(run, &g)
+	var values []float64
+	for _, run := range r.Runs {
+		if run.measured(&g) {
+			values = append(values, m.of(run, &g))
+		}
 	}
 	return newSpread(values)
 }

@@ -431,6 +431,25 @@ func TestGoalsAreAboutTheirOwnStretch(t *testing.T) {
 	}
 }
 
+// A run that ends before a goal's stretch is not one in which the latency was 0.
+func TestRunsWithNothingAreNotInTheMedian(t *testing.T) {
+	r := mustRun(t, mustParse(t, `{"name": "some", "backend": {"law": "pool", "workers": 10, "service": {"dist": "exponential", "mean": "10ms"}},
+		"policy": "none", "requests": 1000, "phases": [{"for": "10s", "load": 0.5}], "traffic": [{"name": "all"}],
+		"seeds": [1, 3, 7, 2, 4], "goals": [{"metric": "p99", "from": "2.0245s", "to": "10s", "max": 20}]}`))
+	var values []float64
+	for _, run := range r.Runs {
+		if w := run.window(&r.Scenario.Goals[0]); w.To > w.From && w.Answered > 0 {
+			values = append(values, float64(w.P99)/1e6)
+		}
+	}
+	if len(values) != 3 {
+		t.Fatalf("%d of the runs have answers in the stretch; the test needs 3 of 5", len(values))
+	}
+	if g := r.Goals()[0]; g.Spread != newSpread(values) || !g.Measured || g.Reached {
+		t.Errorf("%+v, want the spread of %.1f, measured and missed", g, values)
+	}
+}
+
 // A goal is not reached by what was never measured: no time, or no answer.
 func TestGoalsAboutNothing(t *testing.T) {
 	const text = `{"name": "nothing", "backend": {"law": "pool", "workers": 10, "service": {"dist": "exponential", "mean": "10ms"}},
