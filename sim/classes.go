@@ -82,7 +82,7 @@ func (l *ledger) sumUp(window int, w *world, s *Summary) {
 	}
 	s.Inversions = acc.inversions
 	for p := range weir.Classes {
-		users, tenants := shareErrors(acc.claims(w.classes, p, seconds), &l.fair)
+		users, tenants := shareErrors(l.claims(acc, w.classes, p, seconds), &l.fair)
 		s.UserError, s.ShareError = math.Max(s.UserError, users), math.Max(s.ShareError, tenants)
 	}
 }
@@ -109,17 +109,17 @@ func (t *tally) doneShares() []float64 {
 
 // claims are those of one priority, over a stretch of so many seconds. A closed
 // loop asks for what its clients would get if they never had to wait.
-func (a *window) claims(classes []*class, of int, seconds float64) []claim {
+func (l *ledger) claims(acc *window, classes []*class, of int, seconds float64) []claim {
 	var list []claim
 	for i, c := range classes {
 		if c.template.Exempt || c.template.Priority.Class() != of {
 			continue
 		}
-		for tenant, f := range a.classes[i].flows {
+		for tenant, f := range acc.classes[i].flows {
 			asked := math.Max(f.asked, f.given)
 			if c.clients > 0 {
-				each := float64(c.clients) / float64(len(a.classes[i].flows))
-				asked = math.Max(f.given, each*seconds/(c.alone+c.think.Seconds())*float64(c.template.CostOrOne()))
+				each := float64(c.clients) / float64(len(acc.classes[i].flows))
+				asked = math.Max(f.given, each*seconds/(c.alone+c.think.Seconds())*l.units(c))
 			}
 			if asked > 0 {
 				list = append(list, claim{c.template.User, c.tenantName(int32(tenant)), asked, f.given})
@@ -361,7 +361,7 @@ func (l *ledger) attempted(now time.Duration, a *attempt) {
 	}
 	l.each(now, a, func(_ *window, t *tally) {
 		t.attempts++
-		t.flows[a.tenant].asked += l.units(a)
+		t.flows[a.tenant].asked += l.units(a.class)
 	})
 }
 
@@ -403,7 +403,7 @@ func (l *ledger) admitted(now time.Duration, a *attempt) {
 			acc.inversions++
 		}
 		t.admitted++
-		t.flows[a.tenant].given += l.units(a)
+		t.flows[a.tenant].given += l.units(a.class)
 		t.wait.Record(now - a.start)
 	})
 }
@@ -428,7 +428,7 @@ func (l *ledger) inverts(a *attempt) bool {
 	for _, n := range ln.let {
 		all += n
 	}
-	units := l.units(a)
+	units := l.units(a.class)
 	ln.let[mine] += units
 	return above && ln.let[mine] > l.shares[mine]*(all+units)+1 || above && l.shares[mine] == 0
 }
@@ -471,15 +471,15 @@ func (l *ledger) starved(now time.Duration, class int32) {
 	}
 }
 
-// units is what the attempt costs the gate, as it turns out if that is only known then.
-func (l *ledger) units(a *attempt) float64 {
+// units is what an attempt of the class costs the gate, as it turns out if that is only known then.
+func (l *ledger) units(c *class) float64 {
 	if l.requests {
 		return 1
 	}
-	if a.class.settled > 0 {
-		return float64(a.class.settled)
+	if c.settled > 0 {
+		return float64(c.settled)
 	}
-	return float64(a.class.template.CostOrOne())
+	return float64(c.template.CostOrOne())
 }
 
 // in returns the policy with the weights and guarantees in its wait rooms. What f does not say stays

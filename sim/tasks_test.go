@@ -1,6 +1,7 @@
 package sim_test
 
 import (
+	"math"
 	"strings"
 	"testing"
 
@@ -169,6 +170,26 @@ func TestFiguresOfThePolicysWeights(t *testing.T) {
 			"goals": [{"metric": "inversions"}]}`, sim.Options{})
 		if s.ShareError > .02 || s.UserError > .02 || s.Inversions > 0 {
 			t.Errorf("{%s}: the tenants are off by %.3f, the users by %.3f, with %d inversions; want none", tt.queue, s.ShareError, s.UserError, s.Inversions)
+		}
+	}
+}
+
+// Clients in a loop claim as many units as the gate counts, whatever their requests cost elsewhere.
+func TestClaimsOfClientsInALoop(t *testing.T) {
+	figure := func(count, cost string) float64 {
+		s, _ := one(t, `{"name": "claims", "backend": {"law": "pool", "workers": 10, "service": {"dist": "constant", "mean": "10ms"}},
+			"policy": {"gates": {"g": {"limit": {"limit": 30, "count": "`+count+`"}}}, "routes": [{"match": ["/"], "gates": ["g"]}]},
+			"phases": [{"for": "20s"}], "traffic": [{"name": "a", "tenant": "a", "clients": 1, "think": "90ms"`+cost+`}, {"name": "b", "tenant": "b", "clients": 100}],
+			"goals": [{"metric": "share_error"}]}`, sim.Options{})
+		return s.ShareError
+	}
+	plain := figure("requests", "")
+	if plain < .1 || plain > .25 {
+		t.Errorf("a client that waits a fifth longer than alone is off by %.3f, want some 0.17", plain)
+	}
+	for _, tt := range [][2]string{{"requests", `, "cost": 20`}, {"requests", `, "settled": 20`}, {"cost", `, "cost": 20`}, {"cost", `, "settled": 20`}} {
+		if got := figure(tt[0], tt[1]); math.Abs(got-plain) > .02 {
+			t.Errorf("a gate that counts %s, clients with %s: off by %.3f, want %.3f as without", tt[0], tt[1], got, plain)
 		}
 	}
 }
