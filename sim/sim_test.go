@@ -568,6 +568,8 @@ func TestNotes(t *testing.T) {
 		`"policy": "none", "traffic": [{"at": ["1s", "10s"]}, {"phases": [{"for": "10s"}, {"for": "1s", "rps": 1}]}, {"cache": {"keys": 2, "zipf": 1, "size": 1, "flush": ["9s", "11s"]}}]`: {
 			"traffic[0].at[1]: is not played, because the run ends at 10s", "traffic[1].phases[1]: ", "traffic[2].cache.flush[1]: "},
 		`"policy": "none", "consumer": {"phases": [{"for": "1s", "rps": 1}], "unread": [{"from": "50s", "to": "60s"}]}`: {"consumer.unread[0]: "},
+		`"policy": "none", "consumer": {"phases": [{"for": "4s", "rps": 1}, {"for": "6s", "rps": 2}, {"for": "1s", "rps": 3}, {"for": "1s"}]}`: {
+			"consumer.phases[2]: is not played, because the run ends at 10s", "consumer.phases[3]: "},
 	} {
 		if text != "" {
 			text = ", " + text

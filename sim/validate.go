@@ -205,6 +205,11 @@ func (s *Scenario) endNotes() (notes []string) {
 		}
 	}
 	if s.Consumer != nil {
+		var at time.Duration
+		for k, p := range s.Consumer.Phases {
+			beyond(at, "consumer.phases[%d]", k)
+			at = min(at+time.Duration(p.For), end) // or many long ones might overflow
+		}
 		for k := range s.Consumer.Unread {
 			beyond(time.Duration(s.Consumer.Unread[k].From), "consumer.unread[%d]", k)
 		}
