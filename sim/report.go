@@ -287,9 +287,9 @@ type Summary struct {
 	Capacity float64 `json:"capacity_rps"`
 	Goodput  float64 `json:"goodput_rps"`
 	Ratio    float64 `json:"goodput"`
-	// RefusedShare is refusals over attempts, LateShare the share of answers
-	// that were errors or no use any more, WastedShare the share of work that went into
-	// them.
+	// RefusedShare is refusals over attempts. LateShare is the share of answers
+	// that were errors or no use any more, and WastedShare that of the work that
+	// went into them.
 	RefusedShare float64 `json:"refused_share"`
 	LateShare    float64 `json:"late_share"`
 	WastedShare  float64 `json:"wasted_share"`

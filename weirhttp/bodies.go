@@ -81,7 +81,7 @@ func (b *ownBody) read(to []byte) (int, error) {
 	}
 }
 
-// Close implements [io.Closer]. The body of a request that came in is closed only once a Read has ended, so what may be
+// Close implements [io.Closer]. The body of a request that came in is closed only once a Read has ended. So what may be
 // waiting for a stranger is closed in a goroutine.
 func (b *ownBody) Close() error {
 	b.closed.Store(true)

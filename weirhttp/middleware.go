@@ -259,8 +259,8 @@ func NewGuard(opts ...Option) *Guard { return &Guard{newMiddleware(nil, opts)} }
 // stays as it is. So [FromContext] finds nothing, and nested calls through the same gate take slots of their
 // own. With a nil gate r is served as it is, and q is nil.
 //
-// For [WriteRejectionTo] a request is not begun in next, which suits a proxy that finds no free target. A handler
-// whose own work has begun when a gate further in refuses needs a [Middleware], which can choose the gate and
+// For [WriteRejectionTo] a request is not begun in next, which suits a proxy that finds no free target. Where a
+// handler's own work has begun when a gate further in refuses, use a [Middleware]. It can choose the gate and
 // the work of each request by [WithSelect].
 func (g *Guard) Serve(w http.ResponseWriter, r *http.Request, gate weir.Gate, work weir.Work,
 	next func(w http.ResponseWriter, r *http.Request, q *Request)) {
@@ -434,8 +434,8 @@ func WithAttempts(a *throttle.Attempts, trusted func(*http.Request) bool) Option
 // With it they queue in the wait room.
 //
 // The yield is runtime.Gosched. That takes a fraction of a microsecond when the process is idle. If handlers take
-// 250 µs or more, the network is polled as well, for a second after each refusal and after each yield that took as
-// long. Then the gate sees arrivals between any two handlers, and not only every 10 ms. The poll costs 2 to 3 µs a
+// 250 µs or more, the network is polled as well. It is for a second after each refusal, and after each yield that took
+// as long. Then the gate sees arrivals between any two handlers, and not only every 10 ms. The poll costs 2 to 3 µs a
 // request. It works on Unix only. The handlers of a proxy wait for the network at once, so a proxy needs neither.
 func WithYield(on bool) Option {
 	return func(m *middleware) { m.yield = on }
