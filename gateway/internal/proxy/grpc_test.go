@@ -212,10 +212,12 @@ func endsIdle(t *testing.T, answered bool, idle time.Duration) bool {
 	})
 	u := makeUpstream(t, config.Upstream{Targets: []string{server.URL}, GRPCIdleTimeout: policy.Duration(idle)}, io.Discard, nil)
 	u.shared.calls.TLSClientConfig = server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
-	gate := newSampled()
+	gate, counted := newSampled(), make(chan int, 1)
 	front := startHTTP2(t, func(w http.ResponseWriter, r *http.Request) {
 		weirhttp.NewGuard().Serve(w, r, gate, weir.Work{}, func(w http.ResponseWriter, r *http.Request, q *weirhttp.Request) {
-			u.Serve(w, r, &Call{GRPC: true, Request: q})
+			call := &Call{GRPC: true, Request: q}
+			defer func() { counted <- call.Counted() }()
+			u.Serve(w, r, call)
 		})
 	})
 	silent, client := io.Pipe()
@@ -236,6 +238,9 @@ func endsIdle(t *testing.T, answered bool, idle time.Duration) bool {
 		t.Fatal("it does not end")
 	}
 	status := res.Header.Get("Grpc-Status") + res.Trailer.Get("Grpc-Status")
+	if got := <-counted; got != http.StatusGatewayTimeout {
+		t.Errorf("it counts as %d", got)
+	}
 	select {
 	case <-reached:
 		if answered && res.Header.Get("Grpc-Status") == "4" {
