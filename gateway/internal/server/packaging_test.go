@@ -49,6 +49,7 @@ upstreams: {app: {targets: [%s], health_check: {path: /}}}
 stores: {shared: {redis: "redis://%s"}}
 runtime_quotas: {file: %s}
 access_log: {to: %s}
+kafka: {orders: {listen: {address: "localhost:0"}, bootstrap: ["%s"], nodes: {ports: 9100-9199, advertise: localhost}}}
 tracing: {endpoint: "http://%s", sample: 0.5}
 gates:
   plan: {quota: {rate: 1/h, burst: 100, by: [user]}}
@@ -58,7 +59,7 @@ gates:
   levels: {shed: {load_of: slots, thresholds: {background: 2, normal: 3, high: 4, critical: 5}}}
   seen: {mode: observe, limit: {limit: 1}}
 routes: [{match: [/], gates: [plan, far, levels, seen, slots, pools], upstream: app}]
-`, up.URL, nowhere(t), filepath.Join(t.TempDir(), "quotas.json"), filepath.Join(t.TempDir(), "access.log"), nowhere(t)))
+`, up.URL, nowhere(t), filepath.Join(t.TempDir(), "quotas.json"), filepath.Join(t.TempDir(), "access.log"), nowhere(t), nowhere(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
