@@ -64,14 +64,14 @@ func frame(text string, width, height int) string {
 		lines = append(lines[:height-2], fmt.Sprintf("and %d more lines; a taller window shows them", more+1))
 	}
 	var b strings.Builder
-	b.WriteString("\x1b[H")
+	b.WriteString("\x1b[?7l\x1b[H") // no line wraps: some characters take two columns
 	for _, line := range lines {
 		if runes := []rune(line); width > 0 && len(runes) > width {
 			line = string(runes[:width])
 		}
 		b.WriteString(line + "\x1b[K\n")
 	}
-	return b.String() + "\x1b[J"
+	return b.String() + "\x1b[J\x1b[?7h"
 }
 
 // terminalSize returns the width and height of a terminal, 0 where they are not known.

@@ -73,7 +73,7 @@ func TestFrame(t *testing.T) {
 		{"a\nb\nc\nd\ne\n", 80, 4, "a" + clear + "b" + clear + "and 3 more lines; a taller window shows them" + clear},
 		{"a\nb\nc\n", 80, 4, "a" + clear + "b" + clear + "c" + clear},
 	} {
-		if got := frame(tt.text, tt.width, tt.height); got != "\x1b[H"+tt.want+"\x1b[J" {
+		if got := frame(tt.text, tt.width, tt.height); got != "\x1b[?7l\x1b[H"+tt.want+"\x1b[J\x1b[?7h" {
 			t.Errorf("%q in %d by %d: %q", tt.text, tt.width, tt.height, got)
 		}
 	}

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"cmp"
 	"fmt"
 	"net/http"
 	"strings"
@@ -72,7 +71,10 @@ func (q *request) entry(r *http.Request) accesslog.Entry {
 		Method: r.Method, Host: r.Host, Path: policy.EscapedPath(r.URL), Query: r.URL.RawQuery, Proto: r.Proto,
 		Status: call.Counted(), Bytes: q.bytes, Waited: call.Waited, By: call.By.String(),
 		Upstream: call.Upstream, Target: call.Target, Reason: call.Failure, RequestID: r.Header.Get("X-Request-Id"),
-		TraceID: traceID(cmp.Or(call.Traceparent, r.Header.Get("Traceparent"))),
+		TraceID: traceID(r.Header["Traceparent"]),
+	}
+	if call.Traceparent != "" {
+		e.TraceID = traceID([]string{call.Traceparent})
 	}
 	if e.Status == 0 {
 		e.Status = statusClientLeft
@@ -101,8 +103,12 @@ func ruleOf(p *policy.Policy, rej *weir.Rejection) string {
 }
 
 // traceID returns the trace that a request belongs to by its header traceparent (W3C Trace Context),
-// empty if the header is missing or faulty.
-func traceID(traceparent string) string {
+// empty if the header is missing, faulty or there more than once.
+func traceID(values []string) string {
+	if len(values) != 1 {
+		return ""
+	}
+	traceparent := values[0]
 	if len(traceparent) < len("00-0123456789abcdef0123456789abcdef-0123456789abcdef-01") || traceparent[2] != '-' || traceparent[35] != '-' {
 		return ""
 	}

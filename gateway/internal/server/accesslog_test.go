@@ -282,8 +282,14 @@ func TestTraceID(t *testing.T) {
 		"00-4bf92f3577b34da6a3ce929d0e0e4736+00f067aa0ba902b7-01":    "",
 		"00-4bf92f3577b34da6a3ce929d0e0e473\n-00f067aa0ba902b7-0123": "",
 	} {
-		if got := traceID(text); got != want {
+		if got := traceID([]string{text}); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
+	}
+	if got := traceID([]string{traceparent, traceparent}); got != "" {
+		t.Errorf("of two headers: %q", got)
+	}
+	if got := traceID(nil); got != "" {
+		t.Errorf("of none: %q", got)
 	}
 }

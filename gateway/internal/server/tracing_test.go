@@ -66,7 +66,7 @@ func TestFreshTraceHasNoState(t *testing.T) {
 	req.Header.Set("Traceparent", "00-"+strings.Repeat("0", 32)+traceparent[35:])
 	req.Header.Set("Tracestate", tracestate)
 	res, _ := do(t, req)
-	if id, state, _ := strings.Cut(res.Header.Get("Seen"), " "); traceID(id) == "" || state != "" {
+	if id, state, _ := strings.Cut(res.Header.Get("Seen"), " "); traceID([]string{id}) == "" || state != "" {
 		t.Errorf("the upstream saw the trace %q with the state %q, want a fresh one without", id, state)
 	}
 }

@@ -157,7 +157,10 @@ func (t *Tracer) Start(r *http.Request, trusted bool, arrived time.Time) *Span {
 	if t == nil {
 		return nil
 	}
-	ctx := propagator.Extract(context.Background(), propagation.HeaderCarrier(r.Header))
+	ctx := context.Background()
+	if len(r.Header["Traceparent"]) == 1 { // several are no parent, says W3C Trace Context
+		ctx = propagator.Extract(ctx, propagation.HeaderCarrier(r.Header))
+	}
 	before := trace.SpanContextFromContext(ctx)
 	if before.IsValid() && trusted {
 		if !before.IsSampled() {

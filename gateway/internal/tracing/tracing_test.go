@@ -102,7 +102,7 @@ const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 func asked(traceparent string) *http.Request {
 	r := httptest.NewRequest("BREW", "http://shop.example/v1/pots?x=1", nil)
 	if traceparent != "" {
-		r.Header.Set("Traceparent", traceparent)
+		r.Header["Traceparent"] = strings.Split(traceparent, "|")
 		r.Header.Set("Tracestate", "vendor=1")
 	}
 	return r
@@ -184,6 +184,7 @@ func TestWhoDecides(t *testing.T) {
 		{"a stranger, sampled, none wanted", parent, false, 0, false, false},
 		{"a stranger, not sampled", unsampled, false, 1, true, false},
 		{"a stranger, without a trace", "", false, 1, true, true},
+		{"trusted, two traces", parent + "|" + parent, true, 1, true, true},
 	} {
 		tr := open(t, "http://127.0.0.1:1", tt.sample, Options{})
 		s := tr.Start(asked(tt.traceparent), tt.trusted, time.Now())
