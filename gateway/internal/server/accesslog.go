@@ -102,8 +102,8 @@ func ruleOf(p *policy.Policy, rej *weir.Rejection) string {
 	return rej.Rule
 }
 
-// traceID returns the trace that a request belongs to by its header traceparent (W3C Trace Context),
-// empty if the header is missing, faulty or there more than once.
+// traceID returns the trace that a request belongs to by its header traceparent (W3C Trace Context).
+// It is empty if the header is missing, faulty or there more than once.
 func traceID(values []string) string {
 	if len(values) != 1 {
 		return ""
