@@ -385,6 +385,7 @@ func (s *Server) letGo(l *listener, replaced bool) {
 	if l.server != nil { // calls of gRPC last, and so do connections of Kafka: their clients have to come back at once
 		l.conns.AwaitEmpty(s.closing)
 	}
+	l.rest(s.cutting)
 	if !l.stop(s.cutting) {
 		s.cutOff.Store(true)
 	}
@@ -422,6 +423,16 @@ func (l *listener) stopAccepting(shared bool) {
 // for, whatever the grace period: net/http would not answer them any more.
 const restFor = time.Second
 
+// rest waits until no connection of HTTP is new or in use, for restFor at most, or until ctx ends.
+func (l *listener) rest(ctx context.Context) {
+	if l.kafka != nil || l.rpc != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.restFor)
+	defer cancel()
+	l.conns.AwaitRest(ctx)
+}
+
 // stop ends the listener: after what is in flight on it has ended, or when ctx does. It
 // reports whether everything had ended.
 func (l *listener) stop(ctx context.Context) bool {
@@ -434,9 +445,6 @@ func (l *listener) stop(ctx context.Context) bool {
 		server = l.kafka
 	case l.rpc == nil:
 		server = l.server
-		rest, cancel := context.WithTimeout(ctx, l.restFor)
-		l.conns.AwaitRest(rest)
-		cancel()
 	}
 	err := server.Shutdown(ctx)
 	if err != nil {

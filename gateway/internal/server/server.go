@@ -221,8 +221,8 @@ func every(ctx context.Context, interval time.Duration, do func()) {
 // Abort ends Run at once and cuts off whatever is in flight.
 func (s *Server) Abort() { s.abort() }
 
-// shutdown stops the server: lame duck, no more accepting, waiting requests
-// refused, then what is in flight within the grace period. The admin listener
+// shutdown stops the server: lame duck, no more accepting, a second for connections to come to rest,
+// waiting requests refused, then what is in flight within the grace period. The admin listener
 // answers until the end.
 func (s *Server) shutdown() error {
 	cfg := s.state.Load().cfg.Shutdown
@@ -237,6 +237,9 @@ func (s *Server) shutdown() error {
 	s.mu.Unlock() // whoever asks for metrics is answered until the end
 	s.close()
 	inParallel(s.listeners, func(l *listener) { l.stopAccepting(false) })
+	ctx, cancel := context.WithTimeout(s.aborted, time.Duration(cfg.Grace))
+	defer cancel()
+	s.rest(ctx, time.Duration(cfg.Grace)/2)
 	st := s.state.Load()
 	st.policy.Close()
 	for _, r := range replaced {
@@ -244,8 +247,6 @@ func (s *Server) shutdown() error {
 	}
 	s.envoy.Drain() // who waits has been refused by now, or is about to be
 
-	ctx, cancel := context.WithTimeout(s.aborted, time.Duration(cfg.Grace))
-	defer cancel()
 	complete := s.finish(ctx)
 	s.awaitLeaving(ctx)
 	s.saveLearned()
@@ -281,6 +282,14 @@ func (s *Server) waitLameDuck(d time.Duration) {
 	case <-t.C:
 	case <-s.aborted.Done():
 	}
+}
+
+// rest serves what arrives last on connections that were accepted, as long as they come to rest within
+// the given time. Only then the gates close: who has a free slot is not refused.
+func (s *Server) rest(ctx context.Context, most time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	inParallel(s.listeners, func(l *listener) { l.rest(ctx) })
 }
 
 // finish waits for what is in flight, hijacked connections included, and cuts
