@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -196,8 +197,11 @@ func (c *compiler) checkQuotaRule(at fault.Path, gate string, r *QuotaRuleSpec, 
 		c.checkWord(at.At("priority"), "priority", string(r.Priority), priorities)
 	}
 	if r.Address != "" && r.Address != quota.Every {
-		if _, err := ParseNetwork(string(r.Address)); err != nil {
+		if p, err := ParseNetwork(string(r.Address)); err != nil {
 			c.AddError(at.At("address"), err)
+		} else if p.Addr().Is6() && p.Bits() > peerBits {
+			c.Add(at.At("address"), fmt.Sprintf("%s is a part of a /64, and a client of IPv6 counts as its whole /64", r.Address),
+				fmt.Sprintf("write %v", netip.PrefixFrom(p.Addr(), peerBits).Masked()))
 		}
 	}
 }

@@ -438,6 +438,8 @@ func TestQuotaFaults(t *testing.T) {
 		"store":       {QuotaSpec{QuotaLimitSpec: rate("1/s"), Store: "shard", MaxKeys: 5}, []string{at + ".max_keys: means nothing with a store", at + ".store: there is no store \"shard\"; did you mean shared?"}},
 		"queue":       {QuotaSpec{QuotaLimitSpec: rate("1/s"), Permissive: true, Queue: QuotaQueueSpec{Len: 1}}, []string{at + ".queue.len: nothing waits where nothing is refused"}},
 		"max_wait":    {QuotaSpec{QuotaLimitSpec: rate("1/s"), Queue: QuotaQueueSpec{MaxWait: 1}}, []string{at + ".queue.max_wait: means nothing where nothing waits"}},
+		"a part of a network": {QuotaSpec{QuotaLimitSpec: rate("1/s"), Rules: []QuotaRuleSpec{{Rule: quota.Rule{Address: "2001:db8:0:1:2::/80", Blocked: true}}, {Rule: quota.Rule{Address: "2001:db8::/64", Blocked: true}}}},
+			[]string{at + ".rules[0].address: 2001:db8:0:1:2::/80 is a part of a /64, and a client of IPv6 counts as its whole /64; write 2001:db8:0:1::/64"}},
 		"rules": {QuotaSpec{QuotaLimitSpec: rate("1/s"), By: []string{"user"}, Rules: []QuotaRuleSpec{
 			{Rule: quota.Rule{User: "a"}}, {Rule: quota.Rule{User: "b", Exempt: true, Blocked: true}}, {Rule: quota.Rule{User: "c", Exempt: true}, QuotaLimitSpec: rate("1/s")},
 			{Rule: quota.Rule{Name: "n", User: "d\n", Blocked: true}}, {Rule: quota.Rule{Name: "n", Route: "/x", Priority: "hihg", Address: "10.0.0.1/8", Blocked: true}},

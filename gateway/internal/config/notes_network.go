@@ -77,6 +77,50 @@ func (w *warner) shownNotes() {
 	}
 }
 
+// addressNotes is about rules, weights and overrides for one address of IPv6 where the address stands for
+// who asks: nobody has that name.
+func (w *warner) addressNotes() {
+	note := func(at fault.Path, part, name string) {
+		if named := policy.PeerName(name); named != name && w.namedByAddress(part) {
+			w.warn(at, "%v is about the %s %s, and nobody has that name: a client of IPv6 is named by its /64; write %s", at, part, name, named)
+		}
+	}
+	for _, gate := range slices.Sorted(maps.Keys(w.Gates)) {
+		g, at := w.Gates[gate], fault.Path{"gates", gate}
+		if g.Quota != nil {
+			for i := range g.Quota.Rules {
+				for _, part := range []string{"user", "client"} {
+					note(at.At("quota", "rules").Index(i).At(part), part, string(*g.Quota.Rules[i].Part(part)))
+				}
+			}
+		}
+		if g.Limit != nil {
+			for _, user := range slices.Sorted(maps.Keys(g.Limit.Queue.Weights.Users)) {
+				note(at.At("limit", "queue", "weights", "users").At(user), "user", user)
+			}
+		}
+		if g.Each != nil {
+			for _, key := range slices.Sorted(maps.Keys(g.Each.Overrides)) {
+				note(at.At("each", "overrides").At(key), g.Each.By, key)
+			}
+		}
+	}
+}
+
+// addressSources are what an identity calls the address of a client.
+var addressSources = []string{"address", "peer"}
+
+// namedByAddress reports whether the address of a client stands for a part of its identity.
+func (w *warner) namedByAddress(part string) bool {
+	switch part {
+	case "user":
+		return w.Identity.User == "" || slices.Contains(addressSources, w.Identity.User)
+	case "client":
+		return slices.Contains(addressSources, w.Identity.Client)
+	}
+	return false
+}
+
 // trustNotes is about networks so wide that any client may be in them, and about headers that nobody is trusted to
 // send. It is also about readers of the admin listener.
 func (w *warner) trustNotes() {
