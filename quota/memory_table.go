@@ -392,8 +392,9 @@ func (c *classes) id(w *Window) uint16 {
 func (c *classes) other(w *Window) {
 	slow := *w
 	if w.Calendar.set() {
-		const month = 31 * 24 * time.Hour
-		slow = Window{Rate: w.Burst / month.Seconds(), Burst: w.Burst}
+		// Twice the burst: the first tokens take as long as all of them.
+		const month = 32 * 24 * time.Hour // a day more, for clocks that change
+		slow = Window{Rate: w.Burst / month.Seconds(), Burst: 2 * w.Burst}
 	}
 	if was := c.others.Load(); was != nil {
 		slow.Rate, slow.Burst = min(slow.Rate, was.Rate), max(slow.Burst, was.Burst)

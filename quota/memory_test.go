@@ -438,19 +438,29 @@ func TestTooLargeForABucketInUse(t *testing.T) {
 }
 
 // A calendar without a number of its own is not taken for one that is full again
-// before its longest period is over.
+// before its longest period is over, however little was used, and a debt not before the last one.
 func TestCalendarWithoutNumber(t *testing.T) {
 	var clock still
 	m := newMemory(t, MemoryConfig{Now: clock.now})
 	for i := range maxClasses {
 		take(t, m, Request{Key: fmt.Sprint(i), Windows: []Window{{Rate: 1 + float64(i), Burst: 10}}, Cost: 5})
 	}
-	month := Request{Key: "month", Windows: []Window{PerCalendar(10, Month, nil)}, Cost: 10}
-	take(t, m, month)
-	clock.advance(29 * 24 * time.Hour)
-	m.Purge()
-	if r := take(t, m, month); r.OK {
-		t.Errorf("%+v: forgotten in the month in which it was spent", r)
+	month := []Window{PerCalendar(10, Month, nil)}
+	for _, cost := range []int64{1, 10, 25} {
+		take(t, m, Request{Key: fmt.Sprint("month ", cost), Windows: month, Cost: cost, Debt: true})
+	}
+	for _, days := range []int{0, 29, 29 + 28, 29 + 28 + 30, 29 + 28 + 30 + 91} { // from 1 January; a month ends soon after each of the next three
+		clock.Store(int64(days) * int64(24*time.Hour))
+		m.Purge()
+		for _, cost := range []int64{1, 10, 25} {
+			want := min(10-float64(cost)+10*Calendar{Period: Month}.passed(m.epoch, m.epoch.Add(clock.now())), 10)
+			if got := take(t, m, Request{Key: fmt.Sprint("month ", cost), Windows: month, Mode: DryRun}); got.Remaining != want {
+				t.Errorf("used %d, %d days later: %v left, want %v", cost, days, got.Remaining, want)
+			}
+		}
+	}
+	if s := m.Stats(); s.Keys != 0 {
+		t.Errorf("%+v, want no key", s)
 	}
 }
 
