@@ -136,14 +136,17 @@ func (q *Quota) replaceLocked(set *settings) error {
 		return fmt.Errorf("quota: gate %q: %w", q.Name(), weir.ErrClosed)
 	}
 	was := q.settings.Swap(set)
-	local := q.local(false)
+	by := map[Window][]Window{}
 	was.rules.replacedBy(set.rules, func(old, now *Window) {
-		for _, m := range []*Memory{q.memory, local} {
-			if m != nil {
-				m.classes.replaced(old, now)
-			}
+		if *old != *now {
+			by[*old] = append(by[*old], *now)
 		}
 	})
+	for _, m := range []*Memory{q.memory, q.local(false)} {
+		if m != nil && len(by) > 0 {
+			m.classes.replaced(by, m.moments())
+		}
+	}
 	return nil
 }
 

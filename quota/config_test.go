@@ -3,6 +3,7 @@ package quota
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"reflect"
 	"strings"
@@ -200,6 +201,41 @@ func TestReconfigureForgivesNothing(t *testing.T) {
 	r.memory.Purge()
 	if got := r.left(alice); math.Abs(got-11) > 1e-6 {
 		t.Errorf("%v left, want 11", got)
+	}
+}
+
+// A rule that is changed concerns the buckets that are there, and nobody who comes later with the window that it had.
+func TestChangedRuleLeavesStrangersAlone(t *testing.T) {
+	quick, slow := []Window{Per(50, time.Second)}, []Window{Per(1e6, 24*time.Hour)}
+	every, partner := Rule{User: Every, Windows: quick}, Rule{User: Named("partner"), Windows: quick}
+	for name, changes := range map[string][][]Rule{
+		"none":                                 nil,
+		"there and back":                       {{{User: Every, Windows: slow}}, {every}},
+		"of another rule with the same window": {{every, {User: Named("partner"), Windows: slow}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var clock still
+			q := newQuota(t, Config{Name: "q", Rules: []Rule{every, partner}, Store: newMemory(t, MemoryConfig{MaxKeys: 200, Now: clock.now}), Now: clock.now})
+			strangers := func(prefix string, n int) {
+				for i := range n { // twenty a second, whose buckets are full again after 100 ms
+					clock.advance(50 * time.Millisecond)
+					for range 5 {
+						if w := (weir.Work{User: fmt.Sprint(prefix, i)}); !q.Allow(w) {
+							t.Fatalf("%+v is refused: %+v", w, q.memory.Stats())
+						}
+					}
+				}
+			}
+			strangers("before ", 1000)
+			for _, rules := range changes {
+				if err := q.SetRules(rules); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if strangers("after ", 2000); q.memory.Stats().Overflowed > 0 {
+				t.Errorf("%+v", q.memory.Stats())
+			}
+		})
 	}
 }
 

@@ -133,7 +133,7 @@ func (m *Memory) decide(hash uint64, r *Request) (Decision, error) {
 func (m *Memory) decideKnown(hash uint64, s *cell, word, at uint64, r *Request, now time.Duration) (Decision, error) {
 	w, cost := &r.Windows[0], float64(r.Cost)
 	b, class := unpack(word, at)
-	if word == busy || word == moved || (*m.classes.list.Load())[class].window != *w || !r.Debt && cost > w.Burst {
+	if word == busy || word == moved || m.classes.get(class).window != *w || !r.Debt && cost > w.Burst {
 		return m.decideSlowly(hash, r)
 	}
 	b.last = near(b.last, now)

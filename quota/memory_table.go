@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/bits"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -166,14 +167,9 @@ func (m *Memory) countKept(t *table, at moment) int {
 	return n
 }
 
-// forgettable reports whether a bucket is full again. It must be full by the window that
-// it was last used with, and by those that have replaced that window.
+// forgettable reports whether a bucket is full again.
 func (m *Memory) forgettable(b bucket, class uint16, at moment) bool {
-	return m.classes.all(class, func(w *Window) bool {
-		now := bucket{b.tokens, near(b.last, at.by(w))}
-		now.refill(w, at)
-		return now.tokens >= w.Burst
-	})
+	return m.classes.get(class).full(b, at)
 }
 
 // cell is a bucket as a table keeps it. A writer that changes more than the tokens marks
@@ -339,31 +335,63 @@ func (s *cell) put(id uint64, b bucket, class uint16) {
 // classes number the windows in use, so that a bucket knows its window in two bytes. Only
 // forgetting needs that: each request brings its windows.
 type classes struct {
-	list atomic.Pointer[[]class] // only grows
+	pages [maxClasses / pageSize]atomic.Pointer[classPage]
 
-	mu  sync.Mutex
-	ids map[Window]uint16
-	// others fills no faster than any window without a class.
-	others atomic.Pointer[Window]
+	mu    sync.Mutex
+	ids   map[Window]uint16 // the number for each window that a request may bring
+	given int               // how many numbers there are
+	most  int               // of them
 }
 
-// class is a window, and the one that has replaced it.
+const (
+	// maxClasses bounds the windows that have a number; the others are class 0.
+	maxClasses = 1 << 12
+	pageSize   = 1 << 8
+)
+
+type classPage [pageSize]atomic.Pointer[class]
+
+// class is what a number stands for. It never changes; the number may get another one.
 type class struct {
+	// window is that of all its buckets. It is zero, as no request's is, if no bucket may
+	// take the number: for class 0, and once the window has been replaced.
 	window Window
-	next   *atomic.Uint32 // the class plus 1
+	// terms are by what its buckets fill, if that is not just the window.
+	terms []term
+	// vague says that the last term stands for several windows.
+	vague bool
 }
 
-// maxClasses bounds the windows that have a number; the others are class 0.
-const maxClasses = 1 << 12
+// term is a window by which a bucket must be full, because its rule may have that window
+// since a moment.
+type term struct {
+	window Window
+	since  moment
+}
+
+// maxTerms bounds the terms of a class. The last one then stands for all that follow.
+const maxTerms = 8
 
 func (c *classes) init() {
-	c.ids = map[Window]uint16{}
-	c.list.Store(&[]class{{next: new(atomic.Uint32)}})
+	c.ids, c.given, c.most = map[Window]uint16{}, 1, maxClasses
+	c.put(0, &class{vague: true})
+}
+
+// get returns what a number stands for.
+func (c *classes) get(id uint16) *class { return c.pages[id/pageSize].Load()[id%pageSize].Load() }
+
+// put gives a number another meaning. The lock is held.
+func (c *classes) put(id uint16, to *class) {
+	page := &c.pages[id/pageSize]
+	if page.Load() == nil {
+		page.Store(new(classPage))
+	}
+	page.Load()[id%pageSize].Store(to)
 }
 
 // of returns the class of w. It is fast if that is still was.
 func (c *classes) of(w *Window, was uint16) uint16 {
-	if list := *c.list.Load(); list[was].window == *w {
+	if c.get(was).window == *w {
 		return was
 	}
 	c.mu.Lock()
@@ -376,68 +404,113 @@ func (c *classes) id(w *Window) uint16 {
 	if id, ok := c.ids[*w]; ok {
 		return id
 	}
-	list := *c.list.Load()
-	if len(list) == maxClasses {
-		c.other(w)
+	if c.given == c.most {
+		c.put(0, c.get(0).and(w, moment{}))
 		return 0
 	}
-	id := uint16(len(list))
-	list = append(list, class{*w, new(atomic.Uint32)})
-	c.list.Store(&list)
+	id := uint16(c.given)
+	c.given++
+	c.put(id, &class{window: *w})
 	c.ids[*w] = id
 	return id
 }
 
-// other adds a window that has no class.
-func (c *classes) other(w *Window) {
-	slow := *w
-	if w.Calendar.set() {
-		// Twice the burst: the first tokens take as long as all of them.
-		const month = 32 * 24 * time.Hour // a day more, for clocks that change
-		slow = Window{Rate: w.Burst / month.Seconds(), Burst: 2 * w.Burst}
-	}
-	if was := c.others.Load(); was != nil {
-		slow.Rate, slow.Burst = min(slow.Rate, was.Rate), max(slow.Burst, was.Burst)
-	}
-	c.others.Store(&slow)
-}
-
-// replaced says that keys have another window from now on. Their buckets are not forgotten
-// as full by the old one.
-func (c *classes) replaced(from, to *Window) {
-	if *from == *to {
-		return
-	}
+// replaced says that rules have other windows since a moment. A bucket may be of a rule that
+// has changed, or of another one with the same window. So it must now be full by the new
+// window too, unless it is used again, or was full before. Buckets that come later have
+// nothing to do with the change: their window gets a new number.
+func (c *classes) replaced(by map[Window][]Window, since moment) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if id, ok := c.ids[*from]; ok {
-		next := c.id(to)
-		(*c.list.Load())[id].next.Store(uint32(next) + 1)
+	for w := range by {
+		if id, ok := c.ids[w]; ok {
+			delete(c.ids, w)
+			c.put(id, &class{terms: []term{{window: w}}})
+		}
+	}
+	for id := range c.given {
+		was := c.get(uint16(id))
+		if now := was.replaced(by, since); now != was {
+			c.put(uint16(id), now)
+		}
 	}
 }
 
-// chain is how many replacements of a window are followed.
-const chain = 16
+// replaced returns the class with what has replaced its windows.
+func (c *class) replaced(by map[Window][]Window, since moment) *class {
+	next := c
+	for i := range c.terms {
+		for j := range by[c.terms[i].window] {
+			next = next.and(&by[c.terms[i].window][j], since)
+		}
+	}
+	if !c.vague || len(c.terms) == 0 {
+		return next
+	}
+	for _, windows := range by { // any of them may be one for which the last term stands
+		for j := range windows {
+			next = next.and(&windows[j], since)
+		}
+	}
+	return next
+}
 
-// all reports whether full holds for the window of a class and for those that have replaced
-// it. A window that was changed back leads to itself again, so the search is bounded.
-func (c *classes) all(id uint16, full func(*Window) bool) bool {
-	for range chain {
-		list := *c.list.Load()
-		w := &list[id].window
-		if id == 0 {
-			if w = c.others.Load(); w == nil {
-				return false
-			}
-		}
-		if !full(w) {
-			return false
-		}
-		next := list[id].next.Load()
-		if next == 0 {
+// and returns the class with one more term.
+func (c *class) and(w *Window, since moment) *class {
+	n := len(c.terms)
+	if !c.vague && slices.ContainsFunc(c.terms, func(t term) bool { return t.window == *w }) {
+		return c
+	}
+	switch {
+	case n == 0:
+		return &class{terms: []term{{slow(w), since}}, vague: true}
+	case !c.vague && n < maxTerms:
+		return &class{terms: append(slices.Clip(c.terms), term{*w, since})}
+	}
+	last := c.terms[n-1]
+	was, more := slow(&last.window), slow(w)
+	if last.window = (Window{Rate: min(was.Rate, more.Rate), Burst: max(was.Burst, more.Burst)}); c.vague && last == c.terms[n-1] {
+		return c
+	}
+	return &class{terms: append(slices.Clip(c.terms[:n-1]), last), vague: true}
+}
+
+// full reports whether a bucket of the class may be forgotten: it is full by all terms, or was
+// by those there were before one was added.
+func (c *class) full(b bucket, at moment) bool {
+	if c.terms == nil {
+		return b.fullBy(&c.window, at)
+	}
+	for n := range c.terms {
+		if n > 0 && b.fullByAll(c.terms[:n], c.terms[n].since) {
 			return true
 		}
-		id = uint16(next - 1)
+	}
+	return b.fullByAll(c.terms, at)
+}
+
+func (b bucket) fullByAll(terms []term, at moment) bool {
+	for i := range terms {
+		if !b.fullBy(&terms[i].window, at) {
+			return false
+		}
 	}
 	return true
+}
+
+// fullBy reports whether a bucket, as a cell keeps it, is full by w.
+func (b bucket) fullBy(w *Window, at moment) bool {
+	b.last = near(b.last, at.by(w))
+	b.refill(w, at)
+	return b.tokens >= w.Burst
+}
+
+// slow returns a window with a rate that fills a bucket no sooner than w.
+func slow(w *Window) Window {
+	if !w.Calendar.set() {
+		return *w
+	}
+	// Twice the burst: the first tokens take as long as all of them.
+	const month = 32 * 24 * time.Hour // a day more, for clocks that change
+	return Window{Rate: w.Burst / month.Seconds(), Burst: 2 * w.Burst}
 }

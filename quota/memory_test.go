@@ -280,24 +280,53 @@ func TestFloodOfKeys(t *testing.T) {
 	}
 }
 
-// A bucket that was full under a quick limit is not under the slow one that has
-// replaced it.
+// A bucket that was full under a quick limit is not under the slow one that has replaced it. One that was full before
+// the change may be forgotten, and so may one that is full by each limit that its rule may have now.
 func TestReplacedLimitIsNotForgiven(t *testing.T) {
-	var clock still
-	m := newMemory(t, MemoryConfig{Now: clock.now})
-	quick, slow := Window{Rate: 10, Burst: 100}, Window{Rate: 1, Burst: 100}
-	take(t, m, Request{Key: "k", Windows: []Window{quick}, Cost: 100})
-	m.classes.replaced(&quick, &slow)
-	m.classes.replaced(&slow, &quick) // and back, and again
-	m.classes.replaced(&quick, &slow)
-	clock.advance(11 * time.Second)
-	m.Purge()
-	if r := take(t, m, Request{Key: "k", Windows: []Window{slow}, Cost: 1}); math.Abs(r.Remaining-10) > 1e-6 {
-		t.Errorf("%v left, want 10: purged as if it were full", r.Remaining)
+	quick, slow, other := Window{Rate: 10, Burst: 100}, Window{Rate: 1, Burst: 100}, Window{Rate: 20, Burst: 200}
+	type change = map[Window][]Window
+	there := change{quick: {slow}}
+	var many change // more than a class has terms
+	for i := range 3 * maxTerms {
+		many = change{quick: append(many[quick], Window{Rate: 20 + float64(i), Burst: 100})}
 	}
-	clock.advance(100 * time.Second)
-	if m.Purge(); m.Stats().Keys != 0 {
-		t.Errorf("%+v, want no key", m.Stats())
+	for _, c := range []struct {
+		name   string
+		idle   time.Duration // before the changes
+		change []change
+		kept   time.Duration // from then on
+	}{
+		{"nothing", 0, nil, 10 * time.Second},
+		{"slower", 0, []change{there}, 100 * time.Second},
+		{"slower, and back, and again", 0, []change{there, {slow: {quick}}, there}, 100 * time.Second},
+		{"two rules that had the same", 0, []change{{quick: {other, slow}}}, 100 * time.Second},
+		{"two rules that had the same, in the other order", 0, []change{{quick: {slow, other}}}, 100 * time.Second},
+		{"two rules that swap theirs", 0, []change{{quick: {slow}, slow: {quick}}}, 100 * time.Second},
+		{"another rule's", 0, []change{{other: {slow}}}, 10 * time.Second},
+		{"a replacement that is replaced", 0, []change{{quick: {other}}, {other: {slow}}}, 100 * time.Second},
+		{"one of many that is replaced", 0, []change{many, {many[quick][2*maxTerms]: {slow}}}, 100 * time.Second},
+		{"not full before", 9 * time.Second, []change{there}, 91 * time.Second},
+		{"full before", 10 * time.Second, []change{there}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var clock still
+			m := newMemory(t, MemoryConfig{Now: clock.now})
+			take(t, m, Request{Key: "k", Windows: []Window{quick}, Cost: 100})
+			clock.advance(c.idle)
+			for _, by := range c.change {
+				m.classes.replaced(by, m.moments())
+			}
+			if c.kept > 0 {
+				clock.advance(c.kept - time.Second)
+				if m.Purge(); m.Stats().Keys != 1 {
+					t.Errorf("%v after the change it is forgotten", c.kept-time.Second)
+				}
+			}
+			clock.advance(time.Second)
+			if m.Purge(); m.Stats().Keys != 0 {
+				t.Errorf("%v after the change it is not forgotten", c.kept)
+			}
+		})
 	}
 }
 

@@ -1,11 +1,15 @@
 package quota
 
 import (
+	"fmt"
 	"math"
 	"math/big"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir"
 )
 
 // exact is the bucket again, in fractions and without any care for speed.
@@ -145,6 +149,78 @@ func TestWaitIsHonest(t *testing.T) {
 		p.advance(2 * time.Millisecond)
 		if then := p.take(cost); !then.OK && !p.Debt {
 			t.Fatalf("%v: cost %d is refused after the %v that it was told: %+v", l, cost, got.Wait, then)
+		}
+	}
+}
+
+// However the windows of rules change, and whatever a store forgets meanwhile, nobody gets more than buckets that are never
+// forgotten would give. A change is the exception: what is full by then may begin anew. In the end nothing is kept.
+func TestRulesThatChange(t *testing.T) {
+	const users = 12
+	pool := []Window{{Rate: 1, Burst: 10}, {Rate: 2, Burst: 10}, {Rate: .2, Burst: 20}, {Rate: 5, Burst: 100}, PerCalendar(15, Hour, nil)}
+	type keyed struct {
+		bucket
+		windows []Window // those of its rule since it was used
+	}
+	seeds := uint64(100)
+	if testing.Short() {
+		seeds = 20
+	}
+	for seed := range seeds {
+		r := rand.New(rand.NewPCG(seed, 3))
+		var clock still
+		rules, kept := make([]Rule, users), map[int]*keyed{}
+		pick := func() []Window { return []Window{pool[r.IntN(len(pool))]} }
+		for i := range rules {
+			rules[i] = Rule{User: Named(fmt.Sprint(i)), Windows: pick()}
+		}
+		q := newQuota(t, Config{Name: "q", Debt: seed%2 == 0, Now: clock.now, Rules: rules})
+		m := q.memory
+		at := func() moment { return moment{clock.now(), clock.now(), m.epoch} }
+		for range 600 {
+			clock.advance(time.Duration(r.IntN(3000)) * time.Millisecond)
+			switch r.IntN(12) {
+			case 0:
+				m.Purge()
+			case 1: // some rules change, those of one window above all
+				window := pick()[0]
+				for i := range rules {
+					if (rules[i].Windows[0] == window && r.IntN(2) == 0) || r.IntN(20) == 0 {
+						rules[i].Windows = pick()
+					}
+				}
+				for i, k := range kept {
+					full := func(w Window) bool { return k.fullBy(&w, at()) }
+					if !slices.ContainsFunc(k.windows, func(w Window) bool { return !full(w) }) {
+						delete(kept, i)
+					} else {
+						k.windows = append(k.windows, rules[i].Windows[0])
+					}
+				}
+				if err := q.SetRules(rules); err != nil {
+					t.Fatal(err)
+				}
+			default:
+				i, cost := r.IntN(users), int64(1+r.IntN(12))
+				w := &rules[i].Windows[0]
+				if kept[i] == nil {
+					kept[i] = &keyed{bucket: full(w, at())}
+				}
+				k := kept[i]
+				k.windows = []Window{*w}
+				k.refill(w, at())
+				if !q.Allow(weir.Work{User: fmt.Sprint(i), Cost: cost}) {
+					continue
+				}
+				if lack := k.lacks(w, float64(cost), q.settings.Load().debt); lack > 1e-6 {
+					t.Fatalf("seed %d: user %d was let through and lacks %v of %v", seed, i, lack, *w)
+				}
+				k.charge(w, float64(cost))
+			}
+		}
+		clock.advance(100 * time.Hour)
+		if m.Purge(); m.Stats().Keys != 0 {
+			t.Fatalf("seed %d: %+v, want no key", seed, m.Stats())
 		}
 	}
 }
