@@ -194,7 +194,8 @@ func (m *Memory) decideOne(hash uint64, r *Request, at moment) Decision {
 		if m.virtual == nil && (r.Mode == DryRun || !d.OK && !back) {
 			return d
 		}
-		if s.write(word, last, *b, m.classes.of(w, class)) {
+		if s.lockAs(word, last) {
+			s.unlock(*b, m.classes.of(w, class))
 			return d
 		}
 	}
@@ -441,12 +442,13 @@ func (m *Memory) fresh(index int, w *Window, at moment) bucket {
 	return bucket{shared.tokens, b.last}
 }
 
-// sweep looks for buckets that are full again, from shard to shard, while new keys find no
-// place.
+// sweep looks for buckets that are full again, and for numbers of windows that no bucket has,
+// from shard to shard. It does so when a new key finds no place, or numbers are scarce.
 type sweep struct {
 	mu   sync.Mutex
 	next int           // the shard to visit
 	due  time.Duration // when the next round may begin
+	seen numbers       // those of the buckets that this round has kept
 }
 
 const (
@@ -458,10 +460,10 @@ const (
 	sweepCells = 1 << 12
 )
 
-// makeRoom forgets buckets that are full again, if there is no place for n others.
-// No lock is held.
+// makeRoom forgets buckets that are full again, if there is no place for n others. It frees
+// numbers of windows if they are scarce. No lock is held.
 func (m *Memory) makeRoom(n int) {
-	if m.count.Load()+int64(n) <= m.most || !m.sweep.mu.TryLock() {
+	if m.count.Load()+int64(n) <= m.most && !m.classes.scarce.Load() || !m.sweep.mu.TryLock() {
 		return
 	}
 	defer m.sweep.mu.Unlock()
@@ -469,12 +471,15 @@ func (m *Memory) makeRoom(n int) {
 	for looked := 0; looked < sweepCells; m.sweep.next++ {
 		if m.sweep.next == shardCount {
 			m.sweep.next = 0
+			m.endRound()
 		}
 		if m.sweep.next == 0 {
 			if early(at.now, m.sweep.due) {
 				return
 			}
 			m.sweep.due = at.now + sweepEvery
+			m.sweep.seen = numbers{}
+			m.classes.beginRound()
 		}
 		looked += m.forget(&m.shards[m.sweep.next], at)
 	}
@@ -484,16 +489,26 @@ func (m *Memory) makeRoom(n int) {
 // clock was set back. Then it returns false, and nobody waits for due.
 func early(now, due time.Duration) bool { return now < due && due-now <= sweepEvery }
 
-// forget makes the next table of a shard if that makes room. It returns how many cells it
-// has visited.
+// endRound frees the numbers that no bucket has.
+func (m *Memory) endRound() {
+	m.overflow.mu.Lock()
+	m.sweep.seen.addAll(m.overflow.table.Load())
+	m.overflow.mu.Unlock()
+	m.classes.endRound(&m.sweep.seen)
+}
+
+// forget makes the next table of a shard if that makes room, and notes the numbers that are
+// left. It returns how many cells it has visited.
 func (m *Memory) forget(sh *shard, at moment) int {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	t := sh.table.Load()
+	visited := len(t.cells)
 	if sh.used > 0 && m.countKept(t, at) < sh.used {
-		m.renew(sh, at, len(t.cells))
+		t = m.renew(sh, at, visited)
 	}
-	return len(t.cells)
+	m.sweep.seen.addAll(t)
+	return visited
 }
 
 // MemoryStats is a [Memory] at one moment.

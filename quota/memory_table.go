@@ -238,7 +238,7 @@ func (s *cell) read() (b bucket, class uint16, tokens uint64, ok bool) {
 }
 
 // lock holds the bucket until unlock; false if it has moved. Do not wait for anything in
-// between.
+// between, but for the lock of classes: nobody waits for a bucket with that held.
 func (s *cell) lock() (b bucket, class uint16, ok bool) {
 	return s.seize(busy)
 }
@@ -273,6 +273,15 @@ func (s *cell) unlock(b bucket, class uint16) {
 
 // write replaces what was read as tokens and time, unless somebody else has.
 func (s *cell) write(tokens, at uint64, b bucket, class uint16) bool {
+	if !s.lockAs(tokens, at) {
+		return false
+	}
+	s.unlock(b, class)
+	return true
+}
+
+// lockAs is lock if the bucket still is what was read as tokens and time.
+func (s *cell) lockAs(tokens, at uint64) bool {
 	if !s.tokens.CompareAndSwap(tokens, busy) {
 		return false
 	}
@@ -280,7 +289,6 @@ func (s *cell) write(tokens, at uint64, b bucket, class uint16) bool {
 		s.tokens.Store(tokens)
 		return false
 	}
-	s.unlock(b, class)
 	return true
 }
 
@@ -334,20 +342,48 @@ func (s *cell) put(id uint64, b bucket, class uint16) {
 
 // classes number the windows in use, so that a bucket knows its window in two bytes. Only
 // forgetting needs that: each request brings its windows.
+//
+// When numbers run out, or many are retired, a round of the sweep frees those that no bucket
+// has. Whoever takes a number and writes it has locked the bucket, or its part of the store. So
+// the sweep finds what was written before it came by. What was taken since it began stays.
 type classes struct {
-	pages [maxClasses / pageSize]atomic.Pointer[classPage]
+	pages  [maxClasses / pageSize]atomic.Pointer[classPage]
+	scarce atomic.Bool // numbers should be freed
 
 	mu    sync.Mutex
 	ids   map[Window]uint16 // the number for each window that a request may bring
 	given int               // how many numbers there are
-	most  int               // of them
+	most  int               // how many there may be
+	free  []uint16          // those that nobody uses now
+	taken numbers           // since the round began
+	many  int               // how many retired ones are too many
 }
 
 const (
-	// maxClasses bounds the windows that have a number; the others are class 0.
-	maxClasses = 1 << 12
+	// maxClasses bounds the windows that have a number; the others are class 0. A number
+	// takes some 130 bytes, and up to 400 more while its window is replaced and has buckets.
+	maxClasses = 1 << 14
 	pageSize   = 1 << 8
+	// manyRetired is how many more retired numbers there may be than have buckets. Each change of
+	// rules visits them all.
+	manyRetired = 1 << 8
 )
+
+// numbers is a set of classes.
+type numbers [maxClasses / 64]uint64
+
+func (n *numbers) add(id uint16)      { n[id/64] |= 1 << (id % 64) }
+func (n *numbers) has(id uint16) bool { return n[id/64]&(1<<(id%64)) != 0 }
+
+// addAll adds those of a table whose cells do not move meanwhile.
+func (n *numbers) addAll(t *table) {
+	for i := range t.cells {
+		if s := &t.cells[i]; s.id.Load() != 0 {
+			_, class, _, _ := s.read()
+			n.add(class)
+		}
+	}
+}
 
 type classPage [pageSize]atomic.Pointer[class]
 
@@ -362,19 +398,22 @@ type class struct {
 	vague bool
 }
 
-// term is a window by which a bucket must be full, because its rule may have that window
-// since a moment.
+// term is a window by which a bucket must be full, because its rule may have that window since a
+// moment. nil means that the bucket may have been used with it.
 type term struct {
 	window Window
-	since  moment
+	since  *moment
 }
+
+// nobodys is the class of numbers that are free.
+var nobodys = new(class)
 
 // maxTerms bounds the terms of a class. The last one then stands for all that follow.
 const maxTerms = 8
 
 func (c *classes) init() {
-	c.ids, c.given, c.most = map[Window]uint16{}, 1, maxClasses
-	c.put(0, &class{vague: true})
+	c.ids, c.given, c.most, c.many = map[Window]uint16{}, 1, maxClasses, manyRetired
+	c.put(0, new(class))
 }
 
 // get returns what a number stands for.
@@ -401,18 +440,66 @@ func (c *classes) of(w *Window, was uint16) uint16 {
 
 // id returns the class of w, with the lock held.
 func (c *classes) id(w *Window) uint16 {
-	if id, ok := c.ids[*w]; ok {
+	id, ok := c.ids[*w]
+	if !ok {
+		id = c.unused()
+		if id == 0 {
+			c.put(0, c.get(0).and(w, nil))
+		} else {
+			c.put(id, &class{window: *w})
+			c.ids[*w] = id
+		}
+	}
+	c.taken.add(id)
+	return id
+}
+
+// unused returns a number that nobody uses, 0 if there is none. The lock is held.
+func (c *classes) unused() uint16 {
+	if n := len(c.free); n > 0 {
+		id := c.free[n-1]
+		c.free = c.free[:n-1]
 		return id
 	}
 	if c.given == c.most {
-		c.put(0, c.get(0).and(w, moment{}))
+		c.scarce.Store(true)
 		return 0
 	}
-	id := uint16(c.given)
 	c.given++
-	c.put(id, &class{window: *w})
-	c.ids[*w] = id
-	return id
+	return uint16(c.given - 1)
+}
+
+// beginRound begins to note which numbers are taken.
+func (c *classes) beginRound() {
+	c.mu.Lock()
+	c.taken = numbers{}
+	c.mu.Unlock()
+}
+
+// endRound frees the numbers that the sweep has not seen in a bucket, unless they have been
+// taken meanwhile. Class 0 begins anew, or one slow window would have all buckets without a
+// number kept for ever.
+func (c *classes) endRound(seen *numbers) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.many = manyRetired
+	for n := range c.given {
+		id := uint16(n)
+		switch was := c.get(id); {
+		case was == nobodys:
+		case seen.has(id) || c.taken.has(id):
+			if was.terms != nil {
+				c.many += 2
+			}
+		case id == 0:
+			c.put(0, new(class))
+		default:
+			delete(c.ids, was.window)
+			c.put(id, nobodys)
+			c.free = append(c.free, id)
+		}
+	}
+	c.scarce.Store(c.given == c.most && len(c.free) == 0)
 }
 
 // replaced says that rules have other windows since a moment. A bucket may be of a rule that
@@ -428,23 +515,34 @@ func (c *classes) replaced(by map[Window][]Window, since moment) {
 			c.put(id, &class{terms: []term{{window: w}}})
 		}
 	}
-	for id := range c.given {
-		was := c.get(uint16(id))
-		if now := was.replaced(by, since); now != was {
-			c.put(uint16(id), now)
+	retired := 0
+	for n := range c.given {
+		id, from := uint16(n), &since
+		if id == 0 {
+			from = nil // unlike one that is retired, it goes on being taken
 		}
+		was := c.get(id)
+		if now := was.replaced(by, from); now != was {
+			c.put(id, now)
+		}
+		if was.terms != nil {
+			retired++
+		}
+	}
+	if retired >= c.many {
+		c.scarce.Store(true)
 	}
 }
 
 // replaced returns the class with what has replaced its windows.
-func (c *class) replaced(by map[Window][]Window, since moment) *class {
+func (c *class) replaced(by map[Window][]Window, since *moment) *class {
 	next := c
 	for i := range c.terms {
 		for j := range by[c.terms[i].window] {
 			next = next.and(&by[c.terms[i].window][j], since)
 		}
 	}
-	if !c.vague || len(c.terms) == 0 {
+	if !c.vague {
 		return next
 	}
 	for _, windows := range by { // any of them may be one for which the last term stands
@@ -456,15 +554,12 @@ func (c *class) replaced(by map[Window][]Window, since moment) *class {
 }
 
 // and returns the class with one more term.
-func (c *class) and(w *Window, since moment) *class {
+func (c *class) and(w *Window, since *moment) *class {
 	n := len(c.terms)
 	if !c.vague && slices.ContainsFunc(c.terms, func(t term) bool { return t.window == *w }) {
 		return c
 	}
-	switch {
-	case n == 0:
-		return &class{terms: []term{{slow(w), since}}, vague: true}
-	case !c.vague && n < maxTerms:
+	if !c.vague && n < maxTerms {
 		return &class{terms: append(slices.Clip(c.terms), term{*w, since})}
 	}
 	last := c.terms[n-1]
@@ -482,7 +577,7 @@ func (c *class) full(b bucket, at moment) bool {
 		return b.fullBy(&c.window, at)
 	}
 	for n := range c.terms {
-		if n > 0 && b.fullByAll(c.terms[:n], c.terms[n].since) {
+		if since := c.terms[n].since; since != nil && b.fullByAll(c.terms[:n], *since) {
 			return true
 		}
 	}

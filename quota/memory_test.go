@@ -282,73 +282,7 @@ func TestFloodOfKeys(t *testing.T) {
 
 // A bucket that was full under a quick limit is not under the slow one that has replaced it. One that was full before
 // the change may be forgotten, and so may one that is full by each limit that its rule may have now.
-func TestReplacedLimitIsNotForgiven(t *testing.T) {
-	quick, slow, other := Window{Rate: 10, Burst: 100}, Window{Rate: 1, Burst: 100}, Window{Rate: 20, Burst: 200}
-	type change = map[Window][]Window
-	there := change{quick: {slow}}
-	var many change // more than a class has terms
-	for i := range 3 * maxTerms {
-		many = change{quick: append(many[quick], Window{Rate: 20 + float64(i), Burst: 100})}
-	}
-	for _, c := range []struct {
-		name   string
-		idle   time.Duration // before the changes
-		change []change
-		kept   time.Duration // from then on
-	}{
-		{"nothing", 0, nil, 10 * time.Second},
-		{"slower", 0, []change{there}, 100 * time.Second},
-		{"slower, and back, and again", 0, []change{there, {slow: {quick}}, there}, 100 * time.Second},
-		{"two rules that had the same", 0, []change{{quick: {other, slow}}}, 100 * time.Second},
-		{"two rules that had the same, in the other order", 0, []change{{quick: {slow, other}}}, 100 * time.Second},
-		{"two rules that swap theirs", 0, []change{{quick: {slow}, slow: {quick}}}, 100 * time.Second},
-		{"another rule's", 0, []change{{other: {slow}}}, 10 * time.Second},
-		{"a replacement that is replaced", 0, []change{{quick: {other}}, {other: {slow}}}, 100 * time.Second},
-		{"one of many that is replaced", 0, []change{many, {many[quick][2*maxTerms]: {slow}}}, 100 * time.Second},
-		{"not full before", 9 * time.Second, []change{there}, 91 * time.Second},
-		{"full before", 10 * time.Second, []change{there}, 0},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			var clock still
-			m := newMemory(t, MemoryConfig{Now: clock.now})
-			take(t, m, Request{Key: "k", Windows: []Window{quick}, Cost: 100})
-			clock.advance(c.idle)
-			for _, by := range c.change {
-				m.classes.replaced(by, m.moments())
-			}
-			if c.kept > 0 {
-				clock.advance(c.kept - time.Second)
-				if m.Purge(); m.Stats().Keys != 1 {
-					t.Errorf("%v after the change it is forgotten", c.kept-time.Second)
-				}
-			}
-			clock.advance(time.Second)
-			if m.Purge(); m.Stats().Keys != 0 {
-				t.Errorf("%v after the change it is not forgotten", c.kept)
-			}
-		})
-	}
-}
-
 // More limits than have a number: their buckets are kept until all would be full.
-func TestLimitsWithoutNumber(t *testing.T) {
-	var clock still
-	m := newMemory(t, MemoryConfig{Now: clock.now})
-	for i := range maxClasses + 100 {
-		take(t, m, Request{Key: fmt.Sprint(i), Windows: []Window{{Rate: 1 + float64(i), Burst: 1000}}, Cost: 500})
-	}
-	take(t, m, Request{Key: "slowest", Windows: []Window{{Rate: .001, Burst: 1000}}, Cost: 500})
-	take(t, m, Request{Key: "month", Windows: []Window{PerCalendar(1000, Month, nil)}, Cost: 1})
-	clock.advance(time.Hour)
-	if m.Purge(); m.Stats().Keys < 100 || m.Stats().Keys > 103 {
-		t.Errorf("%+v", m.Stats())
-	}
-	clock.advance(10_000 * time.Hour)
-	if m.Purge(); m.Stats().Keys != 0 {
-		t.Errorf("%+v, want no key", m.Stats())
-	}
-}
-
 func TestGiveToAStranger(t *testing.T) {
 	m := newMemory(t, MemoryConfig{})
 	limits := []Window{Per(10, time.Hour)}
@@ -466,33 +400,14 @@ func TestTooLargeForABucketInUse(t *testing.T) {
 	}
 }
 
+// When numbers run out, those that no bucket has any more are given to other windows. So windows of the past do not
+// have the buckets of strangers kept.
+// The sweep keeps the numbers of all buckets, also of those that are shared, and frees those of buckets that it forgets.
+// A change of rules need not visit numbers that were retired long ago.
+// What a round of the sweep frees: numbers that it has seen in no bucket, and that nobody has taken meanwhile.
+// Buckets keep what they have while rules change, numbers are freed and given again, and tables are made anew.
 // A calendar without a number of its own is not taken for one that is full again
 // before its longest period is over, however little was used, and a debt not before the last one.
-func TestCalendarWithoutNumber(t *testing.T) {
-	var clock still
-	m := newMemory(t, MemoryConfig{Now: clock.now})
-	for i := range maxClasses {
-		take(t, m, Request{Key: fmt.Sprint(i), Windows: []Window{{Rate: 1 + float64(i), Burst: 10}}, Cost: 5})
-	}
-	month := []Window{PerCalendar(10, Month, nil)}
-	for _, cost := range []int64{1, 10, 25} {
-		take(t, m, Request{Key: fmt.Sprint("month ", cost), Windows: month, Cost: cost, Debt: true})
-	}
-	for _, days := range []int{0, 29, 29 + 28, 29 + 28 + 30, 29 + 28 + 30 + 91} { // from 1 January; a month ends soon after each of the next three
-		clock.Store(int64(days) * int64(24*time.Hour))
-		m.Purge()
-		for _, cost := range []int64{1, 10, 25} {
-			want := min(10-float64(cost)+10*Calendar{Period: Month}.passed(m.epoch, m.epoch.Add(clock.now())), 10)
-			if got := take(t, m, Request{Key: fmt.Sprint("month ", cost), Windows: month, Mode: DryRun}); got.Remaining != want {
-				t.Errorf("used %d, %d days later: %v left, want %v", cost, days, got.Remaining, want)
-			}
-		}
-	}
-	if s := m.Stats(); s.Keys != 0 {
-		t.Errorf("%+v, want no key", s)
-	}
-}
-
 // A clock on the wall that somebody else has read a moment later is moved up to that;
 // one that was set back is gone by, or the bucket would stand still until it is there
 // again. The clock for rates is never set.

@@ -176,6 +176,9 @@ func TestRulesThatChange(t *testing.T) {
 		}
 		q := newQuota(t, Config{Name: "q", Debt: seed%2 == 0, Now: clock.now, Rules: rules})
 		m := q.memory
+		if r.IntN(2) == 0 {
+			m.classes.most = 2 + r.IntN(4) // the numbers of some windows are given again, and some windows have none
+		}
 		at := func() moment { return moment{clock.now(), clock.now(), m.epoch} }
 		for range 600 {
 			clock.advance(time.Duration(r.IntN(3000)) * time.Millisecond)

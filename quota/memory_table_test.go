@@ -1,0 +1,270 @@
+package quota
+
+import (
+	"fmt"
+	"math"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestReplacedLimitIsNotForgiven(t *testing.T) {
+	quick, slow, other := Window{Rate: 10, Burst: 100}, Window{Rate: 1, Burst: 100}, Window{Rate: 20, Burst: 200}
+	type change = map[Window][]Window
+	there := change{quick: {slow}}
+	var many change // more than a class has terms
+	for i := range 3 * maxTerms {
+		many = change{quick: append(many[quick], Window{Rate: 20 + float64(i), Burst: 100})}
+	}
+	for _, c := range []struct {
+		name   string
+		idle   time.Duration // before the changes
+		change []change
+		kept   time.Duration // from then on
+	}{
+		{"nothing", 0, nil, 10 * time.Second},
+		{"slower", 0, []change{there}, 100 * time.Second},
+		{"slower, and back, and again", 0, []change{there, {slow: {quick}}, there}, 100 * time.Second},
+		{"two rules that had the same", 0, []change{{quick: {other, slow}}}, 100 * time.Second},
+		{"two rules that had the same, in the other order", 0, []change{{quick: {slow, other}}}, 100 * time.Second},
+		{"two rules that swap theirs", 0, []change{{quick: {slow}, slow: {quick}}}, 100 * time.Second},
+		{"another rule's", 0, []change{{other: {slow}}}, 10 * time.Second},
+		{"a replacement that is replaced", 0, []change{{quick: {other}}, {other: {slow}}}, 100 * time.Second},
+		{"one of many that is replaced", 0, []change{many, {many[quick][2*maxTerms]: {slow}}}, 100 * time.Second},
+		{"not full before", 9 * time.Second, []change{there}, 91 * time.Second},
+		{"full before", 10 * time.Second, []change{there}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var clock still
+			m := newMemory(t, MemoryConfig{Now: clock.now})
+			take(t, m, Request{Key: "k", Windows: []Window{quick}, Cost: 100})
+			clock.advance(c.idle)
+			for _, by := range c.change {
+				m.classes.replaced(by, m.moments())
+			}
+			if c.kept > 0 {
+				clock.advance(c.kept - time.Second)
+				if m.Purge(); m.Stats().Keys != 1 {
+					t.Errorf("%v after the change it is forgotten", c.kept-time.Second)
+				}
+			}
+			clock.advance(time.Second)
+			if m.Purge(); m.Stats().Keys != 0 {
+				t.Errorf("%v after the change it is not forgotten", c.kept)
+			}
+		})
+	}
+}
+
+func TestLimitsWithoutNumber(t *testing.T) {
+	var clock still
+	m := newMemory(t, MemoryConfig{Now: clock.now})
+	for i := range maxClasses + 100 {
+		take(t, m, Request{Key: fmt.Sprint(i), Windows: []Window{{Rate: 1 + float64(i), Burst: 1000}}, Cost: 500})
+	}
+	take(t, m, Request{Key: "slowest", Windows: []Window{{Rate: .001, Burst: 1000}}, Cost: 500})
+	take(t, m, Request{Key: "month", Windows: []Window{PerCalendar(1000, Month, nil)}, Cost: 1})
+	clock.advance(time.Hour)
+	if m.Purge(); m.Stats().Keys < 100 || m.Stats().Keys > 103 {
+		t.Errorf("%+v", m.Stats())
+	}
+	clock.advance(10_000 * time.Hour)
+	if m.Purge(); m.Stats().Keys != 0 {
+		t.Errorf("%+v, want no key", m.Stats())
+	}
+}
+
+func TestCalendarWithoutNumber(t *testing.T) {
+	var clock still
+	m := newMemory(t, MemoryConfig{Now: clock.now})
+	for i := range maxClasses + maxTerms {
+		take(t, m, Request{Key: fmt.Sprint(i), Windows: []Window{{Rate: 1 + float64(i), Burst: 10}}, Cost: 5})
+	}
+	month := []Window{PerCalendar(10, Month, nil)}
+	for _, cost := range []int64{1, 10, 25} {
+		take(t, m, Request{Key: fmt.Sprint("month ", cost), Windows: month, Cost: cost, Debt: true})
+	}
+	for _, days := range []int{0, 29, 29 + 28, 29 + 28 + 30, 29 + 28 + 30 + 91} { // from 1 January; a month ends soon after each of the next three
+		clock.Store(int64(days) * int64(24*time.Hour))
+		m.Purge()
+		for _, cost := range []int64{1, 10, 25} {
+			want := min(10-float64(cost)+10*Calendar{Period: Month}.passed(m.epoch, m.epoch.Add(clock.now())), 10)
+			if got := take(t, m, Request{Key: fmt.Sprint("month ", cost), Windows: month, Mode: DryRun}); got.Remaining != want {
+				t.Errorf("used %d, %d days later: %v left, want %v", cost, days, got.Remaining, want)
+			}
+		}
+	}
+	if s := m.Stats(); s.Keys != 0 {
+		t.Errorf("%+v, want no key", s)
+	}
+}
+
+func TestNumbersAreGivenAgain(t *testing.T) {
+	var clock still
+	m := newMemory(t, MemoryConfig{MaxKeys: 100, Now: clock.now})
+	m.classes.most = 8
+	customer := Request{Key: "customer", Cost: 1}
+	for i := range 100 {
+		customer.Windows = []Window{{Rate: .001, Burst: float64(1000 + i)}}
+		take(t, m, customer)
+	}
+	for i := range 1000 {
+		clock.advance(50 * time.Millisecond)
+		if i == 500 {
+			take(t, m, customer) // and so no bucket is left without a number
+		}
+		quick := []Window{{Rate: 50 + float64(i/250), Burst: 50}}
+		if r := take(t, m, Request{Key: fmt.Sprint(i), Windows: quick, Cost: 5}); r.Remaining != 45 {
+			t.Fatalf("stranger %d: %+v, %+v", i, r, m.Stats())
+		}
+	}
+	if s := m.Stats(); s.Overflowed > 0 || s.Purged < 900 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestSweepOfNumbers(t *testing.T) {
+	var clock still
+	m := newMemory(t, MemoryConfig{MaxKeys: 1, Now: clock.now})
+	m.classes.most = 4
+	window := func(n int) Window { return Window{Rate: 1, Burst: float64(10 + n)} }
+	for i, c := range []struct {
+		key    string
+		window int
+		after  time.Duration
+		number uint16 // that the bucket has then
+	}{
+		{"resident", 1, 0, 1},
+		{"shared", 2, 0, 2},
+		{"resident", 3, 0, 3},
+		{"resident", 4, 0, 0}, // there is no other
+		{"shared too", 5, 2 * time.Second, 3},
+		{"resident", 4, 0, 1},
+		{"shared as well", 6, 2 * time.Second, 0},
+		{"shared as well", 6, 2 * time.Second, 0},
+		{"a new resident", 7, time.Hour, 1},
+	} {
+		clock.advance(c.after)
+		w := window(c.window)
+		if take(t, m, Request{Key: c.key, Windows: []Window{w}, Cost: 10}); m.classes.ids[w] != c.number {
+			t.Errorf("step %d: the number is %d, want %d", i+1, m.classes.ids[w], c.number)
+		}
+	}
+	if w := m.classes.get(2).window; w != window(2) {
+		t.Errorf("number 2 stands for %v, and a shared bucket has it", w)
+	}
+}
+
+func TestRetiredNumbersAreFreed(t *testing.T) {
+	var clock still
+	m := newMemory(t, MemoryConfig{Now: clock.now})
+	for i := range 4 * manyRetired {
+		clock.advance(sweepEvery)
+		was, now := Window{Rate: 100, Burst: float64(10 + i)}, Window{Rate: 100, Burst: float64(11 + i)}
+		for _, key := range []string{"same", fmt.Sprint(i)} {
+			take(t, m, Request{Key: key, Windows: []Window{was}, Cost: 1})
+		}
+		m.classes.replaced(map[Window][]Window{was: {now}}, m.moments())
+		if used := m.classes.given - len(m.classes.free); used > 2*manyRetired {
+			t.Fatalf("%d numbers are used after %d changes", used, i+1)
+		}
+	}
+}
+
+func TestRoundOfNumbers(t *testing.T) {
+	var c classes
+	c.init()
+	c.most = 4
+	at := func(rate float64) *Window { return &Window{Rate: rate, Burst: 1} }
+	for i, want := range []uint16{1, 2, 3, 0} {
+		if id := c.of(at(float64(i+1)), 0); id != want {
+			t.Fatalf("window %d has the number %d", i+1, id)
+		}
+	}
+	for _, round := range []struct {
+		name        string
+		seen, taken []uint16
+		scarce      bool
+		again       []uint16 // what another four windows get
+	}{
+		{"all seen", []uint16{0, 1, 2, 3}, nil, true, []uint16{0, 0}},
+		{"one taken", []uint16{0, 1, 2}, []uint16{3}, true, []uint16{0}},
+		{"two free", []uint16{0, 1}, nil, false, []uint16{3, 2, 0}},
+		{"without a number no more", []uint16{1, 2, 3}, nil, true, nil},
+	} {
+		c.beginRound()
+		var seen numbers
+		for _, id := range round.seen {
+			seen.add(id)
+		}
+		for _, id := range round.taken {
+			w := c.get(id).window
+			if got := c.of(&w, 0); got != id {
+				t.Errorf("%s: %v has the number %d, want %d", round.name, w, got, id)
+			}
+		}
+		if c.endRound(&seen); c.scarce.Load() != round.scarce || (c.get(0).terms == nil) == seen.has(0) {
+			t.Errorf("%s: numbers are scarce: %v; %d terms of class 0", round.name, c.scarce.Load(), len(c.get(0).terms))
+		}
+		for i, want := range round.again {
+			if id := c.of(at(float64(100+i)), 0); id != want {
+				t.Errorf("%s: another window gets the number %d, want %d", round.name, id, want)
+			}
+			if c.get(want).window != *at(float64(100 + i)) && want != 0 {
+				t.Errorf("%s: number %d stands for %v", round.name, want, c.get(want).window)
+			}
+		}
+	}
+}
+
+func TestNumbersUnderLoad(t *testing.T) {
+	const each, keys, workers = 200, 50, 4
+	m := newMemory(t, MemoryConfig{MaxKeys: 100})
+	m.classes.most = 4
+	slow := func(n int) Window { return Window{Rate: MinRate * float64(1+n%8), Burst: each*workers + 2} }
+	for k := range keys {
+		take(t, m, Request{Key: fmt.Sprint(k), Windows: []Window{slow(0), slow(1)}, Cost: 1})
+	}
+	stop := make(chan struct{})
+	var wg, others sync.WaitGroup
+	others.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			m.sweep.mu.Lock()
+			m.sweep.due = 0 // every newcomer begins a round
+			m.sweep.mu.Unlock()
+			take(t, m, Request{Key: fmt.Sprint("passing ", i), Windows: []Window{Per(1e6+float64(i%100), time.Second)}, Cost: 1})
+			if i%10 == 0 {
+				m.classes.replaced(map[Window][]Window{slow(i): {slow(i + 1), slow(i + 2)}}, m.moments())
+			}
+		}
+	})
+	for g := range workers {
+		wg.Go(func() {
+			for i := range each {
+				for k := range keys {
+					windows := []Window{slow(g + i + k)}
+					if k%5 == 0 {
+						windows = append(windows, slow(i))
+					}
+					if r, err := m.Decide(ctx, &Request{Key: fmt.Sprint(k), Windows: windows, Cost: 1}); err != nil || !r.OK {
+						t.Errorf("key %d: %+v, %v", k, r, err)
+						return
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	close(stop)
+	others.Wait()
+	for k := range keys {
+		if r := take(t, m, Request{Key: fmt.Sprint(k), Windows: []Window{slow(0)}, Mode: DryRun}); math.Abs(r.Remaining-1) > 1e-3 {
+			t.Errorf("key %d has %v left, want 1", k, r.Remaining)
+		}
+	}
+}
