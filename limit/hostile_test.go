@@ -3,8 +3,11 @@ package limit_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
+	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -207,4 +210,66 @@ func TestRetryAfterOfAFixedLimit(t *testing.T) {
 	if r := weir.AsRejection(err); r == nil || r.RetryAfter < 15*time.Second || r.RetryAfter > 25*time.Second {
 		t.Errorf("%v, want a time of about 20 s", err)
 	}
+}
+
+// One stranger that leaves its waits delays nobody else. Single users have 500 ms. They want half of the gate,
+// and all of it now and then.
+func TestWhoLeavesDelaysNobody(t *testing.T) {
+	for _, leaves := range []bool{false, true} {
+		if asked, lost := strangerBeside(t, leaves); lost > asked/100 {
+			t.Errorf("the stranger leaves %v: %d of the users' %d requests are refused", leaves, lost, asked)
+		} else {
+			t.Logf("the stranger leaves %v: %.2f %% of the users' requests are refused", leaves, 100*float64(lost)/float64(asked))
+		}
+	}
+}
+
+func strangerBeside(t *testing.T, leaves bool) (asked, lost int64) {
+	synctest.Test(t, func(t *testing.T) {
+		l := weir.Must(limit.New(limit.Config{Name: "api", Limit: 4}))
+		dice := rand.New(rand.NewPCG(1, 2))
+		var users, refused atomic.Int64
+		var all sync.WaitGroup
+		ask := func(ctx context.Context, user string, of *atomic.Int64) {
+			takes := time.Duration(15+dice.IntN(10)) * time.Millisecond
+			all.Go(func() {
+				p, err := l.Admit(ctx, weir.Work{User: user})
+				if err != nil {
+					of.Add(1)
+					return
+				}
+				time.Sleep(takes)
+				p.Done(weir.OK)
+			})
+		}
+		one := func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			time.AfterFunc(time.Second, cancel)
+			ask(ctx, fmt.Sprint("user", users.Add(1)), &refused)
+		}
+		const tick = time.Millisecond
+		for now := tick; now < 2*time.Minute; now += tick {
+			time.Sleep(tick)
+			if dice.Float64() < 120*tick.Seconds() {
+				one()
+			}
+			if now%(4*time.Second) == 0 {
+				for range 60 {
+					one()
+				}
+			}
+			if now%(50*time.Millisecond) == 0 {
+				ctx, cancel := context.WithCancel(t.Context())
+				if leaves {
+					time.AfterFunc(25*time.Millisecond, cancel)
+				} else {
+					time.AfterFunc(time.Minute, cancel)
+				}
+				ask(ctx, "stranger", new(atomic.Int64))
+			}
+		}
+		all.Wait()
+		asked, lost = users.Load(), refused.Load()
+	})
+	return asked, lost
 }

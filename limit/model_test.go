@@ -191,6 +191,7 @@ func (m *model) wait(now time.Duration, w modelWaiter, rate float64, median time
 	if len(m.waiting) >= places {
 		if m.places > 0 && q.stands {
 			m.turn()
+			m.full = m.phase
 		}
 		out, in := 0, m.places > 0 && m.newestFirst() // the oldest goes, or the newcomer
 		if m.places > 0 && m.displaced != nil {
@@ -620,7 +621,7 @@ func (m *model) aheadInTenant(w *modelWaiter) float64 {
 // it has waiting, of which first, the number of a waiter, goes whole.
 func (m *model) startsBefore(tag float64, f *modelFlow, weight float64, first int, of func(*modelWaiter) bool) float64 {
 	ahead := tag - f.tag
-	if ahead < 0 || ahead == 0 && m.newestFirst() {
+	if ahead < 0 || ahead == 0 && m.turned() {
 		return 0
 	}
 	return min(m.units(of), ahead*weight+float64(m.waiting[first].units))

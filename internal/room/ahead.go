@@ -72,7 +72,7 @@ func (r *Room) sample(l *level, f *flows, own uint32, start float64) float64 {
 func (r *Room) unitsBefore(l *level, f *flows, i int, own uint32, before float64) float64 {
 	flow := l.longest[i]
 	ahead := before - l.tag(f.spots, flow)
-	if flow == own || ahead < 0 || ahead == 0 && r.NewestFirst() {
+	if flow == own || ahead < 0 || ahead == 0 && r.turned() {
 		return 0
 	}
 	var weight, load float64

@@ -20,6 +20,8 @@ type many struct {
 	mean    struct{ units, ofUser, ofTenant float64 } // of those served
 	reasons map[path]uint16                           // of a tenant, by its own path
 	last    path                                      // who gave the last reason
+	givers  map[string]uint16                         // the phase of each one's last reason, in any class
+	full    uint16                                    // the phase in which a standing queue was full last
 }
 
 // path names a level: the users of a class, or with a user (after "/") its tenants.
@@ -84,8 +86,23 @@ func (m *many) take() int32 {
 	return m.turns
 }
 
+// turned reports whether the newest goes first between tenants: enough of them gave a reason in
+// this phase, or the room was full while its queue stood.
+func (m *many) turned() bool {
+	if m.order == LIFO {
+		return true
+	}
+	n := 0
+	for _, phase := range m.givers {
+		if phase == m.standing.phase {
+			n++
+		}
+	}
+	return m.newestFirst() && (m.full == m.standing.phase || n >= max(2, min(len(m.queue)/8, 8)))
+}
+
 func (m *many) newcomersFirst() bool {
-	return m.newestFirst() && m.idle(true)+m.idle(false) < m.memory()
+	return m.turned() && m.idle(true)+m.idle(false) < m.memory()
 }
 
 func (m *many) enter(now time.Duration, o *one) {
@@ -188,6 +205,7 @@ func (m *many) reason(o *one) {
 		m.reasons[o.own()] = m.standing.phase
 	}
 	m.last = path{user: o.own().user}
+	m.givers[m.last.user] = m.standing.phase
 }
 
 func (m *many) reasonIfStanding(o *one) {
@@ -338,6 +356,7 @@ func (m *many) worstOf(p path) []*one {
 func (m *many) victim(o *one, free bool) *one {
 	if m.standing.is {
 		m.turn()
+		m.full = m.standing.phase
 	}
 	of := m.loser(o, free)
 	if len(of) == 0 {

@@ -2,6 +2,7 @@ package room
 
 import (
 	"math/bits"
+	"slices"
 )
 
 // Order says which of a tenant's waiters is served first.
@@ -107,14 +108,36 @@ func (r *Room) reorder(order Order) {
 //
 // So within a tenant the newest is served first only if the tenant has given a reason in
 // this phase. It had too many waiting, or one of its own gave up, expired, or would
-// have been late. Between tenants with equal tags the whole room decides.
+// have been late. Between tenants with equal tags it is served first if enough tenants
+// have given one, or if a standing queue has no place left. Anybody can send a short
+// deadline, or leave.
 //
 // A tenant is marked in its newest waiter. So the mark costs no memory, and ends with
 // the last waiter. If a tenant comes back to an empty queue, its name is recognised,
 // provided that it was the last to give a reason.
 type reasons struct {
-	phase uint16 // counts, from 1; when it wraps, marks of 65,535 phases ago count again
-	last  uint64 // who gave the last reason: the hashes of its names, as one
+	phase  uint16   // counts, from 1; when it wraps, marks of 65,535 phases ago count again
+	last   uint64   // who gave the last reason: the hashes of its names, as one
+	givers []uint64 // who gave one in this phase, up to mostGivers
+	full   bool     // a standing queue had no place left in this phase
+}
+
+// mostGivers is how many tenants have to give a reason at most, so that the order between
+// tenants turns.
+const mostGivers = 8
+
+// giver notes that the tenant of these names has given a reason.
+func (s *reasons) giver(names uint64) {
+	s.last = names
+	if len(s.givers) < mostGivers && !slices.Contains(s.givers, names) {
+		s.givers = append(s.givers, names)
+	}
+}
+
+// enough reports whether the order between tenants turns while so many wait. An eighth
+// of them have to give a reason, from two tenants on: one alone turns its own order only.
+func (s *reasons) enough(waiting int) bool {
+	return s.full || len(s.givers) >= max(2, min(waiting/8, mostGivers))
 }
 
 // reversed reports whether the newest of a tenant's waiters is served first now.
@@ -134,7 +157,7 @@ func (r *Room) mark(tenant uint32) {
 	if back := r.tenants.all[tenant].back; back != nil {
 		back.phase = r.standing.phase
 	}
-	r.standing.last = r.names(tenant)
+	r.standing.giver(r.names(tenant))
 }
 
 // inherit hands the mark on to w, which becomes the newest of a tenant.

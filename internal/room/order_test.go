@@ -2,6 +2,7 @@ package room
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -260,6 +261,48 @@ func TestATenantTurnsItsOwnOrder(t *testing.T) {
 		other := r.tenants.find("rude", r.users.find("", 1))
 		if first := r.first(other); (first == r.tenants.all[other].back) == own {
 			t.Errorf("%s: of the rude number %v goes first", name, first.Owner)
+		}
+		r.check(t)
+	}
+}
+
+// Anybody can leave, or send a deadline that cannot be met. Between tenants the newest goes first
+// only if enough of them do: an eighth of those that wait, from two to eight. A standing queue
+// without a place left is a reason for all.
+func TestEnoughTenantsTurnTheOrderBetweenThem(t *testing.T) {
+	late := func(r *Room, tenants int) {
+		for i := range tenants {
+			for range 3 { // as often as it likes
+				r.PreferNewest(&Waiter{Class: 1, Tenant: fmt.Sprint("late", i)})
+			}
+		}
+	}
+	for _, tt := range []struct {
+		name    string
+		waiting int
+		happens func(r *Room)
+		want    bool
+	}{
+		{"one of a few", 4, func(r *Room) { late(r, 1) }, false},
+		{"two of a few", 4, func(r *Room) { late(r, 2) }, true},
+		{"four of forty", 40, func(r *Room) { late(r, 4) }, false},
+		{"five of forty", 40, func(r *Room) { late(r, 5) }, true},
+		{"seven of many", 400, func(r *Room) { late(r, 7) }, false},
+		{"eight of many", 400, func(r *Room) { late(r, 8) }, true},
+		{"one leaves, one is late", 4, func(r *Room) { r.GiveUp(50*ms, r.Oldest()); late(r, 1) }, true},
+		{"one leaves", 4, func(r *Room) { r.GiveUp(50*ms, r.Oldest()) }, false},
+		{"two, and the queue was drained since", 4, func(r *Room) { late(r, 2); r.standing.newest = false; late(r, 1) }, false},
+		{"a standing queue has no place", 400, func(r *Room) { r.standing.is = true; push(r, "more", 0) }, true},
+	} {
+		r := newRoom(400, Adaptive)
+		r.SetPace(Pace{Interval: 100 * ms, Keep: 8})
+		for i := range tt.waiting {
+			push(r, fmt.Sprint("tenant", i), i)
+		}
+		tt.happens(r)
+		push(r, "newcomer", -1)
+		if next := r.Next(60 * ms).Owner; (next == -1) != tt.want {
+			t.Errorf("%s: number %v goes first; the newest should: %v", tt.name, next, tt.want)
 		}
 		r.check(t)
 	}

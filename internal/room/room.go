@@ -140,8 +140,8 @@ func (r *Room) placesFor(w *Waiter) int {
 	return r.places()
 }
 
-// NewestFirst reports whether the newest is served first now. That holds among tenants
-// with equal tags, and among the waiters of a tenant that has given a reason.
+// NewestFirst reports whether the newest is served first now. That holds among the waiters
+// of a tenant that has given a reason. If enough have, it holds among tenants with equal tags.
 func (r *Room) NewestFirst() bool {
 	return r.order == LIFO || r.order == Adaptive && (r.standing.newest || r.standing.impatient)
 }
@@ -154,7 +154,7 @@ func (r *Room) PreferNewest(w *Waiter) bool {
 	if tenant := r.findTenant(w); tenant != 0 {
 		r.mark(tenant)
 	} else {
-		r.standing.last = joined(hash(w.User), hash(w.Tenant))
+		r.standing.giver(joined(hash(w.User), hash(w.Tenant)))
 	}
 	return r.NewestFirst()
 }

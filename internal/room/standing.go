@@ -31,7 +31,7 @@ import (
 // Otherwise a flood of work that comes and leaves at once would turn every queue.
 //
 // All this is about the whole room. A tenant that has given no reason for it stays in
-// order (order.go).
+// order, and between tenants it takes enough of them (order.go).
 type standing struct {
 	from            time.Duration // when the present interval began
 	arrived, served int           // in it
@@ -99,7 +99,7 @@ func (s *standing) gaveUp(now time.Duration) {
 // starts begins a new phase if the newest was not served first before.
 func (s *standing) starts() {
 	if !s.newest && !s.impatient {
-		s.phase = max(1, s.phase+1)
+		s.phase, s.givers, s.full = max(1, s.phase+1), s.givers[:0], false
 	}
 }
 
