@@ -92,6 +92,10 @@ func plainFault(pattern string) (problem, instead string) {
 	case host != hostname(host) && !strings.Contains(host, "{"):
 		return fmt.Sprintf("the host %s would match nothing: hosts are compared in lower case and without port", host),
 			fmt.Sprintf("write %q", strings.TrimSpace(method+" "+hostname(host)+path))
+	case strings.Contains(host, ":") && !isIPv6(host):
+		name, _, _ := strings.Cut(host, ":")
+		return fmt.Sprintf("the host %s would match nothing: requests to a host with several colons are refused", host),
+			fmt.Sprintf("write %q", strings.TrimSpace(method+" "+name+path))
 	case path != cleanPath(path):
 		return fmt.Sprintf("%q would match nothing: paths are compared without empty, . and .. segments", path),
 			fmt.Sprintf("write %q", strings.TrimSpace(method+" "+host+cleanPath(path)))

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"path"
 	"slices"
@@ -586,6 +587,26 @@ func cleanPath(p string) string {
 		return p
 	}
 	return clean + "/"
+}
+
+// AmbiguousHostText tells a client why a request with an [AmbiguousHost] is refused.
+const AmbiguousHostText = "servers differ on which host is meant: it has several colons and no brackets, or its brackets or its port are not as in [::1]:80"
+
+// AmbiguousHost reports whether another server may read a Host header differently from a policy. nginx, for example, ends
+// the name at the first colon. So "heavy.test:80:80" is heavy.test there, and here a host of its own, past the gates of heavy.test.
+// A server in front of others answers these requests with 400, as RFC 9110 (7.2) asks for.
+func AmbiguousHost(host string) bool {
+	literal, hasBracket := strings.CutPrefix(host, "[")
+	if !hasBracket {
+		return strings.Count(host, ":") > 1
+	}
+	name, port, closed := strings.Cut(literal, "]")
+	return !closed || !isIPv6(name) || port != "" && (port[0] != ':' || strings.Count(port, ":") > 1)
+}
+
+func isIPv6(text string) bool {
+	addr, err := netip.ParseAddr(text)
+	return err == nil && addr.Is6()
 }
 
 // hostname returns a Host header as patterns see it: lower case, no port, no

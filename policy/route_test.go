@@ -358,6 +358,33 @@ func TestAmbiguous(t *testing.T) {
 	}
 }
 
+func TestAmbiguousHost(t *testing.T) {
+	for host, want := range map[string]bool{
+		"":                    false,
+		"heavy.test":          false,
+		"heavy.test.:80":      false,
+		"heavy.test:":         false, // an empty port is one (RFC 3986, 3.2.3)
+		"192.0.2.1:80":        false,
+		"[::1]":               false,
+		"[::1]:80":            false,
+		"[::ffff:192.0.2.1]:": false,
+		"heavy.test:80:80":    true,
+		"heavy.test::":        true,
+		":heavy.test:":        true,
+		"::1":                 true,
+		"[::1]:80:80":         true,
+		"[::1]heavy.test":     true,
+		"[::1":                true,
+		"[]":                  true,
+		"[heavy.test]":        true,
+		"[192.0.2.1]":         true,
+	} {
+		if got := AmbiguousHost(host); got != want {
+			t.Errorf("%s: %t, want %t", host, got, want)
+		}
+	}
+}
+
 // A byte that should have been escaped is, and nothing else of the path changes.
 func TestEscapedPath(t *testing.T) {
 	for path, want := range map[string]string{

@@ -257,6 +257,9 @@ func (x *exchange) look(m *request) (fault string) {
 	if policy.Ambiguous(u) {
 		return policy.AmbiguousText
 	}
+	if policy.AmbiguousHost(x.view.Header.Host()) {
+		return policy.AmbiguousHostText
+	}
 	return ""
 }
 

@@ -579,6 +579,7 @@ func TestBadRequests(t *testing.T) {
 		{"no path", []string{":path", ""}, 400},
 		{"a path that is none", []string{":path", "%zz"}, 400},
 		{"an ambiguous path", []string{":path", "/a%2F..%2Fb"}, 400},
+		{"an ambiguous host", []string{":authority", "heavy.test:80:80"}, 400},
 		{"no path but a target", []string{":path", "x:http://admin.example/heavy"}, 400},
 		{"not UTF-8", []string{"x-tenant", "\xff\xfe", ":path", "/\xff"}, 0},
 		{"a time-out of nothing", []string{"grpc-timeout", "0n"}, 503},

@@ -298,6 +298,23 @@ routes: [{match: [/], gates: [api], upstream: app, cost_from: header:X-Cost}]
 	}
 }
 
+// What servers may read differently is refused.
+func TestSaysOfAmbiguousRequests(t *testing.T) {
+	cfg, _ := compiled(t, "  api: {quota: {rate: 1/h}}\n", "api")
+	for _, tt := range []struct {
+		host, path string
+		status     int
+	}{
+		{"heavy.test:80", "/a%2Fb", 0},
+		{"heavy.test", "/a%2F..%2Fb", 400},
+		{"heavy.test:80:80", "/", 400},
+	} {
+		if a, err := Offline(cfg, Ask{Host: tt.host, Path: tt.path}); err != nil || a.Status != tt.status {
+			t.Errorf("%s %s: %+v, %v; want the status %d", tt.host, tt.path, a, err, tt.status)
+		}
+	}
+}
+
 // A gate that sheds lets through from a priority on.
 func TestSaysOfShedding(t *testing.T) {
 	var now time.Duration

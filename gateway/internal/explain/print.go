@@ -120,7 +120,7 @@ func (a *Answer) verdict() string {
 	case a.Status == http.StatusNotFound && a.Route == "":
 		return "No route matches: 404."
 	case a.By == "" && a.Status != 0:
-		return fmt.Sprintf("The path means different things to different servers: %d.", a.Status)
+		return fmt.Sprintf("The path or the host means different things to different servers: %d.", a.Status)
 	case a.Status != 0 && a.AfterMS > 0:
 		return fmt.Sprintf("Refused by %s: %d, come back in %v.", a.By, a.Status, time.Duration(a.AfterMS)*time.Millisecond)
 	case a.Status != 0:

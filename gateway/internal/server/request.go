@@ -95,8 +95,11 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if policy.Ambiguous(r.URL) { // it may lead to another route at the upstream
-		q.call.WriteProblem(q, http.StatusBadRequest,
-			policy.AmbiguousText)
+		q.call.WriteProblem(q, http.StatusBadRequest, policy.AmbiguousText)
+		return
+	}
+	if policy.AmbiguousHost(r.Host) {
+		q.call.WriteProblem(q, http.StatusBadRequest, policy.AmbiguousHostText)
 		return
 	}
 	if r.Body != nil && r.Body != http.NoBody && !q.call.GRPC {

@@ -407,6 +407,8 @@ func TestRequestsThatCannotBeSent(t *testing.T) {
 			{"PURGE", "[::1]", "200"},
 			{"GET", "a b", "400"},
 			{"GET", "a/b", "400"},
+			{"GET", "x:80", "200"},
+			{"GET", "x:80:80", "400"}, // x to nginx
 			{"GET", "xn--é", "400"},
 			{"g(t", "x", "400"},
 			{"é", "x", "400"},
