@@ -127,6 +127,7 @@ func TestFaults(t *testing.T) {
 		{"space without a method", matching("/a b", "/a /b", "example.com/a b"), []string{`routes[0].match[0]: the path "/a b" has a space in it; write %20`,
 			`routes[0].match[1]: the path "/a /b" has a space in it`, `routes[0].match[2]: the path "/a b" has a space in it`}},
 		{"forgotten space", matching("GET/v1/"), []string{`routes[0].match[0]: a space is missing between the method GET and the path; write "GET /v1/"`}},
+		{"host outside of ASCII", matching("bücher.example/"), []string{"routes[0].match[0]: the host bücher.example would match nothing: hosts are compared in ASCII, as clients send them; write the name in Punycode"}},
 		{"host with two colons", matching("GET example.com:80:80/x"), []string{`routes[0].match[0]: the host example.com:80:80 would match nothing: requests to a host with several colons are refused; write "GET example.com/x"`}},
 		{"host that is an address", matching("::1/x"), nil},
 		{"host", matching("Example.com:80/x"), []string{`routes[0].match[0]: the host Example.com:80 would match nothing: hosts are compared in lower case and without port; write "example.com/x"`}},

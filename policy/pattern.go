@@ -89,6 +89,9 @@ func plainFault(pattern string) (problem, instead string) {
 		return fmt.Sprintf("the path %q has a space in it", path), "write %20 for a space"
 	case method == "" && slices.Contains(methods, host):
 		return fmt.Sprintf("a space is missing between the method %s and the path", host), fmt.Sprintf("write %q", host+" "+path)
+	case !isPrintable(host):
+		return fmt.Sprintf("the host %s would match nothing: hosts are compared in ASCII, as clients send them", host),
+			"write the name in Punycode, such as xn--bcher-kva.example for bücher.example"
 	case host != hostname(host) && !strings.Contains(host, "{"):
 		return fmt.Sprintf("the host %s would match nothing: hosts are compared in lower case and without port", host),
 			fmt.Sprintf("write %q", strings.TrimSpace(method+" "+hostname(host)+path))

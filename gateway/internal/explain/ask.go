@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/proxy"
 )
 
 // Ask is a request that is only asked about.
@@ -103,7 +104,7 @@ func (a *Ask) request() (*http.Request, error) {
 	if err != nil {
 		return nil, fmt.Errorf("method %q cannot be the method of a request; write for instance GET", method)
 	}
-	r.URL, r.Host, r.RemoteAddr = u, a.Host, netip.AddrPortFrom(addr, 1).String()
+	r.URL, r.Host, r.RemoteAddr = u, proxy.SentHost(a.Host), netip.AddrPortFrom(addr, 1).String()
 	for _, line := range a.Header {
 		name, value, ok := strings.Cut(line, ":")
 		if name = textproto.TrimString(name); !ok || name == "" {

@@ -315,6 +315,20 @@ func TestSaysOfAmbiguousRequests(t *testing.T) {
 	}
 }
 
+// A host is looked up as the gateway matches it.
+func TestSaysOfHostsInPunycode(t *testing.T) {
+	cfg, err := config.Parse("weir.yaml", []byte(`
+upstreams: {app: {targets: [http://127.0.0.1:3000]}}
+routes: [{match: [xn--bcher-kva.example/], upstream: app}]
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, err := Offline(cfg, Ask{Host: "bücher.example"}); err != nil || a.Status != 0 || len(a.Patterns) != 1 {
+		t.Errorf("%+v, %v", a, err)
+	}
+}
+
 // A gate that sheds lets through from a priority on.
 func TestSaysOfShedding(t *testing.T) {
 	var now time.Duration
