@@ -68,7 +68,8 @@ type Config struct {
 // waiter forward, but later work finds them.
 type Queue struct {
 	// Len is how many may wait at a time. 0 means the default, which is none: work is
-	// refused at once. A negative value means none too, as in limit.Queue.
+	// refused at once. A negative value means none too, as in limit.Queue. Where the rules give several buckets, a
+	// bucket may have no more work waiting than there are places left: one that is flooded gets half of them.
 	Len int
 	// MaxWait bounds the time spent waiting. 0 means [DefaultMaxWait], and [weir.NoWait]
 	// that nothing waits. With any other negative value only the work's own bounds count: its

@@ -317,10 +317,10 @@ func (q *Quota) short(set *settings, w *weir.Work, c *bill, d Decision) *weir.Re
 	return refused
 }
 
-// queueFull is the refusal of work for which there is no place to wait.
-func (q *Quota) queueFull(set *settings, w *weir.Work, c *bill, d Decision) *weir.Rejection {
+// queueFull is the refusal of work for which there is no place to wait. places is how many its bucket may have now.
+func (q *Quota) queueFull(set *settings, w *weir.Work, c *bill, d Decision, places int64) *weir.Rejection {
 	return &weir.Rejection{Gate: q.Name(), Rule: c.rule.title, Bucket: q.bucket(set, w, c), Window: c.rule.windowNumber(d), Reason: weir.ReasonQueueFull,
-		Value: float64(set.places), Limit: float64(set.places), Remaining: d.Remaining, RetryAfter: d.Wait, Retryable: true}
+		Value: float64(places), Limit: float64(places), Remaining: d.Remaining, RetryAfter: d.Wait, Retryable: true}
 }
 
 // storeFailed is the refusal of work because the store failed.
@@ -373,7 +373,7 @@ type counters struct {
 // out. Limit is 0: a quota has none. ExemptAdmitted counts work that is exempt, that no
 // rule matches, or whose rule is exempt.
 func (q *Quota) Snapshot() weir.Snapshot {
-	s := weir.Snapshot{Name: q.Name(), Kind: "quota", Mode: "enforce", Waiting: q.room.waiting.Load(), Admitted: q.counts.charged.Load(),
+	s := weir.Snapshot{Name: q.Name(), Kind: "quota", Mode: "enforce", Waiting: q.room.size(), Admitted: q.counts.charged.Load(),
 		ExemptAdmitted: q.counts.uncounted.Load(), Rejected: q.front.Rejected()}
 	for i := range q.pools {
 		q.pools[i].addTo(&s)

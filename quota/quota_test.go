@@ -345,7 +345,7 @@ func (b *between) Decide(ctx context.Context, t *Request) (Decision, error) {
 func TestSlowStoreIsNotAhead(t *testing.T) {
 	var clock still
 	store := &between{Store: newMemory(t, MemoryConfig{Now: clock.now}), first: func() { clock.advance(40 * ms) }}
-	r := &rig{newQuota(t, Config{Name: "q", Rules: everyUser(Per(1, time.Second)), Queue: Queue{Len: 9, MaxWait: -1}, Store: store, Now: clock.now}), t, &clock}
+	r := &rig{newQuota(t, Config{Name: "q", Rules: []Rule{{Windows: []Window{Per(1, time.Second)}}}, Queue: Queue{Len: 9, MaxWait: -1}, Store: store, Now: clock.now}), t, &clock}
 	r.admit(alice)
 	for n := range 9 {
 		if _, _, err := r.Arrive(alice, func(weir.Permit, error) {}); err != weir.ErrWaiting {

@@ -129,6 +129,8 @@ type ruleTable struct {
 	rules  []*rule // as they were given
 	shapes []shape // the most exact first
 	titles map[string]*rule
+	// All work that is counted shares a bucket.
+	oneBucket bool
 }
 
 // rule is a Rule as a decision needs it.
@@ -192,6 +194,8 @@ func compileRules(gate string, list []Rule, debt bool, f *fault.List) *ruleTable
 		}
 		t.titles[r.title] = r
 	}
+	counting := slices.DeleteFunc(slices.Clone(t.rules), func(r *rule) bool { return r.Exempt || r.Blocked })
+	t.oneBucket = len(counting) == 1 && len(counting[0].parts) == 0
 	for _, s := range shapes {
 		t.shapes = append(t.shapes, *s)
 	}

@@ -339,7 +339,7 @@ func TestNoBurst(t *testing.T) {
 func TestTimeInTheQueue(t *testing.T) {
 	var waited []time.Duration
 	r := newRig(t, Config{
-		Rules: everyUser(Window{Rate: 20, Burst: 1}), Queue: Queue{Len: 199, MaxWait: time.Minute},
+		Rules: []Rule{{Windows: []Window{{Rate: 20, Burst: 1}}}}, Queue: Queue{Len: 199, MaxWait: time.Minute},
 		Hooks: weir.Hooks{Admitted: func(_ string, _ weir.Work, d time.Duration) { waited = append(waited, d) }},
 	})
 	for range 200 {

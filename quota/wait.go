@@ -4,7 +4,6 @@ import (
 	"container/heap"
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -19,14 +18,13 @@ func (q *Quota) enqueue(ctx context.Context, set *settings, w *weir.Work, c *bil
 	if was.Wait == Never || was.Wait-time.Millisecond > most {
 		return was, nil, nil
 	}
-	if q.room.waiting.Add(1) > set.places {
-		q.room.waiting.Add(-1)
-		return was, nil, q.queueFull(set, w, c, was)
+	if places, ok := q.room.enter(c.bucket(), set.places, !set.rules.oneBucket); !ok {
+		return was, nil, q.queueFull(set, w, c, was, places)
 	}
 	waits := false
 	defer func() {
 		if !waits { // also if the store has panicked
-			q.room.waiting.Add(-1)
+			q.room.leave(c.bucket())
 		}
 	}()
 	d, refused := q.charge(ctx, set, w, c, Reserve, most)
@@ -108,12 +106,62 @@ func (w *waiter) Cancel() bool {
 
 // room keeps work that waits, in the order in which it may start.
 type room struct {
-	waiting atomic.Int64 // those included that are about to enter
+	mu      sync.Mutex // guards what follows
+	waiting int64      // those included that are about to enter
+	mine    map[bucketKey]int64
+	shut    bool
+	heap    byDue
+	timer   *time.Timer
+}
 
-	mu    sync.Mutex // guards what follows
-	shut  bool
-	heap  byDue
-	timer *time.Timer
+// bucketKey tells the buckets of a gate apart, by the hash in a Memory and by the key in any other store.
+type bucketKey struct {
+	hash uint64
+	key  string
+}
+
+func (c *bill) bucket() bucketKey { return bucketKey{c.hash, c.key} }
+
+// enter takes a place for work of a bucket. If it finds none, it returns how many the bucket may have now. Where places
+// are shared, a bucket may have no more work waiting than there are places left, as with a key of package keyed. Else
+// one user could keep all others from waiting for buckets of their own.
+func (r *room) enter(b bucketKey, most int64, shared bool) (places int64, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	mine := r.mine[b]
+	if left := most - r.waiting; left <= 0 || shared && mine >= left {
+		if shared && mine > 0 {
+			return mine, false
+		}
+		return most, false
+	}
+	if r.mine == nil {
+		r.mine = map[bucketKey]int64{}
+	}
+	r.mine[b]++
+	r.waiting++
+	return most, true
+}
+
+// leave gives a place back.
+func (r *room) leave(b bucketKey) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.leaveLocked(b)
+}
+
+func (r *room) leaveLocked(b bucketKey) {
+	r.waiting--
+	if r.mine[b]--; r.mine[b] == 0 {
+		delete(r.mine, b)
+	}
+}
+
+// size returns how much work waits.
+func (r *room) size() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.waiting
 }
 
 // add reports false if the room is closed.
@@ -135,7 +183,7 @@ func (r *room) remove(w *waiter) bool {
 		return false
 	}
 	heap.Remove(&r.heap, w.index)
-	r.waiting.Add(-1)
+	r.leaveLocked(w.bill.bucket())
 	return true
 }
 
@@ -144,8 +192,9 @@ func (r *room) due(now time.Duration) (out []*waiter) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for len(r.heap) > 0 && r.heap[0].due <= now {
-		out = append(out, heap.Pop(&r.heap).(*waiter))
-		r.waiting.Add(-1)
+		w := heap.Pop(&r.heap).(*waiter)
+		r.leaveLocked(w.bill.bucket())
+		out = append(out, w)
 	}
 	return out
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -113,7 +114,7 @@ func TestPatience(t *testing.T) {
 
 // An event loop waits without a goroutine, on a clock of its own.
 func TestArrive(t *testing.T) {
-	r := newRig(t, Config{Rules: everyUser(Window{Rate: 1, Burst: 1}), Queue: Queue{Len: 2, MaxWait: time.Minute}})
+	r := newRig(t, Config{Rules: everyUser(Window{Rate: 1, Burst: 1}), Queue: Queue{Len: 4, MaxWait: time.Minute}})
 	var woken []error
 	wake := func(p weir.Permit, err error) {
 		woken = append(woken, err)
@@ -163,6 +164,44 @@ func TestArrive(t *testing.T) {
 	}
 	if err := r.Reconfigure(Config{}); !errors.Is(err, weir.ErrClosed) {
 		t.Errorf("%v", err)
+	}
+}
+
+// A bucket that is flooded leaves half of the places to the others, unless there are no others.
+func TestOneBucketCannotTakeAllPlaces(t *testing.T) {
+	all, each := Rule{Windows: []Window{Per(1, time.Second)}}, everyUser(Per(1, time.Second))[0]
+	for _, tt := range []struct {
+		name  string
+		rules []Rule
+		want  []int // how many of each user wait
+	}{
+		{"a bucket for each", []Rule{each}, []int{6, 3, 2, 1, 0}},
+		{"one of user 0, one of all others", []Rule{all, {User: "0", Windows: all.Windows}}, []int{6, 3, 0}},
+		{"one for all that is counted", []Rule{all, {User: "0", Exempt: true}}, []int{0, 12, 0}},
+	} {
+		for _, isMemory := range []bool{true, false} {
+			var clock still
+			store := Store(newMemory(t, MemoryConfig{Now: clock.now}))
+			if !isMemory {
+				store = &flaky{Store: store}
+			}
+			r := &rig{newQuota(t, Config{Name: "q", Rules: tt.rules, Queue: Queue{Len: 12, MaxWait: -1}, Store: store, Now: clock.now}), t, &clock}
+			for i, want := range tt.want {
+				n, err := 0, error(nil)
+				for range 20 {
+					if _, _, err = r.Arrive(weir.Work{User: strconv.Itoa(i)}, func(weir.Permit, error) {}); err == weir.ErrWaiting {
+						n++
+					}
+				}
+				if n != want || err != nil && r.rejection(err).Reason != weir.ReasonQueueFull {
+					t.Errorf("%s, in a Memory: %v: %d of user %d wait, want %d; the last: %v", tt.name, isMemory, n, i, want, err)
+				}
+			}
+			clock.advance(time.Minute)
+			if r.Step(); r.room.size() != 0 || len(r.room.mine) != 0 {
+				t.Errorf("%s: %d places taken by nobody, %v", tt.name, r.room.size(), r.room.mine)
+			}
+		}
 	}
 }
 
