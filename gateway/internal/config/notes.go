@@ -68,6 +68,7 @@ func (c *Config) Notes() []Note {
 	w.connectionNotes()
 	w.trustNotes()
 	w.shownNotes()
+	w.forwardedNotes()
 	w.addressNotes()
 	w.envoyNotes()
 	w.tracingNotes()

@@ -77,6 +77,19 @@ func (w *warner) shownNotes() {
 	}
 }
 
+// forwardedNotes is about identities from headers that are lists of addresses. A proxy adds the address of its client to what the
+// client has sent.
+func (w *warner) forwardedNotes() {
+	id := &w.Identity
+	for _, s := range []struct{ part, source string }{{"tenant", id.Tenant}, {"user", id.User}, {"client", id.Client}} {
+		header, ok := strings.CutPrefix(s.source, "header:")
+		if ok && (strings.EqualFold(header, "X-Forwarded-For") || strings.EqualFold(header, "Forwarded")) {
+			w.warn(fault.Path{"identity", s.part}, "identity.%s: the client writes the beginning of %s, and each value is another %[1]s; write address, which reads X-Forwarded-For from its end",
+				s.part, header)
+		}
+	}
+}
+
 // addressNotes is about rules, weights and overrides for one address of IPv6 where the address stands for
 // who asks: nobody has that name.
 func (w *warner) addressNotes() {
