@@ -63,15 +63,19 @@ func (w *warner) connectionNotes() {
 var widest = map[int]int{32: 8, 128: 16}
 
 // secretHeaders are headers that hold what a client proves itself by.
-var secretHeaders = []string{"authorization", "proxy-authorization", "cookie"}
+var secretHeaders = []string{
+	"authorization", "proxy-authorization", "cookie", "x-auth-token", "x-access-token", "private-token",
+	"x-api-key", "api-key", "x-apikey", "apikey", "x-api-token", "x-auth-key",
+	"x-goog-api-key", "x-functions-key", "x-rapidapi-key", "ocp-apim-subscription-key",
+}
 
-// shownNotes is about identities that are secrets: they are shown in many places.
+// shownNotes is about identities that are secrets: they are shown in many places, and strangers' are removed.
 func (w *warner) shownNotes() {
 	id := &w.Identity
 	for _, s := range []struct{ part, source string }{{"tenant", id.Tenant}, {"user", id.User}, {"client", id.Client}} {
 		header, ok := strings.CutPrefix(s.source, "header:")
 		if ok && slices.Contains(secretHeaders, strings.ToLower(header)) {
-			w.warn(fault.Path{"identity", s.part}, "identity.%s: the value of %s is a password or token. Names of %[1]ss are shown in status, metrics and the log; let the proxy in front send the %[1]s in a header such as X-%[3]s",
+			w.warn(fault.Path{"identity", s.part}, "identity.%s: the value of %s is a password, a key or a token. An upstream that checks it refuses strangers, because weir removes it from their requests. Names of %[1]ss are shown in status, metrics and the log; let the proxy in front send the %[1]s in a header such as X-%[3]s",
 				s.part, header, strings.ToUpper(s.part[:1])+s.part[1:])
 		}
 	}
