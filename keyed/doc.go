@@ -25,7 +25,9 @@
 // thousand keys of ten slots are ten thousand slots. One limit.Limiter whose wait
 // room is fair between tenants shares the backend as it is needed. Both can be
 // had: weir.All(pools, limiter) is a cap for each key, in front of the limit of
-// the backend.
+// the backend. The cap counts work that waits at the limiter, too, and knows no
+// priorities. So background work that waits can fill it, and then critical work of the
+// same key is refused.
 //
 // A key must be something that a client cannot choose: its proven identity, or the
 // thing that the work is about. Anybody who can invent keys has a pool for each. No
