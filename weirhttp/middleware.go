@@ -156,7 +156,7 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	q.handled()
-	inner := r.WithContext(&q.ctx)
+	inner := q.out.expecting(r.WithContext(&q.ctx))
 	defer func() {
 		q.handlerEnded()
 		copyBack(inner, r)
@@ -276,8 +276,10 @@ func (g *Guard) Serve(w http.ResponseWriter, r *http.Request, gate weir.Gate, wo
 	if q == nil {
 		return
 	}
+	inner := q.out.expecting(r)
+	defer copyBack(inner, r)
 	defer q.handlerEnded()
-	next(q.out.kind(), r, q)
+	next(q.out.kind(), inner, q)
 	q.returned = true
 }
 
@@ -400,7 +402,8 @@ func WithBufferedBody(limit int64) Option {
 }
 
 // WithWriteTimeout cuts responses if the client has stopped reading: each write of up to 128 KiB must finish
-// within d. Every write renews the deadline. So the time-out bounds a stall, and not the length of a download.
+// within d. So must what net/http sends at once: an informational answer, and the "100 Continue" when a body is
+// first read. Every write renews the deadline. So the time-out bounds a stall, and not the length of a download.
 // Default: none. A longer Server.WriteTimeout no longer applies to responses of more than a few kilobytes. A
 // handler that sets a write deadline itself turns this one off for its response. [StreamsSnapshot] counts the
 // responses that were cut.

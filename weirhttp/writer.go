@@ -28,14 +28,17 @@ type writer struct {
 	request *Request
 	timeout writeTimeout
 
-	answered    bool // the final status is known
-	flushed     bool
-	ownDeadline bool // the handler sets write deadlines itself
-	hijacked    bool
-	failed      bool // a write has failed at its deadline
-	wrote       int64
-	stall       *time.Timer // runs while a write may block
-	grace       *time.Timer // runs from the first flush
+	answered bool // the final status is known
+	flushed  bool
+	expects  bool // a Read of the request's body may write "100 Continue"
+	failed   bool // a write has failed at its deadline
+	wrote    int64
+	stall    *time.Timer // runs while a write may block
+	grace    *time.Timer // runs from the first flush
+
+	mu          sync.Mutex // guards what follows against a Read of the request's body
+	ownDeadline bool       // the handler sets write deadlines itself
+	over        bool       // the connection is hijacked, or perhaps another request's
 }
 
 func (w *writer) init(inner http.ResponseWriter, q *Request, t writeTimeout) {
@@ -51,10 +54,25 @@ func (w *writer) Header() http.Header { return w.inner.Header() }
 // WriteHeader implements [http.ResponseWriter]. Informational responses (1xx
 // but 101) are not yet the answer.
 func (w *writer) WriteHeader(status int) {
-	if status >= 200 || status == http.StatusSwitchingProtocols {
-		w.answer(status)
+	if status < 200 && status != http.StatusSwitchingProtocols {
+		w.inform(status)
+		return
 	}
+	w.answer(status)
 	w.inner.WriteHeader(status)
+}
+
+// inform passes an informational answer on. net/http sends it at once, and does not say whether that failed.
+func (w *writer) inform(status int) {
+	deadline := w.renewDeadline()
+	w.inner.WriteHeader(status)
+	switch {
+	case deadline.IsZero():
+	case !time.Now().Before(deadline):
+		w.clearDeadline(deadline, os.ErrDeadlineExceeded)
+	case !w.expects: // or a Read may be writing under this deadline; on HTTP/1 it may stay until the next write
+		w.clearDeadline(deadline, nil)
+	}
 }
 
 // answer samples the request with the first final status.
@@ -154,7 +172,9 @@ func (w *writer) startStall() {
 // renewDeadline sets the deadline of the next write. It returns the zero time if the
 // middleware sets none.
 func (w *writer) renewDeadline() time.Time {
-	if w.timeout <= 0 || w.ownDeadline {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.timeout <= 0 || w.ownDeadline || w.over {
 		return time.Time{}
 	}
 	deadline := time.Now().Add(time.Duration(w.timeout))
@@ -182,6 +202,8 @@ func (w *writer) clearDeadline(deadline time.Time, err error) {
 
 // SetWriteDeadline is called by [http.ResponseController]. From then on, the handler sets the deadlines.
 func (w *writer) SetWriteDeadline(t time.Time) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.ownDeadline = true
 	return http.NewResponseController(w.inner).SetWriteDeadline(t)
 }
@@ -228,9 +250,43 @@ func (w *writer) handlerEnded() {
 	if w.grace != nil {
 		w.grace.Stop()
 	}
-	if !w.hijacked {
-		w.renewDeadline()
+	w.renewDeadline()
+	w.setOver(true)
+}
+
+func (w *writer) setOver(over bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.over = over
+}
+
+// expecting returns r with an expectingBody if its client may wait for "100 Continue". Over HTTP/2 a client cannot
+// hold that up.
+func (w *writer) expecting(r *http.Request) *http.Request {
+	if w.timeout <= 0 || r.ProtoMajor != 1 || r.Header.Get("Expect") == "" || r.Body == nil || r.Body == http.NoBody {
+		return r
 	}
+	w.expects = true
+	expecting := *r
+	expecting.Body = &expectingBody{ReadCloser: r.Body, out: w}
+	return &expecting
+}
+
+// expectingBody bounds the "100 Continue" that net/http writes in the first Read, in whatever goroutine that is. The
+// deadline stays, because the handler may be writing by the end of the Read. Each later write has its own.
+type expectingBody struct {
+	io.ReadCloser
+	out   *writer
+	begun bool
+}
+
+// Read implements [io.Reader].
+func (b *expectingBody) Read(p []byte) (int, error) {
+	if !b.begun {
+		b.begun = true
+		b.out.renewDeadline()
+	}
+	return b.ReadCloser.Read(p)
 }
 
 // readFrom copies src into the response. Files go to the server's own ReadFrom in
@@ -386,11 +442,16 @@ func (w flushPush) Push(target string, opts *http.PushOptions) error {
 // hijack wraps the connection that it returns, so that the request keeps its place among the streams until the
 // connection is closed. If there was no place, the request keeps its slot.
 func (w *writer) hijack() (net.Conn, *bufio.ReadWriter, error) {
+	if w.expects {
+		w.renewDeadline() // Hijack waits for a "100 Continue" that is being written, and clears the deadline then
+	}
+	w.setOver(true)
 	c, rw, err := http.NewResponseController(w.inner).Hijack()
 	if err != nil {
+		w.setOver(false)
 		return nil, nil, err
 	}
-	w.hijacked, w.answered = true, true
+	w.answered = true
 	q := w.request
 	q.Sample(weir.NoSample)
 	q.mu.Lock()

@@ -9,8 +9,11 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -224,5 +227,171 @@ func TestFilesReachTheServerAsFiles(t *testing.T) {
 			t.Errorf("%s: %d bytes in %d parts, want %d in %d", tt.name, w.bytes, w.files, tt.bytes, tt.files)
 		}
 		q.handlerEnded()
+	}
+}
+
+const expecting = "POST / HTTP/1.1\r\nHost: pipe\r\nExpect: 100-continue\r\nContent-Length: 2\r\nConnection: close\r\n\r\n"
+
+// A client that reads nothing cannot hold up what net/http sends before the answer.
+func TestWhatIsSentBeforeTheAnswerIsCut(t *testing.T) {
+	read := func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }
+	for _, tt := range []struct {
+		name, request string
+		handler       http.HandlerFunc
+		cut           uint64
+	}{
+		{"early hints", "GET / HTTP/1.1\r\nHost: pipe\r\n\r\n", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusEarlyHints) }, 1},
+		{"early hints, before 100 Continue", expecting + "ab", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusEarlyHints) }, 1},
+		{"100 Continue of the handler", expecting + "ab", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusContinue) }, 1},
+		{"100 Continue of net/http", expecting + "ab", read, 0},
+	} {
+		for _, guarded := range []bool{false, true} {
+			g, s := newFakeGate(1), NewStreams(StreamsConfig{})
+			opts := []Option{WithStreams(s), WithWriteTimeout(5 * time.Second)}
+			h := Middleware(g, opts...)(tt.handler)
+			if guarded {
+				guard := NewGuard(opts...)
+				h = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					guard.Serve(w, r, g, weir.Work{}, func(w http.ResponseWriter, r *http.Request, _ *Request) { tt.handler(w, r) })
+				})
+			}
+			inBubble(t, h, func(t *testing.T, _ *http.Client, dial func() net.Conn) {
+				c := dial()
+				defer c.Close()
+				io.WriteString(c, tt.request)
+				start := time.Now()
+				time.Sleep(4 * time.Second)
+				if g.held() != 1 {
+					t.Errorf("%s: nothing is being written", tt.name)
+				}
+				g.settled(1)
+				if got := time.Since(start); got != 5*time.Second || s.Snapshot().Cut != tt.cut {
+					t.Errorf("%s, guard %v: ended after %v, %+v", tt.name, guarded, got, s.Snapshot())
+				}
+			})
+		}
+	}
+}
+
+// The deadline of what is sent before the answer bounds nothing else.
+func TestDeadlineBeforeTheAnswerDoesNotLast(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		handler http.HandlerFunc
+	}{
+		{"a long upload", func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			io.WriteString(w, "done")
+		}},
+		{"hints, a long upload", func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusEarlyHints)
+			_, _ = io.Copy(io.Discard, r.Body)
+			w.WriteHeader(http.StatusEarlyHints)
+			io.WriteString(w, "done")
+		}},
+		{"an early answer that lasts", func(w http.ResponseWriter, r *http.Request) {
+			var reading sync.WaitGroup
+			defer reading.Wait()
+			reading.Go(func() { _, _ = io.Copy(io.Discard, r.Body) })
+			for range 3 {
+				time.Sleep(time.Minute)
+				io.WriteString(w, "piece")
+				w.(http.Flusher).Flush()
+			}
+			io.WriteString(w, "done")
+		}},
+		{"a hijacked connection", func(w http.ResponseWriter, r *http.Request) {
+			c, _, err := w.(http.Hijacker).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			_, _ = r.Body.Read(make([]byte, 1)) // as net/http's transport does after a 101
+			time.Sleep(time.Minute)
+			io.WriteString(c, "done")
+		}},
+	} {
+		h := Middleware(newFakeGate(1), WithWriteTimeout(5*time.Second))(tt.handler)
+		inBubble(t, h, func(t *testing.T, _ *http.Client, dial func() net.Conn) {
+			c := dial()
+			defer c.Close()
+			io.WriteString(c, expecting)
+			go func() {
+				time.Sleep(time.Minute)
+				io.WriteString(c, "ab")
+			}()
+			if got, err := io.ReadAll(c); !strings.Contains(string(got), "done") {
+				t.Errorf("%s: %q, %v", tt.name, got, err)
+			}
+			synctest.Wait()
+		})
+	}
+}
+
+// Over HTTP/2 a deadline that passes resets the stream, even if nothing is being written.
+func TestHandlerMayBeSilentAfterHints(t *testing.T) {
+	for _, protocol := range protocols {
+		h := Middleware(newFakeGate(1), WithWriteTimeout(5*time.Second))(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusEarlyHints)
+			time.Sleep(time.Minute)
+			io.WriteString(w, "done")
+		}))
+		inBubbleOver(t, protocol, h, func(t *testing.T, client *http.Client, _ func() net.Conn) {
+			if _, body := mustGet(t, client, "http://pipe/"); body != "done" {
+				t.Errorf("%s: %q", protocol, body)
+			}
+		})
+	}
+}
+
+// timed is a writer that counts the deadlines it is given.
+type timed struct {
+	*bare
+	canHijack
+	set int
+}
+
+func (w *timed) SetWriteDeadline(time.Time) error { w.set++; return nil }
+
+// A Read of the body, in whatever goroutine, sets a deadline only while the connection is the middleware's to bound.
+func TestReadOfTheBodySetsADeadline(t *testing.T) {
+	for name, tt := range map[string]struct {
+		before func(w *writer)
+		want   int
+	}{
+		"first":                     {func(*writer) {}, 1},
+		"own deadline":              {func(w *writer) { _ = w.SetWriteDeadline(time.Time{}) }, 1},
+		"after the handler":         {func(w *writer) { w.handlerEnded() }, 1},
+		"after a hijack":            {func(w *writer) { w.setOver(true) }, 0},
+		"after a hijack that fails": {func(w *writer) { _, _, _ = w.hijack() }, 2},
+	} {
+		inner := &timed{bare: &bare{http.Header{}}}
+		q := newRequest(t.Context(), nil, &weir.Work{}, newPermit(t), nil)
+		q.out.init(inner, q, writeTimeout(time.Second))
+		r, err := http.NewRequest(http.MethodPost, "/", strings.NewReader("ab"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Expect", "100-continue")
+		r = q.out.expecting(r)
+		tt.before(&q.out)
+		if body, err := io.ReadAll(r.Body); string(body) != "ab" || err != nil || inner.set != tt.want {
+			t.Errorf("%s: %q, %v, %d deadlines, want %d", name, body, err, inner.set, tt.want)
+		}
+	}
+}
+
+// A Read may be writing "100 Continue" when hints have been written. So its deadline stays.
+func TestHintsLeaveTheDeadlineOfARead(t *testing.T) {
+	for expects, want := range map[bool]int{false: 2, true: 1} {
+		inner := &timed{bare: &bare{http.Header{}}}
+		q := newRequest(t.Context(), nil, &weir.Work{}, newPermit(t), nil)
+		q.out.init(inner, q, writeTimeout(time.Minute))
+		q.out.expects = expects
+		q.out.WriteHeader(http.StatusEarlyHints)
+		if inner.set != want {
+			t.Errorf("expects %v: set %d times, want %d", expects, inner.set, want)
+		}
 	}
 }
