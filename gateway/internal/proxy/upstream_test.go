@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -279,34 +280,48 @@ func TestGoneClientBehindADeadTarget(t *testing.T) {
 	}
 }
 
-// A target that switches to another protocol than the request names has failed, and its connection is closed.
-func TestUpgradeToAnotherProtocol(t *testing.T) {
-	closed := make(chan error, 1)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		c, _, err := http.NewResponseController(w).Hijack()
-		if err != nil {
-			t.Error(err)
-			return
+// unhanded is a ResponseWriter whose client has gone when its connection is to be handed over.
+type unhanded struct{ *httptest.ResponseRecorder }
+
+func (unhanded) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, net.ErrClosed }
+
+// A switch of protocols that comes to nothing is the gateway's 502, and ends the connection to the target. So it is if
+// the target switches to another protocol than the request names, or to none.
+func TestUpgradeThatFails(t *testing.T) {
+	for _, tt := range []struct{ asked, given http.Header }{
+		{http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket, x"}}, http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}}},
+		{http.Header{}, http.Header{}},
+		{http.Header{"Connection": {"Upgrade"}, "Upgrade": {"x"}}, http.Header{"Connection": {"Upgrade"}, "Upgrade": {"x"}}},
+	} {
+		closed := make(chan error, 1)
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			c, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\n")
+			_ = tt.given.Write(c)
+			_, _ = io.WriteString(c, "\r\n")
+			_, err = c.Read(make([]byte, 1))
+			closed <- err
+		}))
+		t.Cleanup(server.Close)
+		u := makeUpstream(t, config.Upstream{Targets: []string{server.URL}}, io.Discard, nil)
+		w, r, call := unhanded{httptest.NewRecorder()}, httptest.NewRequest(http.MethodGet, "/", nil), new(Call)
+		r.Header = tt.asked
+		if u.Serve(w, r, call); w.Code != http.StatusBadGateway || call.By != ByGateway {
+			t.Errorf("%v: %d by %v, want 502 by the gateway", tt.asked, w.Code, call.By)
 		}
-		defer c.Close()
-		_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
-		_, err = c.Read(make([]byte, 1))
-		closed <- err
-	}))
-	t.Cleanup(server.Close)
-	u := makeUpstream(t, config.Upstream{Targets: []string{server.URL}}, io.Discard, nil)
-	w, r, call := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil), new(Call)
-	r.Header = http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket, x"}}
-	if u.Serve(w, r, call); w.Code != http.StatusBadGateway || call.By != ByGateway {
-		t.Errorf("%d by %v, want 502 by the gateway", w.Code, call.By)
-	}
-	select {
-	case err := <-closed:
-		if err != io.EOF {
-			t.Errorf("the target read %v", err)
+		select {
+		case err := <-closed:
+			if err != io.EOF {
+				t.Errorf("%v: the target read %v", tt.asked, err)
+			}
+		case <-time.After(await.Patience):
+			t.Errorf("%v: the connection stays open", tt.asked)
 		}
-	case <-time.After(await.Patience):
-		t.Error("the connection stays open")
 	}
 }
 
