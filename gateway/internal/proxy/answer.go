@@ -49,7 +49,7 @@ func (u *Upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
 	case weir.AsRejection(bodyErr) != nil: // the body was complete, and was refused then
 		u.answerUntaken(w, r, x.call, bodyErr)
 	case bodyErr != nil:
-		x.call.WriteBodyProblem(w, bodyErr)
+		x.call.WriteBodyProblem(w, x.client, bodyErr)
 	case cause != nil || x.client.Err() != nil:
 		panic(http.ErrAbortHandler) // there is nobody to answer
 	case weir.AsRejection(err) != nil:
@@ -166,9 +166,23 @@ func bodyStatus(err error) int {
 	return http.StatusBadRequest
 }
 
+// disconnected is the error of net/http in the body of a request whose connection over HTTP/2 has ended. The
+// context of the request ends a moment later.
+const disconnected = "client disconnected"
+
+// clientLeft reports whether a body has failed with err because its client left. The context of the request
+// ends with its stream, or if its connection cannot be read. That is so at a deadline, too.
+func clientLeft(request context.Context, err error) bool {
+	return (request.Err() != nil || err.Error() == disconnected) && !errors.Is(err, os.ErrDeadlineExceeded)
+}
+
 // WriteBodyProblem answers a request if its body is not what its headers announced. net/http then
-// ends the connection: the rest of the body cannot be told from the next request.
-func (c *Call) WriteBodyProblem(w http.ResponseWriter, err error) {
+// ends the connection: the rest of the body cannot be told from the next request. If the client has
+// left there is nobody to answer, and it panics with [http.ErrAbortHandler].
+func (c *Call) WriteBodyProblem(w http.ResponseWriter, request context.Context, err error) {
+	if clientLeft(request, err) {
+		panic(http.ErrAbortHandler)
+	}
 	status, detail := bodyStatus(err), "the request body ended early or is malformed"
 	if status == http.StatusRequestTimeout {
 		detail = "the request body came too slowly"

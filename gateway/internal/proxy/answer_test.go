@@ -1,8 +1,13 @@
 package proxy
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
 	"math"
 	"net/http"
+	"os"
 	"testing"
 	"time"
 
@@ -99,5 +104,26 @@ func BenchmarkQuotaHeaders(b *testing.B) {
 	}
 	if h.Get("RateLimit") == "" {
 		b.Error("nothing is told")
+	}
+}
+
+// Only who is still there is told what is wrong with a body.
+func TestClientLeft(t *testing.T) {
+	ended, end := context.WithCancel(t.Context())
+	end()
+	for _, tt := range []struct {
+		request context.Context
+		err     error
+		want    bool
+	}{
+		{t.Context(), errors.New("malformed chunked encoding"), false},
+		{t.Context(), os.ErrDeadlineExceeded, false},
+		{t.Context(), errors.New("client disconnected"), true},
+		{ended, io.ErrUnexpectedEOF, true},
+		{ended, fmt.Errorf("%w", os.ErrDeadlineExceeded), false}, // net/http ends the context over HTTP/1
+	} {
+		if got := clientLeft(tt.request, tt.err); got != tt.want {
+			t.Errorf("%v, ended %v: %v", tt.err, tt.request.Err() != nil, got)
+		}
 	}
 }

@@ -1,12 +1,16 @@
 package server
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/weir-go/weir/gateway/internal/config"
@@ -193,6 +197,78 @@ func TestAccessLogOfWaiting(t *testing.T) {
 		if waited := l.Waited > l.Duration/1e3; l.Path == "/second" && !waited || l.Status != 200 {
 			t.Errorf("line %+v; want a wait for /second", l)
 		}
+	}
+}
+
+// A client that leaves in the middle of its upload has left, and sent no malformed request.
+func TestAccessLogOfUploadsThatEnd(t *testing.T) {
+	arrived := make(chan struct{})
+	up := h2cUpstream(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.ReadFull(r.Body, make([]byte, 2))
+		arrived <- struct{}{}
+		<-r.Context().Done()
+	}))
+	cfg, file := logged(t, "h2c://"+up)
+	cfg.Listeners[0].H2C = true
+	g := start(t, cfg, Options{})
+	const head = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: "
+
+	dial(t, g.Addr(), head+"10\r\n\r\nhi").Close() // it is read ahead
+	linesOf(t, file, 1)
+	c := dial(t, g.Addr(), head+"100000\r\n\r\n"+strings.Repeat("a", uploadBytes))
+	<-arrived
+	c.Close()
+	linesOf(t, file, 2)
+	for i, resets := range []bool{true, true, false, false} {
+		leave := uploadOverHTTP2(t, g, resets, i%2 == 1)
+		<-arrived
+		leave()
+		linesOf(t, file, 3+i)
+	}
+	for i, l := range linesOf(t, file, 6) {
+		if l.Status != 499 {
+			t.Errorf("upload %d: %+v", i, l)
+		}
+	}
+}
+
+// uploadOverHTTP2 begins an upload. The function that it returns resets the stream or closes the connection.
+func uploadOverHTTP2(t *testing.T, g *running, resets, grpc bool) (leave func()) {
+	t.Helper()
+	conns := make(chan net.Conn, 1)
+	tr := &http.Transport{Protocols: new(http.Protocols), DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, network, addr)
+		conns <- c
+		return c, err
+	}}
+	tr.Protocols.SetUnencryptedHTTP2(true)
+	t.Cleanup(tr.CloseIdleConnections)
+	ctx, cancel := context.WithCancel(patient(t))
+	body, client := io.Pipe()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, g.url, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if grpc {
+		r.Header.Set("Content-Type", "application/grpc")
+	}
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		if res, err := tr.RoundTrip(r); err == nil {
+			t.Errorf("answered %s", res.Status)
+			res.Body.Close()
+		}
+	})
+	_, _ = io.WriteString(client, strings.Repeat("a", uploadBytes))
+	return func() {
+		if resets {
+			cancel()
+		} else {
+			(<-conns).Close()
+		}
+		ended.Wait()
+		cancel()
+		client.Close()
 	}
 }
 

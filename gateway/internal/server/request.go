@@ -169,7 +169,7 @@ func writeRefusal(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
 	if rej.Reason == weir.ReasonCanceled && q.body != nil && q.body.err != nil {
 		// net/http reports a body that fails as a client that has left. The client may still be
 		// there, and gets an answer that says what was wrong.
-		q.call.WriteBodyProblem(w, q.body.err)
+		q.call.WriteBodyProblem(w, r.Context(), q.body.err)
 		return
 	}
 	q.call.WriteRejection(w, r, rej)
