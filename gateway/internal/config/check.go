@@ -37,11 +37,12 @@ func checkMeaning(c *Config, faults *fault.List) {
 	m.kafka()
 	m.kafkaSignals()
 	m.stores()
-	m.state()
 	m.accessLog()
 	m.tracing()
 	m.dynamic()
 	m.rateLimits()
+	m.files() // before state, which tells less of a file that has other uses
+	m.state()
 	m.policy()
 }
 
@@ -387,13 +388,6 @@ func (m *meaning) state() {
 	}
 	m.State.File = m.resolve(m.State.File)
 	path := fault.Path{"state", "file"}
-	for _, other := range []struct{ what, name string }{
-		{"this file", filepath.Base(m.name)}, {"runtime_quotas.file", m.Quotas.File}, {"access_log.to", m.AccessLog.To},
-	} {
-		if other.name != "" && filepath.Clean(m.resolve(other.name)) == filepath.Clean(m.State.File) {
-			m.report(path, "name a file of its own", "is %s too, and would be overwritten", other.what)
-		}
-	}
 	if info, err := os.Stat(filepath.Dir(m.State.File)); err != nil || !info.IsDir() {
 		m.report(path, "create the directory, or name a file in one that exists", "there is no directory %s", quote(filepath.Dir(m.State.File)))
 	} else if info, err := os.Stat(m.State.File); err == nil && !info.Mode().IsRegular() {

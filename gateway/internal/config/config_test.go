@@ -209,13 +209,54 @@ func TestStateFile(t *testing.T) {
 		"token":     "holds no learned limits, and would be overwritten; name a file of its own, or remove that one",
 		"json":      "holds no learned limits",
 		"weir.yaml": "state.file: is this file too, and would be overwritten; name a file of its own",
-		"q.json":    "state.file: is runtime_quotas.file too",
-		dir + "/../" + filepath.Base(dir) + "/old.log": "state.file: is access_log.to too",
+		"q.json":    "state.file: is runtime_quotas.file on line 8 too, and would be overwritten; name a file of its own",
+		dir + "/../" + filepath.Base(dir) + "/old.log": "state.file: is access_log.to on line 9 too",
 		"empty": "", "saved": "", "new": "",
 	} {
 		_, err := config.Parse(filepath.Join(dir, "weir.yaml"), []byte(config.Minimum+"  state: {file: "+state+"}\n  runtime_quotas: {file: q.json}\n  access_log: {to: old.log}\n"))
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want %q", state, err, want)
+		}
+	}
+}
+
+// TestFilesOfTwoUses: the gateway writes to no file that has another use.
+func TestFilesOfTwoUses(t *testing.T) {
+	dir := t.TempDir()
+	certificate(t, dir, "a")
+	for name, text := range map[string]string{"weir.yaml": "", "token": "0123456789abcdef", "saved": "{\"saved_at\": 0", "limits.yaml": "domain: d\ndescriptors: []\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.Symlink("weir.yaml", filepath.Join(dir, "link")), os.Symlink(dir, filepath.Join(dir, "dir"))); err != nil {
+		t.Fatal(err)
+	}
+	const kafka = "  kafka: {main: {bootstrap: [10.0.0.1:9092], tls: {ca: a.crt}, sasl: {mechanism: plain, user: weir, password_file: token}, " +
+		"listen: {address: 127.0.0.1:19092, tls: {cert: a.crt, key: a.key}}, nodes: {ports: 9100-9199, advertise: kafka.example.org}}}\n"
+	for text, want := range map[string]string{
+		"access_log: {to: weir.yaml}":                                                                                                   "access_log.to: is this file too, and log lines would get into it; name a file of its own",
+		"access_log: {to: link}":                                                                                                        "access_log.to: is this file too",
+		"access_log: {to: dir/q.json}\n  runtime_quotas: {file: q.json}":                                                                "runtime_quotas.file: is access_log.to on line 7 too, and would be overwritten",
+		"access_log: {to: q.json.lock}\n  runtime_quotas: {file: q.json}":                                                               "runtime_quotas.file: its lock, the file with .lock behind the name, is access_log.to on line 7; name another file",
+		"runtime_quotas: {file: weir.yaml}":                                                                                             "runtime_quotas.file: is this file too",
+		"admin: {token_file: token}\n  access_log: {to: token}":                                                                         "access_log.to: is admin.token_file on line 7 too",
+		"admin: {token_file: token, socket: token}":                                                                                     "admin.socket: is admin.token_file on line 7 too, where no socket can be made",
+		"admin: {socket: saved}\n  state: {file: saved}":                                                                                "state.file: is admin.socket on line 7 too",
+		"listeners: [{address: \":1\", tls: {cert: a.crt, key: a.key}}]\n  access_log: {to: a.key}":                                     "access_log.to: is listeners[0].tls.key on line 7 too",
+		"listeners: [{address: \":1\", tls: {cert: a.crt, key: a.key, client_ca: a.crt}}]\n  state: {file: a.crt}":                      "state.file: is listeners[0].tls.client_ca on line 7 too",
+		"listeners: [{address: \"unix:s\", serve: [ext_proc]}]\n  runtime_quotas: {file: s}":                                            "runtime_quotas.file: is listeners[0].address on line 7 too",
+		"stores: {s: {redis: \"rediss://h\", password_file: token, tls: {ca: a.crt}}}\n  access_log: {to: token}":                       "access_log.to: is stores.s.password_file on line 7 too",
+		"stores: {s: {redis: \"rediss://h\", tls: {ca: a.crt}}}\n  access_log: {to: a.crt}":                                             "access_log.to: is stores.s.tls.ca on line 7 too",
+		"signals: {s: {read: memory, path: token}}\n  access_log: {to: token}":                                                          "access_log.to: is signals.s.path on line 7 too",
+		"rate_limit_service: {files: [limits.yaml]}\n  access_log: {to: limits.yaml}":                                                   "access_log.to: is rate_limit_service.files[0] on line 7 too",
+		kafka[2:] + "  access_log: {to: token}":                                                                                         "access_log.to: is kafka.main.sasl.password_file on line 7 too",
+		kafka[2:] + "  access_log: {to: a.crt}":                                                                                         "access_log.to: is kafka.main.listen.tls.cert on line 7 too",
+		"access_log: {to: new}\n  runtime_quotas: {file: q.json}\n  state: {file: saved}\n  admin: {token_file: token, socket: a.sock}": "",
+	} {
+		_, err := config.Parse(filepath.Join(dir, "weir.yaml"), []byte(config.Minimum+"  "+text+"\n"))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
 }
