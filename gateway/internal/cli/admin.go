@@ -101,7 +101,7 @@ func askAdmin(ctx context.Context, at, method, path string, header http.Header, 
 	base, client := adminClient(at)
 	defer client.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(ctx, method, base+path, bytes.NewReader(body))
-	if err != nil {
+	if err != nil || req.URL.Host == "" {
 		return nil, usage("--admin %q is not an address; write host:port, for instance %s, or unix:/run/weir/admin.sock", at, config.DefaultAdmin)
 	}
 	for name, values := range header {
@@ -150,10 +150,11 @@ func adminClient(at string) (base string, client *http.Client) {
 			},
 		}}
 	}
-	if !strings.Contains(at, "://") {
-		at = "http://" + at
+	scheme, host, isURL := strings.Cut(at, "://")
+	if !isURL {
+		scheme, host = "http", at
 	}
 	// A redirect or a proxy would see the token.
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return strings.TrimSuffix(at, "/"), &http.Client{CheckRedirect: stay, Transport: new(http.Transport)}
+	return scheme + "://" + strings.TrimSuffix(host, "/"), &http.Client{CheckRedirect: stay, Transport: new(http.Transport)}
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -76,6 +77,23 @@ func TestAskNoGateway(t *testing.T) {
 		out, _, err := run(NewRootCommand("test"), "", append(strings.Fields(args), "--admin", s.URL)...)
 		if err == nil || !strings.Contains(err.Error(), "does not answer as a gateway does: its answer has no") || out != "" {
 			t.Errorf("%s: %v\n%s", args, err, out)
+		}
+	}
+}
+
+// A variable that is not set is no address. The path of the request, such as gates, was taken for the host.
+func TestAskNobody(t *testing.T) {
+	token := write(t, "token", "0123456789abcdef\n")
+	for _, args := range []string{"status", "explain", "reload --token-file " + token, "quota list", "kafka import weir.yaml"} {
+		for at, want := range map[string]string{"": "--admin is empty", "http://": `--admin "http://" is not an address`, "https:///": "is not an address", "/": "is not an address"} {
+			if strings.HasPrefix(args, "kafka") && at != "" {
+				continue // it asks its file first
+			}
+			_, _, err := run(NewRootCommand("test"), "", append(strings.Fields(args), "--admin", at)...)
+			var exit *ExitError
+			if !errors.As(err, &exit) || exit.Code != 2 || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s --admin %q: %v, want %q", args, at, err, want)
+			}
 		}
 	}
 }

@@ -51,6 +51,9 @@ it would be refused.`,
 		Example: "  weir explain --config weir.yaml --user alice --path /v1/items\n  weir explain --user alice --client web --path /v1/items\n  weir explain --method POST --path /v1/items --header 'X-User: alice' --from 10.0.0.7 --json\n  weir explain --kafka orders --api CreateTopics --user alice --client app --cost 30",
 		Args:    needs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := emptyFlag(cmd); err != nil {
+				return err
+			}
 			if o.File != "" && cmd.Flags().Changed("admin") {
 				return usage("--config asks a file and --admin a running gateway; leave one out")
 			}

@@ -70,6 +70,9 @@ its token (--token-file), as for weir quota set.`,
   weir kafka import weir.yaml --cluster orders --factor 1 --apply --remove --token-file /etc/weir/admin.token`,
 		Args: needs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := emptyFlag(cmd); err != nil {
+				return err
+			}
 			o.File, o.Out = args[0], cmd.OutOrStdout()
 			if cmd.Flags().Changed("factor") && !(o.Factor > 0 && o.Factor <= mostFactor) {
 				return usage("--factor %g multiplies rates of bytes and connections; write one above 0 and at most %d, or leave it out for the number of brokers", o.Factor, mostFactor)

@@ -51,6 +51,9 @@ It is 2 if the command line is wrong.`,
 		Example: "  weir reload --admin unix:/run/weir/admin.sock\n  weir reload --token-file /etc/weir/admin.token\n  weir reload --pid 1234",
 		Args:    needs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := emptyFlag(cmd); err != nil {
+				return err
+			}
 			switch bySignal := cmd.Flags().Changed("pid"); {
 			case bySignal && o.PID < 1:
 				return usage("--pid %d is not the number of a process; write the number of the gateway's, for instance 1234", o.PID)

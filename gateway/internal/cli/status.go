@@ -61,6 +61,9 @@ waited. What was refused is told apart by priority and reason. More tables follo
 		Example: "  weir status\n  weir status --watch\n  weir status --admin 10.0.0.5:8090 --top 20\n  weir status --json | jq '.gates[].waiting_by_class'",
 		Args:    needs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := emptyFlag(cmd); err != nil {
+				return err
+			}
 			o.Out = cmd.OutOrStdout()
 			if err := apart(cmd, "json", "watch", "top"); err != nil {
 				return err
