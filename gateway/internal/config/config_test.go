@@ -98,6 +98,44 @@ func TestLineOfBrokenYAML(t *testing.T) {
 	}
 }
 
+// TestJSON: JSON is read with its own escapes, which YAML does not know, and has variables and lines as YAML has.
+func TestJSON(t *testing.T) {
+	t.Setenv("WEIR_TEST_LIMIT", "24")
+	text := `{
+	"upstreams": {"app": {"targets": ["http:\/\/127.0.0.1:3000"], "connect_timeout": null}},
+	"identity": {"user": "header:X-User", "tenant": "const:a$b"},
+	"gates": {
+		"api": {"limit": "${WEIR_TEST_LIMIT}"},
+		"q": {"quota": {"rate": "10\/s", "by": ["user"], "rules": [{"user": "\ud83d\ude00", "rate": "5\/s"}]}}
+	},
+	"routes": [{"match": ["\/"], "gates": ["q", "api"], "upstream": "app"}]
+}`
+	cfg, err := config.Parse("weir.json", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if q := cfg.Gates["q"].Quota; cfg.Gates["api"].Limit.Limit != 24 || q.Rules[0].User != "😀" || cfg.Upstreams["app"].Targets[0] != "http://127.0.0.1:3000" {
+		t.Errorf("a limit of %d, targets %q, rules %+v", cfg.Gates["api"].Limit.Limit, cfg.Upstreams["app"].Targets, q.Rules)
+	}
+	for from, faulty := range map[string]struct{ to, want string }{
+		"${WEIR_TEST_LIMIT}": {"${WEIR_TEST_NONE}", "weir.json:5:20: gates.api.limit: the environment has no variable WEIR_TEST_NONE"},
+		`"q": {`:             {`"Q": {`, `weir.json:8:41: routes[0].gates[0]: there is no gate "q"`},
+		`"by": `:             {`"byy": `, "weir.json:6:36: gates.q.quota.byy: there is no such field"},
+		`"api"]`:             {`"api"], "gates": []`, "weir.json:8:"},
+		"const:a$b":          {`const:\ud83d`, "half of a surrogate pair"},
+		`"user": "header:`:   {`"user": "` + "\x7f" + `header:`, "weir.json:3:24: control character 0x7f"},
+		`["user"]`:           {"[" + strings.Repeat("1,", config.MaxValues) + "1]", "the file holds more than 50000 values"},
+	} {
+		_, err := config.Parse("weir.json", []byte(strings.Replace(text, from, faulty.to, 1)))
+		if err == nil || !strings.Contains(err.Error(), faulty.want) {
+			t.Errorf("%s: %.300v, want %q", faulty.to, err, faulty.want)
+		}
+	}
+	if notes := fmt.Sprint(config.Texts(cfg.Notes())); !strings.Contains(notes, "identity.tenant: $b is not replaced") {
+		t.Errorf("nothing is noted of a variable without braces: %s", notes)
+	}
+}
+
 // TestGood reads files that are right.
 func TestGood(t *testing.T) {
 	files, err := filepath.Glob("testdata/good/*.yaml")

@@ -75,7 +75,7 @@ const pipePatience = 5 * time.Second
 func Parse(name string, data []byte) (*Config, error) {
 	faults := &fault.List{File: name}
 	env := newEnvironment()
-	root := parseYAML(data, faults, env)
+	root := parseText(data, faults, env)
 	if root == nil {
 		return nil, faults.Err("")
 	}
@@ -102,7 +102,7 @@ func ParseDocument(name string, data []byte) (*setting.Node, *fault.List) {
 	if len(data) <= MaxSize && json.Valid(data) { // as it is, even where YAML differs
 		return jsontree.Parse(data, faults), faults
 	}
-	return parseYAML(data, faults, nil), faults
+	return parseText(data, faults, nil), faults
 }
 
 // Minimum is the shortest file that runs.
@@ -114,9 +114,9 @@ const Minimum = `  upstreams:
       upstream: app
 `
 
-// parseYAML makes a tree of the one document in a text. If the text has faults as YAML, the list
+// parseText makes a tree of the one document in a text. If the text has faults as YAML, the list
 // has them and the tree is nil. env is nil where variables are not replaced.
-func parseYAML(data []byte, faults *fault.List, env *environment) *setting.Node {
+func parseText(data []byte, faults *fault.List, env *environment) *setting.Node {
 	fail := func(line, col int, problem, instead string) *setting.Node {
 		faults.AddFault(fault.Fault{Place: fault.Place{Line: max(line, 1), Col: max(col, 1)}, Problem: problem, Instead: instead})
 		return nil
@@ -126,6 +126,10 @@ func parseYAML(data []byte, faults *fault.List, env *environment) *setting.Node 
 	}
 	if line, col, what := badText(data); what != "" {
 		return fail(line, col, what, "save the file as plain UTF-8 text")
+	}
+	t := tree{faults: faults, values: maxValues, env: env}
+	if bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) && json.Valid(data) { // YAML knows fewer escapes
+		return t.ofJSON(data)
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, second yaml.Node
@@ -146,7 +150,6 @@ func parseYAML(data []byte, faults *fault.List, env *environment) *setting.Node 
 	if root.Kind != yaml.MappingNode {
 		return fail(root.Line, root.Column, "the file holds no fields", "begin with:\n"+strings.TrimSuffix(Minimum, "\n"))
 	}
-	t := tree{faults: faults, values: maxValues, env: env}
 	n := t.node(nil, root, 0)
 	if t.broken {
 		return nil
@@ -328,7 +331,7 @@ func (r *lineReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// tree makes nodes of those of the YAML library.
+// tree makes nodes of those of the YAML library, or of JSON.
 type tree struct {
 	faults *fault.List
 	values int  // left of maxValues
@@ -337,23 +340,57 @@ type tree struct {
 	broken bool // what is wrong is not only a value
 }
 
-func (t *tree) fail(n *yaml.Node, at fault.Path, problem, instead string) {
+func (t *tree) fail(p fault.Place, at fault.Path, problem, instead string) {
 	t.broken = true
-	t.faults.AddFault(fault.Fault{Path: at, Place: fault.Place{Line: n.Line, Col: n.Column}, Problem: problem, Instead: instead})
+	t.faults.AddFault(fault.Fault{Path: at, Place: p, Problem: problem, Instead: instead})
+}
+
+// ofJSON returns the tree of a text that is JSON, nil if it is too large or too deep.
+func (t *tree) ofJSON(data []byte) *setting.Node {
+	n := jsontree.Parse(data, t.faults)
+	if n != nil {
+		t.variables(nil, n)
+	}
+	if t.broken {
+		return nil
+	}
+	return n
+}
+
+// variables puts them into the texts of a tree.
+func (t *tree) variables(at fault.Path, n *setting.Node) {
+	if !t.count(n.Place, at) {
+		return
+	}
+	if n.Kind == setting.Text {
+		t.expand(at, n)
+	}
+	for i, item := range n.Items {
+		t.variables(at.Index(i), item)
+	}
+	for _, m := range n.Members {
+		t.values--
+		t.variables(at.At(m.Key), m.Value)
+	}
+}
+
+// count counts a value, and reports whether there may be as many.
+func (t *tree) count(p fault.Place, at fault.Path) bool {
+	if t.values--; t.values < 0 && !t.full {
+		t.full = true
+		t.fail(p, at, fmt.Sprintf("the file holds more than %d values", maxValues), "write fewer, or repeat fewer aliases")
+	}
+	return t.values >= 0
 }
 
 // node returns the tree of n. What stands behind an alias is told where it is written.
 func (t *tree) node(at fault.Path, n *yaml.Node, depth int) *setting.Node {
 	out := &setting.Node{Place: fault.Place{Line: n.Line, Col: n.Column}, Text: n.Value}
-	if t.values--; t.values < 0 {
-		if !t.full {
-			t.full = true
-			t.fail(n, at, fmt.Sprintf("the file holds more than %d values", maxValues), "write fewer, or repeat fewer aliases")
-		}
+	if !t.count(out.Place, at) {
 		return out
 	}
 	if depth > setting.MaxDepth { // or an alias stands inside its own value
-		t.fail(n, at, fmt.Sprintf("is nested more than %d levels deep", setting.MaxDepth), "no field is that deep; check the brackets")
+		t.fail(out.Place, at, fmt.Sprintf("is nested more than %d levels deep", setting.MaxDepth), "no field is that deep; check the brackets")
 		t.values, t.full = 0, true // once is enough
 		return out
 	}
@@ -375,21 +412,22 @@ func (t *tree) node(at fault.Path, n *yaml.Node, depth int) *setting.Node {
 		}
 	default:
 		out.Kind = kindOf(n)
-		t.expand(at, n, out)
+		t.expand(at, out)
 	}
 	return out
 }
 
 func (t *tree) member(at fault.Path, group *setting.Node, key, value *yaml.Node, depth int) {
 	t.values--
+	p := fault.Place{Line: key.Line, Col: key.Column}
 	switch {
 	case key.Kind != yaml.ScalarNode:
-		t.fail(key, at, "the key is not a plain name", "write name: value")
+		t.fail(p, at, "the key is not a plain name", "write name: value")
 	case key.ShortTag() == "!!merge":
-		t.fail(key, at, "merge keys (<<) are not supported", "write the fields out, or use an alias for a whole value")
+		t.fail(p, at, "merge keys (<<) are not supported", "write the fields out, or use an alias for a whole value")
 	default:
 		group.Members = append(group.Members, setting.Member{
-			Key: key.Value, Place: fault.Place{Line: key.Line, Col: key.Column}, Value: t.node(at.At(key.Value), value, depth+1),
+			Key: key.Value, Place: p, Value: t.node(at.At(key.Value), value, depth+1),
 		})
 	}
 }

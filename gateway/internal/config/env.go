@@ -34,12 +34,12 @@ var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // expand puts variables into the text of a scalar. A value that is put in is text or a number, and
 // never read as YAML. A text with faults stays as it is.
-func (t *tree) expand(at fault.Path, n *yaml.Node, out *setting.Node) {
-	if t.env == nil || !strings.Contains(n.Value, "$") {
+func (t *tree) expand(at fault.Path, out *setting.Node) {
+	if t.env == nil || !strings.Contains(out.Text, "$") {
 		return
 	}
 	var b strings.Builder
-	for rest := n.Value; ; {
+	for rest := out.Text; ; {
 		before, after, dollar := strings.Cut(rest, "$")
 		b.WriteString(before)
 		if !dollar {
@@ -52,7 +52,7 @@ func (t *tree) expand(at fault.Path, n *yaml.Node, out *setting.Node) {
 			continue
 		case !strings.HasPrefix(after, "{"):
 			if name := leadingName(after); name != "" {
-				t.bare(at, n, name)
+				t.bare(at, out.Place, name)
 			}
 			b.WriteByte('$')
 			rest = after
@@ -80,8 +80,8 @@ func (t *tree) expand(at fault.Path, n *yaml.Node, out *setting.Node) {
 }
 
 // bare notes a variable without braces, which is not replaced.
-func (t *tree) bare(at fault.Path, n *yaml.Node, name string) {
-	t.faults.AddNote(fault.Fault{Path: at, Place: fault.Place{Line: n.Line, Col: n.Column},
+func (t *tree) bare(at fault.Path, p fault.Place, name string) {
+	t.faults.AddNote(fault.Fault{Path: at, Place: p,
 		Problem: "$" + setting.Clip(name) + " is not replaced by a variable", Instead: "write ${" + setting.Clip(name) + "}, or $$ for a dollar"})
 }
 

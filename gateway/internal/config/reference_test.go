@@ -291,7 +291,7 @@ func checkField(t *testing.T, f setting.Field) {
 			continue
 		}
 		faults := fault.List{File: "tag"}
-		root := parseYAML([]byte(f.Key+": "+text+"\n"), &faults, nil)
+		root := parseText([]byte(f.Key+": "+text+"\n"), &faults, nil)
 		if root != nil {
 			one := reflect.StructOf([]reflect.StructField{{Name: f.Go, Type: f.Type, Tag: f.Tag}})
 			setting.Decode(root, reflect.New(one).Interface(), &faults)
