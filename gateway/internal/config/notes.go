@@ -57,6 +57,8 @@ func (c *Config) Notes() []Note {
 		w.list = append(w.list, Note{f, true})
 	}
 	w.routeNotes()
+	w.exemptNotes()
+	w.latencyNotes()
 	w.loadNotes()
 	w.inventedNotes()
 	w.ownNotes()
@@ -134,6 +136,41 @@ func (w *warner) routeNotes() {
 		if len(rt.Gates) == 0 && w.Upstreams[rt.Upstream].Limit == nil {
 			w.warn(at, "routes[%d] (%s) passes no gate: nothing is limited there", i, rt.Match[0])
 		}
+	}
+}
+
+// exemptNotes is about files whose gates hold for no route, because all routes with gates are exempt.
+func (w *warner) exemptNotes() {
+	first := -1
+	for i, rt := range w.Routes {
+		switch {
+		case len(rt.Gates) == 0:
+		case !rt.Exempt:
+			return
+		case first < 0:
+			first = i
+		}
+	}
+	if first >= 0 {
+		w.warn(fault.Path{"routes"}.Index(first).At("exempt"), "every route that passes a gate is exempt, so the gates limit nobody; leave exempt out where they are to hold")
+	}
+}
+
+// longestAnswer is more than an answer takes: response_timeout may be no longer.
+const longestAnswer = policy.Duration(24 * time.Hour)
+
+// latencyNotes is about thresholds that no latency reaches.
+func (w *warner) latencyNotes() {
+	check := func(at fault.Path, l *policy.LimitSpec) {
+		if l != nil && l.Controller == "aimd" && l.Threshold > longestAnswer {
+			w.warn(at.At("limit", "threshold"), "%v.limit.threshold is %v: hardly any answer takes so long, so no latency cuts the limit; write about half of what your clients wait, such as 500ms", at, time.Duration(l.Threshold))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.Gates)) {
+		check(fault.Path{"gates", name}, w.Gates[name].Limit)
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.Upstreams)) {
+		check(fault.Path{"upstreams", name}, w.Upstreams[name].Limit)
 	}
 }
 

@@ -30,6 +30,7 @@ func (w *warner) quotaNotes() {
 			}
 		}
 	}
+	w.exemptAll()
 	w.zeroBursts()
 	w.smallBursts()
 	w.quotaPlaces()
@@ -76,6 +77,28 @@ func (w *warner) anonymousNotes() {
 // onlyKafka reports whether a gate counts for clients of Kafka, and for no route. Who they are, no identity says.
 func (w *warner) onlyKafka(gate string) bool {
 	return w.servesKafka(gate) && !slices.ContainsFunc(w.Routes, func(r Route) bool { return slices.Contains(r.Gates, gate) })
+}
+
+// everybody are the patterns of rules that match all work, or nearly.
+var everybody = map[string]string{
+	"user=*": "every user", "client=*": "every client", "tenant=*": "every tenant", "address=*": "every address",
+	"address=0.0.0.0/0": "every address of IPv4", "address=::/0": "every address of IPv6",
+}
+
+// exemptAll is about rules that exempt everybody from the one bucket of a quota.
+func (w *warner) exemptAll() {
+	for _, name := range slices.Sorted(maps.Keys(w.Gates)) {
+		q := w.Gates[name].Quota
+		if q == nil || len(q.By) > 0 || len(limitsOf(q)[0]) == 0 {
+			continue
+		}
+		for i := range q.Rules {
+			if all := everybody[q.Rules[i].Pattern().String()]; q.Rules[i].Exempt && all != "" {
+				at := fault.Path{"gates", name, "quota", "rules"}.Index(i)
+				w.warn(at.At("exempt"), "%v exempts %s from the limit of the quota; name whom you mean, or leave the rule out", at, all)
+			}
+		}
+	}
 }
 
 // zeroBursts is about bursts of 0, which mean none elsewhere and are the default here.
