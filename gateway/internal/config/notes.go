@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
 	"github.com/weir-go/weir/policy"
 )
 
@@ -242,7 +243,7 @@ func (w *warner) loadNotes() {
 	}
 }
 
-// queueNotes is about limits with queue: {len: 0}. It reads like no queue and is the default.
+// queueNotes is about queues with len: 0 or max_wait: 0s. They read like no queue and are the defaults.
 func (w *warner) queueNotes() {
 	if w.root == nil {
 		return
@@ -253,12 +254,30 @@ func (w *warner) queueNotes() {
 			continue
 		}
 		for _, m := range all.Members {
-			path := fault.Path{group, m.Key, "limit", "queue", "len"}
-			if n := w.root.At(path); n != nil && n.Text == "0" {
-				w.warn(path, "%v: 0 is the default, 1024; for no queue write queue: off", path)
+			queue := fault.Path{group, m.Key, "limit", "queue"}
+			if at := queue.At("len"); w.zero(at) {
+				w.warn(at, "%v: 0 is the default, 1024; for no queue write queue: off", at)
+			}
+			if at := queue.At("max_wait"); w.zero(at) {
+				w.warn(at, "%v: 0 is the default, 2s; for no queue write queue: off", at)
+			}
+			if q := w.Gates[m.Key].Quota; group == "gates" && q != nil && q.Queue.Len > 0 {
+				if at := (fault.Path{group, m.Key, "quota", "queue", "max_wait"}); w.zero(at) {
+					w.warn(at, "%v: 0 is the default, 2s; for no queue leave queue out", at)
+				}
 			}
 		}
 	}
+}
+
+// zero reports whether the file has a number or a duration of 0 at a path.
+func (w *warner) zero(at fault.Path) bool {
+	n := w.root.At(at)
+	if n == nil {
+		return false
+	}
+	d, err := setting.ParseDuration(n.Text)
+	return err == nil && d == 0
 }
 
 // chainNotes is about gates that are the last of one route and an earlier one of another. The work of

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestQueueOfZeroNote: who writes a queue of 0 places means no queue, and gets the default.
+// TestQueueOfZeroNote: who writes a queue of 0 places, or a wait of 0, means no queue, and gets the default.
 func TestQueueOfZeroNote(t *testing.T) {
 	cfg, err := Parse("weir.yaml", []byte(`
 upstreams: {app: {targets: [http://127.0.0.1:3000], limit: {limit: 9, queue: {len: 0}}}}
@@ -15,20 +15,27 @@ gates:
   zero: {limit: {limit: 20, queue: {len: 0}}}
   none: {limit: {limit: 20, queue: {len: -1}}}
   some: {limit: {limit: 20, queue: {max_wait: 1s}}}
+  soon: {limit: {limit: 20, queue: {max_wait: 0s}}}
   quota: {quota: {rate: 10/s, by: [user], queue: {len: 0}}}
-routes: [{match: [/], gates: [quota, some, none, zero], upstream: app}]
+  late: {quota: {rate: 10/s, by: [user], queue: {len: 9, max_wait: 0}}}
+  ever: {quota: {rate: 10/s, by: [user], queue: {len: 9, max_wait: -1}}}
+routes: [{match: [/], gates: [quota, late, ever, some, soon, none, zero], upstream: app}]
 `))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"gates.zero", "upstreams.app"} {
-		want += ".limit.queue.len: 0 is the default, 1024; for no queue write queue: off"
+	for _, want := range []string{
+		"gates.zero.limit.queue.len: 0 is the default, 1024; for no queue write queue: off",
+		"upstreams.app.limit.queue.len: 0 is the default, 1024; for no queue write queue: off",
+		"gates.soon.limit.queue.max_wait: 0 is the default, 2s; for no queue write queue: off",
+		"gates.late.quota.queue.max_wait: 0 is the default, 2s; for no queue leave queue out",
+	} {
 		if !slices.Contains(Texts(cfg.Notes()), want) {
 			t.Errorf("notes %q, without %q", Texts(cfg.Notes()), want)
 		}
 	}
-	if n := strings.Count(strings.Join(Texts(cfg.Notes()), "\n"), "0 is the default"); n != 2 {
-		t.Errorf("%d notes on the queue, want 2: %q", n, Texts(cfg.Notes()))
+	if n := strings.Count(strings.Join(Texts(cfg.Notes()), "\n"), "0 is the default"); n != 4 {
+		t.Errorf("%d notes on the queue, want 4: %q", n, Texts(cfg.Notes()))
 	}
 }
 
