@@ -15,7 +15,7 @@ import (
 // certificate checks that the files of a certificate are there and belong
 // together, and that clients' authorities can be read.
 func (m *meaning) certificate(path fault.Path, t *TLS) {
-	ok := !m.Has(path)
+	ok := true
 	for _, f := range []struct {
 		name string
 		file *string
@@ -28,10 +28,10 @@ func (m *meaning) certificate(path fault.Path, t *TLS) {
 	}
 }
 
-// keyPair checks two files that can be read.
+// keyPair checks two files that can be read, whatever faults stand beside them.
 func (m *meaning) keyPair(path fault.Path, cert, key string) {
-	if _, err := tls.LoadX509KeyPair(cert, key); err != nil {
-		m.report(path, "name the PEM files of one certificate and its key", "certificate and key cannot be used: %v", err)
+	if _, err := tls.LoadX509KeyPair(cert, key); err != nil && !m.Wrong(path) {
+		m.Add(path, fmt.Sprintf("certificate and key cannot be used: %v", err), "name the PEM files of one certificate and its key")
 	}
 }
 

@@ -533,6 +533,15 @@ func TestTLS(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "listeners[0].tls: certificate and key cannot be used") {
 		t.Errorf("another's key: %v", err)
 	}
+	_, err = config.Parse(file, fmt.Appendf(nil, text, "b.key, client_auth: maybe"))
+	if err == nil || !strings.Contains(err.Error(), "listeners[0].tls: certificate and key cannot be used") || !strings.Contains(err.Error(), "client_auth") {
+		t.Errorf("another's key beside another fault: %v, want both", err)
+	}
+	for _, one := range []string{"none.key", "5"} {
+		if _, err = config.Parse(file, fmt.Appendf(nil, text, one)); err == nil || strings.Count(err.Error(), "\n") > 0 {
+			t.Errorf("%s: %v, want one fault", one, err)
+		}
+	}
 }
 
 // Without a login, brokers know who asks by the certificate. On the connections of clients that is the gateway's own.
