@@ -548,7 +548,8 @@ func (m *meaning) policy() {
 }
 
 // compile reports the compiler's faults at their lines. In the file, gates stand under the given
-// key. Fields that already had a fault are left out: the compiler saw only a zero value there.
+// key. Fields that already had a fault are left out: the compiler saw only a zero value there. So are domains whose
+// files have one.
 func (m *meaning) compile(spec policy.Spec, gates string) {
 	opts := m.Unread()
 	opts.Stores = m.unasked()
@@ -566,7 +567,7 @@ func (m *meaning) compile(spec policy.Spec, gates string) {
 		if f.Path[0] == "gates" {
 			f.Path[0] = gates
 		}
-		return m.Has(f.Path)
+		return m.Has(f.Path) || f.Path[0] == "gates" && len(f.Path) > 1 && m.RateLimit.faulty(f.Path[1])
 	})
 	m.AddError(nil, faults)
 }

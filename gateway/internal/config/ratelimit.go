@@ -41,6 +41,12 @@ type RateLimit struct {
 // Domain returns what the files say of a domain, nil if they do not name it.
 func (r *RateLimit) Domain(name string) *ratelimit.Domain { return r.limits[name] }
 
+// faulty reports whether a file of a domain has a fault.
+func (r *RateLimit) faulty(name string) bool {
+	d := r.limits[name]
+	return d != nil && d.Faulty()
+}
+
 // RateLimitFiles returns the files of the rate limit service as they are now, and their folders.
 func (c *Config) RateLimitFiles() (names []string) {
 	for _, name := range c.RateLimit.Files {

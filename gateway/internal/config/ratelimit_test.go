@@ -76,6 +76,10 @@ func TestRateLimitFiles(t *testing.T) {
 			t.Errorf("%q is missing in\n%v", want, err)
 		}
 	}
+	write("half.yaml", "domain: d\ndescriptors:\n- {key: k, rate_limit: {unlimited: true, unit: second}}")
+	if _, err := parse("rate_limit_service: {files: [half.yaml]}"); err == nil || !strings.HasPrefix(err.Error(), "half.yaml:3:") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("%v, want the one fault of the file", err)
+	}
 	write("weir.yaml", "listeners: []")
 	if _, err := parse("rate_limit_service: {files: [.]}"); err == nil || !strings.Contains(err.Error(), "weir.yaml:1:1: domain: is missing") {
 		t.Errorf("a folder with another file: %v", err)

@@ -81,6 +81,11 @@ type Domain struct {
 	replaces bool                     // some limit does
 }
 
+// Faulty reports whether a file of the domain has a fault. What its rules say is not to be relied on then.
+func (d *Domain) Faulty() bool {
+	return slices.ContainsFunc(d.top, func(e entry) bool { return e.from.Len() > 0 })
+}
+
 // Says returns what the files say of a rule beside its rate, as in "shadow_mode, name n"; empty if
 // nothing.
 func (d *Domain) Says(rule quota.Pattern) string {
