@@ -73,6 +73,8 @@ func plainFault(pattern string) (problem, instead string) {
 	var noEscape url.EscapeError
 	_, err := url.PathUnescape(path)
 	switch {
+	case strings.ContainsAny(method+host, curlyQuotes):
+		return fmt.Sprintf("%q has typographic quotes, which are a part of the text", pattern), "write straight quotes, or none"
 	case method != strings.ToUpper(method):
 		return fmt.Sprintf("the method %s is not in upper case, and methods are compared by letter", method),
 			fmt.Sprintf("write %q", strings.ToUpper(method)+" "+rest)
@@ -89,6 +91,8 @@ func plainFault(pattern string) (problem, instead string) {
 		return fmt.Sprintf("the path %q has a space in it", path), "write %20 for a space"
 	case method == "" && slices.Contains(methods, host):
 		return fmt.Sprintf("a space is missing between the method %s and the path", host), fmt.Sprintf("write %q", host+" "+path)
+	case strings.ContainsAny(host, " \t"):
+		return fmt.Sprintf("%q has more than one word before the path", pattern), fmt.Sprintf("write %q", strings.TrimSpace(method+" "+strings.TrimSpace(host)+path))
 	case !isPrintable(host):
 		return fmt.Sprintf("the host %s would match nothing: hosts are compared in ASCII, as clients send them", host),
 			"write the name in Punycode, such as xn--bcher-kva.example for bücher.example"
@@ -138,6 +142,17 @@ func PatternMeant(pattern string) string {
 	return strings.Join(meant, " and ")
 }
 
+// curlyQuotes are the quotes of word processors. YAML takes them for letters.
+const curlyQuotes = "“”„‟‘’‚‛«»"
+
+// unquoted returns a text without typographic quotes around it.
+func unquoted(text string) string {
+	if strings.IndexAny(text, curlyQuotes) == 0 {
+		return strings.Trim(text, curlyQuotes)
+	}
+	return text
+}
+
 // mostMeant is how many patterns a message names.
 const mostMeant = 4
 
@@ -151,7 +166,7 @@ var (
 	// foreignStart is what other products write before a path.
 	foreignStart = regexp.MustCompile(`^(location|path_beg|path_dir|path_reg|path|prefix:|handle_path|handle|route|uri|~\*|\^~|=|~)\s*(-i\s+|-m\s+\w+\s+)?`)
 	exactStart   = regexp.MustCompile(`^(=|path\s|route|uri|handle\s)`) // of those, what means no more than one path
-	methodList   = regexp.MustCompile(`^([A-Za-z]+(?:\s*[,|]\s*[A-Za-z]+)+)\s+(\S+)$`)
+	methodList   = regexp.MustCompile(`^([A-Za-z]+(?:\s*[,|]\s*[A-Za-z]+)+|` + severalMethods + `)\s+(\S+)$`)
 	pathMethod   = regexp.MustCompile(`^(/\S*)\s+([A-Za-z]+)$`)
 	anyMethod    = regexp.MustCompile(`^(?i:any|all|\*)\s+`)
 	// regexpEnd is the end of a regular expression that matches all below a path.
@@ -160,6 +175,9 @@ var (
 	restName    = regexp.MustCompile(`^(?:\*([A-Za-z_]\w*)|\{([A-Za-z_]\w*)[+*]\}|\{\*\*?([A-Za-z_]\w*)\}|\[\.\.\.([A-Za-z_]\w*)\]|<path:([A-Za-z_]\w*)>)$`)
 )
 
+// severalMethods is a regular expression for known methods with nothing between them but space.
+var severalMethods = `(?i:(?:` + strings.Join(methods, "|") + `)(?:\s+(?:` + strings.Join(methods, "|") + `))+)`
+
 // alternatives splits what is several patterns here: rules joined by ||, and lists of methods.
 func alternatives(pattern string) []string {
 	if foreignMatcher.MatchString(pattern) {
@@ -167,7 +185,7 @@ func alternatives(pattern string) []string {
 	}
 	if m := methodList.FindStringSubmatch(pattern); m != nil {
 		var list []string
-		for method := range strings.FieldsFuncSeq(m[1], func(r rune) bool { return strings.ContainsRune(",| ", r) }) {
+		for method := range strings.FieldsFuncSeq(m[1], func(r rune) bool { return strings.ContainsRune(",| \t", r) }) {
 			list = append(list, strings.ToUpper(method)+" "+m[2])
 		}
 		return list
@@ -177,6 +195,7 @@ func alternatives(pattern string) []string {
 
 // translate returns one pattern as it is written here, empty if it cannot tell.
 func translate(text string) string {
+	text = unquoted(text)
 	if foreignMatcher.MatchString(text) {
 		return fromMatchers(text)
 	}
@@ -189,7 +208,7 @@ func translate(text string) string {
 	text = anyMethod.ReplaceAllString(text, "")
 	method, rest := "", text
 	if word, behind, ok := strings.Cut(text, " "); ok && slices.Contains(methods, strings.ToUpper(word)) {
-		method, rest = strings.ToUpper(word)+" ", strings.TrimSpace(behind)
+		method, rest = strings.ToUpper(word)+" ", unquoted(strings.TrimSpace(behind))
 	} else if slices.Contains(methods, text) {
 		return text + " /"
 	}
