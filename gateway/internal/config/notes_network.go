@@ -361,25 +361,14 @@ func (w *warner) secretNotes() {
 // fileNotes is about files and sockets in directories that are not there, or that nobody may write to.
 // They are no faults: a file is often checked on another machine.
 func (w *warner) fileNotes() {
-	check := func(at fault.Path, what, file string) {
-		dir := filepath.Dir(file)
-		if file == "" {
-			return
-		}
-		info, err := os.Stat(dir)
-		switch {
-		case err != nil || !info.IsDir():
-			w.warn(at, "%v: there is no directory %s here; create it, or name a %s in one that exists", at, quote(dir), what)
-		case info.Mode().Perm()&0o222 == 0:
-			w.warn(at, "%v: nobody may write to the directory %s; allow the gateway's user to, or name another", at, quote(dir))
-		default:
-			if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o222 == 0 {
-				w.warn(at, "%v: nobody may write to %s; allow the gateway's user to", at, quote(file))
-			}
-		}
+	w.directory(fault.Path{"admin", "socket"}, "socket", w.Admin.Socket)
+	w.directory(fault.Path{"state", "file"}, "file", w.State.File)
+	if kept := (fault.Path{"runtime_quotas", "file"}); w.directory(kept, "file", w.Quotas.File) {
+		w.readOnly(kept, w.Quotas.File)
 	}
-	check(fault.Path{"runtime_quotas", "file"}, "file", w.Quotas.File)
-	check(fault.Path{"admin", "socket"}, "socket", w.Admin.Socket)
+	if log := (fault.Path{"access_log", "to"}); w.AccessLog.Enabled() && w.AccessLog.Stream() == nil && !w.readOnly(log, w.AccessLog.To) {
+		w.directory(log, "file", w.AccessLog.To)
+	}
 	for _, name := range slices.Sorted(maps.Keys(w.Upstreams)) {
 		for i, target := range w.Upstreams[name].Targets {
 			path, ok := strings.CutPrefix(target, "unix:")
@@ -388,6 +377,33 @@ func (w *warner) fileNotes() {
 			}
 		}
 	}
+}
+
+// directory reports whether files may be made where a field names one, empty for none. If not, it warns.
+func (w *warner) directory(at fault.Path, what, file string) bool {
+	dir := filepath.Dir(file)
+	if file == "" {
+		return false
+	}
+	info, err := os.Stat(dir)
+	switch {
+	case err != nil || !info.IsDir():
+		w.warn(at, "%v: there is no directory %s here; create it, or name a %s in one that exists", at, quote(dir), what)
+	case info.Mode().Perm()&0o222 == 0:
+		w.warn(at, "%v: nobody may write to the directory %s; allow the gateway's user to, or name another", at, quote(dir))
+	default:
+		return true
+	}
+	return false
+}
+
+// readOnly reports whether a file is there. If nobody may write to it, it warns.
+func (w *warner) readOnly(at fault.Path, file string) (there bool) {
+	info, err := os.Stat(file)
+	if err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o222 == 0 {
+		w.warn(at, "%v: nobody may write to %s; allow the gateway's user to", at, quote(file))
+	}
+	return err == nil
 }
 
 // loopback reports whether only this machine can reach an address.

@@ -1,6 +1,9 @@
 package config
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -105,7 +108,14 @@ routes:
 func TestWarnings(t *testing.T) {
 	const head = "upstreams: {app: {targets: [http://127.0.0.1:3000]}}\n"
 	const tail = "\nroutes: [{match: [/], gates: [api], upstream: app}]\n"
-	dir := t.TempDir()
+	dir, closed := t.TempDir(), t.TempDir()
+	if err := os.WriteFile(filepath.Join(closed, "log"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "read-only"), nil, 0o400), os.Chmod(closed, 0o555)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Chmod(closed, 0o700) }) // else nobody but root can remove it
 	for text, want := range map[string]string{
 		head + "gates: {api: {quota: {rate: 10/s, by: [user]}}}" + tail:                                                                                                                          "warn.yaml:2:15: warning: the gate api counts by the user, but identity.user names no source",
 		head + "gates: {api: {each: {by: user}, limit: 5}}" + tail:                                                                                                                               "warn.yaml:2:15: warning: the gate api has a limit for each user, but identity.user names no source",
@@ -135,6 +145,12 @@ func TestWarnings(t *testing.T) {
 		head + "admin: {socket: no/such/s.sock}\ngates: {api: {limit: 1}}" + tail:                                                                                                                "warn.yaml:2:17: warning: admin.socket: there is no directory",
 		head + "runtime_quotas: no/such/q.json\ngates: {api: {limit: 1}}" + tail:                                                                                                                 "warn.yaml:2:17: warning: runtime_quotas.file: there is no directory",
 		head + "admin: {socket: " + dir + "/s.sock}\ngates: {api: {limit: 1}}" + tail:                                                                                                            "",
+		head + "state: {file: " + closed + "/s.json}\ngates: {api: {limit: 1}}" + tail:                                                                                                           "warn.yaml:2:15: warning: state.file: nobody may write to the directory \"" + closed + "\"; allow the gateway's user to, or name another",
+		head + "state: {file: " + dir + "/read-only}\ngates: {api: {limit: 1}}" + tail:                                                                                                           "", // it is replaced
+		head + "access_log: {to: " + closed + "/a.log}\ngates: {api: {limit: 1}}" + tail:                                                                                                         "warn.yaml:2:18: warning: access_log.to: nobody may write to the directory",
+		head + "access_log: {to: " + closed + "/log}\ngates: {api: {limit: 1}}" + tail:                                                                                                           "",
+		head + "access_log: {to: " + dir + "/read-only}\ngates: {api: {limit: 1}}" + tail:                                                                                                        "access_log.to: nobody may write to \"" + dir + "/read-only\"; allow the gateway's user to",
+		head + "runtime_quotas: {file: " + dir + "/read-only}\ngates: {api: {limit: 1}}" + tail:                                                                                                  "runtime_quotas.file: nobody may write to \"" + dir + "/read-only\"",
 		"upstreams: {app: {targets: ['unix:/no/such/app.sock']}}\ngates: {api: {limit: 1}}" + tail:                                                                                               "warn.yaml:1:29: warning: upstreams.app.targets[0]: there is no directory \"/no/such\" here",
 		head + "gates: {api: {limit: 1}}\nroutes: [{match: ['*.example.com/'], gates: [api], upstream: app}]\n":                                                                                  "routes[0] (*.example.com/) has * in the host, which matches only itself; write a pattern for each host",
 		head + "gates: {api: {limit: 1}}\nroutes: [{match: ['/u/:id'], gates: [api], upstream: app}]\n":                                                                                          `warn.yaml:3:19: warning: routes[0] (/u/:id) is written as for another router, and matches only this very text; write "/u/{id}"`,
