@@ -16,6 +16,9 @@ import (
 const (
 	// saveEvery bounds what a crash forgets.
 	saveEvery = time.Minute
+	// saveAgain and saveLast say what comes after a save that failed.
+	saveAgain = "the gateway tries again every minute. A restart before that"
+	saveLast  = "the next start"
 	// maxLearned bounds the file that is read.
 	maxLearned = 4 << 20
 )
@@ -59,14 +62,14 @@ func readLearned(name string) (policy.Saved, error) {
 	return saved, json.Unmarshal(data, &saved)
 }
 
-// saveLearned writes what the gates have learned.
-func (s *Server) saveLearned() {
+// saveLearned writes what the gates have learned. then says what comes next if it cannot.
+func (s *Server) saveLearned(then string) {
 	st := s.state.Load()
 	if st.cfg.State.File == "" {
 		return
 	}
 	if err := writeLearned(st.cfg.State.File, st.policy.Save()); err != nil {
-		s.log.Warn("learned limits not saved; the gateway tries again every minute. A restart before that begins with older limits, or with the configured ones", "file", st.cfg.State.File, "error", err)
+		s.log.Warn("learned limits not saved; "+then+" begins with older limits, or with the configured ones", "file", st.cfg.State.File, "error", err)
 	}
 }
 

@@ -177,7 +177,7 @@ func (s *Server) Run(ctx context.Context) error {
 	background, stop := context.WithCancel(context.Background())
 	var chores sync.WaitGroup
 	chores.Go(func() { s.watchFiles(background) })
-	chores.Go(func() { every(background, saveEvery, s.saveLearned) })
+	chores.Go(func() { every(background, saveEvery, func() { s.saveLearned(saveAgain) }) })
 	chores.Go(func() { s.events.Run(background) })
 	chores.Go(func() { every(background, quotas.PollInterval, func() { s.book.Follow(background) }) })
 	chores.Go(func() { every(background, time.Second, func() { s.tellLost(false) }) })
@@ -249,7 +249,7 @@ func (s *Server) shutdown() error {
 
 	complete := s.finish(ctx)
 	s.awaitLeaving(ctx)
-	s.saveLearned()
+	s.saveLearned(saveLast)
 	st.replacedBy(nil)
 	st.stores.closeBut(nil)
 	st.lags.closeBut(nil)

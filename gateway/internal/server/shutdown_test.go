@@ -457,6 +457,18 @@ func keptLimit(t *testing.T, l policy.LimitSpec) {
 	}
 }
 
+// A gateway that stops does not try again to save what it has learned.
+func TestLastSave(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "gone")
+	g := start(t, learning(t, "http://127.0.0.1:1", filepath.Join(dir, "state.json"), policy.LimitSpec{}), Options{})
+	if err := g.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if log := g.log.String(); !strings.Contains(log, "learned limits not saved; the next start begins with older limits") || strings.Contains(log, "every minute") {
+		t.Errorf("logs\n%s", log)
+	}
+}
+
 // A state that cannot be used is no reason not to start.
 func TestBadState(t *testing.T) {
 	f := func(what, text, want string) {
