@@ -327,6 +327,9 @@ mistakes while you type. It knows the form only; weir check knows the rest.`,
 // loadConfig reads a configuration of the gateway. For a scenario its error says only that
 // it is one, for all of its fields would be faults.
 func loadConfig(file string) (*config.Config, error) {
+	if file == "-" {
+		return nil, usage("only weir check reads the standard input (-); write the configuration to a file, and name that")
+	}
 	cfg, err := config.Load(file)
 	var faults *fault.Faults
 	if !errors.As(err, &faults) {

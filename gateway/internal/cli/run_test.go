@@ -135,6 +135,7 @@ func TestRunMistakes(t *testing.T) {
 	f(1, "choose another with --admin", up, "--listen=127.0.0.1:0", "--admin="+taken.Addr().String())
 	f(1, "weir init", filepath.Join(t.TempDir(), "none.yaml"))
 	f(1, "bad.yaml:1", bad)
+	f(2, "only weir check reads the standard input (-)", "-")
 }
 
 // --limit auto is the default, written out, and --limit takes numbers.
