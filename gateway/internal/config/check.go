@@ -444,6 +444,9 @@ func (m *meaning) tracing() {
 // plainHost is a host of several words, or an address of IPv4.
 var plainHost = regexp.MustCompile(`^[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+$|^localhost$`)
 
+// numbers is a host that can only be an address of IPv4.
+var numbers = regexp.MustCompile(`^[0-9.]+$`)
+
 // checkAddress says what is wrong with a host:port to listen on.
 func checkAddress(address string) error {
 	if meant := bracedVariable(address); meant != address {
@@ -482,6 +485,9 @@ func checkAddress(address string) error {
 	}
 	if strings.ContainsAny(host, " \t/@?#") {
 		return fault.New(fmt.Sprintf("%q begins with %q, which is not a host", address, host), fmt.Sprintf("write host:port, for instance %s", DefaultListen))
+	}
+	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err != nil && (numbers.MatchString(host) || strings.HasPrefix(host, "[")) {
+		return fault.New(fmt.Sprintf("%q begins with %q, which is not an address", address, host), fmt.Sprintf("write host:port, for instance %s", DefaultListen))
 	}
 	if !isPort(port) {
 		return fault.New(fmt.Sprintf("%q has the port %q, which is not a number from 0 to 65535", address, port), fmt.Sprintf("write host:port, for instance %s", DefaultListen))
