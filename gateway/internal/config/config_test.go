@@ -98,6 +98,16 @@ func TestLineOfBrokenYAML(t *testing.T) {
 	}
 }
 
+// TestLastDocument: a line --- at the end begins no second document.
+func TestLastDocument(t *testing.T) {
+	minimum := strings.ReplaceAll("\n"+config.Minimum, "\n  ", "\n")
+	for end, ok := range map[string]bool{"---\n": true, "---\n---\n": true, "...\n---\n# nothing\n": true, "---\nrouts: []\n": false, "---\n---\nrouts: []\n": false, "---\n[\n": false} {
+		if _, err := config.Parse("weir.yaml", []byte(minimum+end)); (err == nil) != ok {
+			t.Errorf("%q: %v", end, err)
+		}
+	}
+}
+
 // TestJSON: JSON is read with its own escapes, which YAML does not know, and has variables and lines as YAML has.
 func TestJSON(t *testing.T) {
 	t.Setenv("WEIR_TEST_LIMIT", "24")

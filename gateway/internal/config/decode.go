@@ -132,14 +132,15 @@ func parseText(data []byte, faults *fault.List, env *environment) *setting.Node 
 		return t.ofJSON(data)
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(data))
-	var doc, second yaml.Node
+	var doc yaml.Node
 	err := dec.Decode(&doc)
-	if err == nil && len(doc.Content) > 0 && doc.Content[0].ShortTag() == "!!null" || errors.Is(err, io.EOF) {
+	if err == nil && saysNothing(&doc) || errors.Is(err, io.EOF) {
 		return fail(1, 1, "the file says nothing", "the least it needs is:\n"+Minimum+"weir init writes a commented file to start from")
 	}
-	if err == nil {
-		if err = dec.Decode(&second); err == nil {
-			return fail(second.Line, second.Column, "a second document begins here (---)", "write one document in a file")
+	for err == nil {
+		var next yaml.Node
+		if err = dec.Decode(&next); err == nil && !saysNothing(&next) { // as behind a last line ---
+			return fail(next.Line, next.Column, "a second document begins here (---)", "write one document in a file")
 		}
 	}
 	if !errors.Is(err, io.EOF) {
@@ -156,6 +157,11 @@ func parseText(data []byte, faults *fault.List, env *environment) *setting.Node 
 	}
 	faults.Where = n.Where
 	return n
+}
+
+// saysNothing reports whether a document has no value.
+func saysNothing(doc *yaml.Node) bool {
+	return len(doc.Content) == 0 || doc.Content[0].ShortTag() == "!!null"
 }
 
 // badText finds bytes that are no text: the library gives no line for them.
