@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -26,6 +27,7 @@ const (
 	dashboardFile = "../../../packaging/grafana/weir.json"
 	kubernetes    = "../../../packaging/kubernetes/"
 	alertsGuide   = "../../../docs/howto/alerts.md"
+	postinstall   = "../../../packaging/deb/postinstall"
 )
 
 func readText(t *testing.T, file string) string {
@@ -311,6 +313,29 @@ func (p *panel) check(t *testing.T) {
 	for _, q := range p.Targets {
 		if q.Datasource.UID != "${datasource}" || q.LegendFormat == "" || !strings.Contains(q.Expr, `instance=~"$instance"`) {
 			t.Errorf("panel %q lacks a legend, or the choice of gateways: %+v", p.Title, q)
+		}
+	}
+}
+
+// An upgrade restarts a service that runs, but not into a file that the new version refuses.
+func TestPostinstall(t *testing.T) {
+	script := strings.ReplaceAll(readText(t, postinstall), "/run/systemd/system", t.TempDir())
+	for failing, want := range map[string]string{
+		"none":      "daemon-reload, --quiet is-active weir.service, reload weir.service, try-restart weir.service",
+		"is-active": "daemon-reload, --quiet is-active weir.service",
+		"reload":    "daemon-reload, --quiet is-active weir.service, reload weir.service",
+	} {
+		stub := `getent() { :; }
+systemctl() { echo "$*"; case " $* " in *" ` + failing + ` "*) return 1 ;; esac; }
+`
+		cmd := exec.Command("sh", "-c", stub+script)
+		var out, errs strings.Builder
+		cmd.Stdout, cmd.Stderr = &out, &errs
+		if err := cmd.Run(); err != nil {
+			t.Errorf("%s fails: %v", failing, err)
+		}
+		if got := strings.Join(strings.Split(strings.TrimSpace(out.String()), "\n"), ", "); got != want || (failing == "reload") != strings.Contains(errs.String(), "mend the file") {
+			t.Errorf("%s fails: %s, want %s; says %q", failing, got, want, errs.String())
 		}
 	}
 }
