@@ -164,7 +164,7 @@ const longestAnswer = policy.Duration(24 * time.Hour)
 func (w *warner) latencyNotes() {
 	check := func(at fault.Path, l *policy.LimitSpec) {
 		if l != nil && l.Controller == "aimd" && l.Threshold > longestAnswer {
-			w.warn(at.At("limit", "threshold"), "%v.limit.threshold is %v: hardly any answer takes so long, so no latency cuts the limit; write about half of what your clients wait, such as 500ms", at, time.Duration(l.Threshold))
+			w.warn(at.At("limit", "threshold"), "%v.limit.threshold is %v: hardly any answer takes so long, so no latency cuts the limit; write about half of what clients wait", at, time.Duration(l.Threshold))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(w.Gates)) {
