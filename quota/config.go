@@ -69,7 +69,8 @@ type Config struct {
 type Queue struct {
 	// Len is how many may wait at a time. 0 means the default, which is none: work is
 	// refused at once. A negative value means none too, as in limit.Queue. Where the rules give several buckets, a
-	// bucket may have no more work waiting than there are places left: one that is flooded gets half of them.
+	// bucket may have no more work waiting than there are places left: one that is flooded gets half of them. Work that
+	// finds no place is refused for its quota, with the time at which it would have its tokens.
 	Len int
 	// MaxWait bounds the time spent waiting. 0 means [DefaultMaxWait], and [weir.NoWait]
 	// that nothing waits. With any other negative value only the work's own bounds count: its

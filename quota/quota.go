@@ -317,12 +317,6 @@ func (q *Quota) short(set *settings, w *weir.Work, c *bill, d Decision) *weir.Re
 	return refused
 }
 
-// queueFull is the refusal of work for which there is no place to wait. places is how many its bucket may have now.
-func (q *Quota) queueFull(set *settings, w *weir.Work, c *bill, d Decision, places int64) *weir.Rejection {
-	return &weir.Rejection{Gate: q.Name(), Rule: c.rule.title, Bucket: q.bucket(set, w, c), Window: c.rule.windowNumber(d), Reason: weir.ReasonQueueFull,
-		Value: float64(places), Limit: float64(places), Remaining: d.Remaining, RetryAfter: d.Wait, Retryable: true}
-}
-
 // storeFailed is the refusal of work because the store failed.
 func (q *Quota) storeFailed(set *settings, w *weir.Work, c *bill, err error) *weir.Rejection {
 	return &weir.Rejection{Gate: q.Name(), Rule: c.rule.title, Bucket: q.bucket(set, w, c), Reason: weir.ReasonStore, RetryAfter: time.Second, Retryable: true, Cause: err}

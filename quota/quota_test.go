@@ -135,7 +135,7 @@ func TestRefusalNamesItsBucket(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, _, err = r.Arrive(alice, nil)
-		check(err, weir.ReasonQueueFull, "q/user=alice")
+		check(err, weir.ReasonQuota, "q/user=alice")
 		if store.err = errors.New("down"); remote {
 			check(r.refused(alice), weir.ReasonStore, "q/user=alice")
 		}

@@ -350,7 +350,7 @@ func TestTimeInTheQueue(t *testing.T) {
 	if len(waited) != 1 || waited[0] != 0 {
 		t.Errorf("M67: who went at once waited %v, want 0", waited)
 	}
-	if _, _, err := r.Arrive(alice, nil); r.rejection(err).Reason != weir.ReasonQueueFull {
+	if _, _, err := r.Arrive(alice, nil); r.rejection(err).Reason != weir.ReasonQuota {
 		t.Errorf("one too many: %v", err)
 	}
 	for at, ok := r.Next(); ok; at, ok = r.Next() {

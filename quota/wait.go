@@ -18,8 +18,8 @@ func (q *Quota) enqueue(ctx context.Context, set *settings, w *weir.Work, c *bil
 	if was.Wait == Never || was.Wait-time.Millisecond > most {
 		return was, nil, nil
 	}
-	if places, ok := q.room.enter(c.bucket(), set.places, !set.rules.oneBucket); !ok {
-		return was, nil, q.queueFull(set, w, c, was, places)
+	if !q.room.enter(c.bucket(), set.places, !set.rules.oneBucket) {
+		return was, nil, nil
 	}
 	waits := false
 	defer func() {
@@ -122,25 +122,22 @@ type bucketKey struct {
 
 func (c *bill) bucket() bucketKey { return bucketKey{c.hash, c.key} }
 
-// enter takes a place for work of a bucket. If it finds none, it returns how many the bucket may have now. Where places
-// are shared, a bucket may have no more work waiting than there are places left, as with a key of package keyed. Else
-// one user could keep all others from waiting for buckets of their own.
-func (r *room) enter(b bucketKey, most int64, shared bool) (places int64, ok bool) {
+// enter takes a place for work of a bucket, and reports whether there was one. Where places are shared, a bucket may have
+// no more work waiting than there are places left, as with a key of package keyed. Else one user could keep all others
+// from waiting for buckets of their own.
+func (r *room) enter(b bucketKey, most int64, shared bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	mine := r.mine[b]
 	if left := most - r.waiting; left <= 0 || shared && mine >= left {
-		if shared && mine > 0 {
-			return mine, false
-		}
-		return most, false
+		return false
 	}
 	if r.mine == nil {
 		r.mine = map[bucketKey]int64{}
 	}
 	r.mine[b]++
 	r.waiting++
-	return most, true
+	return true
 }
 
 // leave gives a place back.

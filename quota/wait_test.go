@@ -133,8 +133,10 @@ func TestArrive(t *testing.T) {
 	if err != weir.ErrWaiting {
 		t.Fatal(err)
 	}
-	if _, _, err := r.Arrive(alice, wake); r.rejection(err).Reason != weir.ReasonQueueFull || r.rejection(err).RetryAfter != 3*time.Second {
-		t.Errorf("%v", err)
+	// No place is no overload: it is alice's own quota, and the time is when there would be tokens.
+	_, _, err = r.Arrive(alice, wake)
+	if got := r.rejection(err); got.Reason != weir.ReasonQuota || got.Limit != 1 || got.Remaining != -2 || got.RetryAfter != 3*time.Second || !got.Retryable {
+		t.Errorf("%+v", *got)
 	}
 	if at, ok := r.Next(); !ok || at != time.Second {
 		t.Errorf("the next is due at %v, %v", at, ok)
@@ -193,7 +195,7 @@ func TestOneBucketCannotTakeAllPlaces(t *testing.T) {
 						n++
 					}
 				}
-				if n != want || err != nil && r.rejection(err).Reason != weir.ReasonQueueFull {
+				if n != want || err != nil && r.rejection(err).Reason != weir.ReasonQuota {
 					t.Errorf("%s, in a Memory: %v: %d of user %d wait, want %d; the last: %v", tt.name, isMemory, n, i, want, err)
 				}
 			}

@@ -253,7 +253,7 @@ var limitReasons = []weir.Reason{
 
 // quotaReasons are the same for a quota.
 var quotaReasons = []weir.Reason{
-	weir.ReasonQuota, weir.ReasonBlocked, weir.ReasonStore, weir.ReasonTooLarge, weir.ReasonQueueFull,
+	weir.ReasonQuota, weir.ReasonBlocked, weir.ReasonStore, weir.ReasonTooLarge,
 	weir.ReasonDeadline, weir.ReasonCanceled, weir.ReasonDraining,
 }
 

@@ -374,7 +374,7 @@ func (w *waits) collect(f figures, name, help string) {
 // tooOften reports whether a refusal for this reason means that somebody has come too often.
 func tooOften(reason weir.Reason) bool {
 	switch reason {
-	case weir.ReasonQuota, weir.ReasonTooLarge, weir.ReasonBlocked, weir.ReasonQueueFull:
+	case weir.ReasonQuota, weir.ReasonTooLarge, weir.ReasonBlocked:
 		return true
 	}
 	return false
