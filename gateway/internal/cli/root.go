@@ -103,6 +103,11 @@ come back. Start with
 		help(cmd, args)
 	})
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if cmd.HasSubCommands() { // a flag after a command that is not known is one of that command
+			if unknown := knownCommand(cmd, cmd.Flags().Args()); unknown != nil {
+				return unknown
+			}
+		}
 		problem := flagProblem(cmd, err)
 		if strings.HasSuffix(problem, "?") {
 			return usage("%s See %s --help", problem, cmd.CommandPath())

@@ -334,6 +334,9 @@ func TestCommandLineMistakes(t *testing.T) {
 	f(`there is no command "st"; did you mean set or list?`, "quota", "st")
 	f("did you mean import?", "kafka", "imprt")
 	f("see weir quota --help", "quota", "frobnicate")
+	f(`there is no command "get"; did you mean set?`, "quota", "get", "--user", "alice")
+	f("did you mean check?", "chek", "--json", "weir.yaml")
+	f("there is no flag --user; see weir quota --help", "quota", "--user", "alice")
 	f("see weir --help", "help", "frobnicate")
 	f("did you mean check?", "help", "chek")
 	if out, _, err := run(NewRootCommand("test"), "", "help", "completion", "bash"); err != nil || !strings.Contains(out, "prints a script") {
