@@ -15,7 +15,7 @@ var badRates = map[string]string{
 }
 
 // badBursts are those that are none.
-var badBursts = []string{"-1", ".5", "NaN", "+Inf", "1e300", "2e15"}
+var badBursts = []string{"-1", "0", ".5", "NaN", "+Inf", "1e300", "2e15"}
 
 // A quota in flags that is none ends with status 2 and a sentence, before anything
 // listens.

@@ -32,6 +32,7 @@ type quotaOptions struct {
 	JSON         bool
 	Gate         string
 	Rule         policy.QuotaRuleSpec
+	BurstSet     bool // --burst is given
 	ValidateOnly bool
 	IfMatch      string
 	All          bool
@@ -95,7 +96,7 @@ func (o *quotaOptions) command(use, short, long, example string, run func(contex
 			if err := emptyFlag(cmd); err != nil {
 				return err
 			}
-			o.Out = cmd.OutOrStdout()
+			o.Out, o.BurstSet = cmd.OutOrStdout(), cmd.Flags().Changed("burst")
 			ctx, cancel := context.WithTimeout(cmd.Context(), 2*patience) // the gateway's store has its own
 			defer cancel()
 			return run(ctx, o)
@@ -223,7 +224,7 @@ func runQuotaSet(ctx context.Context, o *quotaOptions) error {
 	if r.Rate == "" && len(r.Limits) == 0 && !r.Exempt && !r.Blocked {
 		return usage("the rule gives nothing; add --rate 10/s, --limit, --exempt or --blocked")
 	}
-	if !(r.Burst >= 0 && r.Burst <= quota.MaxTokens) {
+	if o.BurstSet && !(r.Burst > 0 && r.Burst <= quota.MaxTokens) {
 		return usage("--burst %v is not a number of tokens; write one from 1 to %v, or leave the flag out", r.Burst, float64(quota.MaxTokens))
 	}
 	if _, err := r.Parse(); err != nil {

@@ -76,7 +76,7 @@ func TestQuota(t *testing.T) {
 	f(1, "--token-file", "set", "--user", "alice", "--rate", "3/h")
 	f(2, "gives nothing", "set", "--user", "alice", "--token-file", token)
 	f(2, `"abc" is not a limit`, "set", "--user", "alice", "--rate", "abc")
-	for _, burst := range []string{"NaN", "+Inf", "-5", "2e+15"} {
+	for _, burst := range []string{"NaN", "+Inf", "-5", "0", "2e+15"} {
 		f(2, "--burst "+burst+" is not", "set", "--user", "alice", "--rate", "3/h", "--burst", burst, "--token-file", token)
 	}
 	f(1, "nothing was changed: priority: \"urgent\" is not", "set", "--priority", "urgent", "--address", "10.0.0.0/33", "--rate", "3/h", "--token-file", token) // two faults
