@@ -3,6 +3,7 @@ package policy
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"net/netip"
@@ -245,8 +246,11 @@ func valid(text string, l quota.Window) error {
 var zones sync.Map // of *time.Location by name
 
 func zoneOf(name string) (*time.Location, error) {
-	if name == "" || name == "UTC" {
+	switch name {
+	case "", "UTC":
 		return nil, nil
+	case "Local": // to Go this is the machine's; gateways that share a bucket would each have another day
+		return nil, errors.New("the zone of the machine has no name")
 	}
 	if z, ok := zones.Load(name); ok {
 		return z.(*time.Location), nil

@@ -53,6 +53,7 @@ func TestParseLimit(t *testing.T) {
 		"NaN/s": "is not a number", "Inf/s": "is not a number", "1e300/s": "is out of range", "0x10/s": "is not a number", "1e-300/s": "is out of range",
 		"10/fortnight": "is not a unit of time", "10/0s": "is not a unit", "10/day": "write 10/24h", "10/d": "10 a day", "10/month": "write 10/720h", "1/ms": `"ms" is not a unit of time; write 1000/s`, "2 per millisecond": "write 2000/s", "1.001/ms": "write 1001/s", "1ms": "is not a limit; write for instance",
 		"10/s burst 0": "is not above 0", "10/s burst x": "is not a number", "10 a year": "is not a period", "10 a day Nowhere/Here": "is not a time zone",
+		"10 a day Local":                `"Local" is not a time zone that is known here; write one such as Europe/Berlin`,
 		strings.Repeat("9", 200) + "/s": "bytes are too many for a limit",
 	} {
 		if _, err := ParseLimit(text); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "; ") {
