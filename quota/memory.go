@@ -268,6 +268,7 @@ func (m *Memory) findOrAdd(sh *shard, hash uint64, windows []Window, at moment, 
 		if !locked {
 			locked = true
 			m.overflow.mu.Lock()
+			m.overflow.makeRoom(m, len(windows), at)
 		}
 		cells[i] = m.overflowCell(i, &windows[i], at)
 	}
@@ -366,7 +367,7 @@ type overflow struct {
 const mostOverflow = 1024
 
 // overflowCell returns the bucket that all keys without a place share. It is an ordinary
-// bucket: when its tokens are gone, they are refused. The overflow is locked.
+// bucket: when its tokens are gone, they are refused. The overflow is locked, and has room.
 func (m *Memory) overflowCell(index int, w *Window, at moment) *cell {
 	m.overflowed.Add(1)
 	s, id := m.findOverflow(index, w)
@@ -375,11 +376,15 @@ func (m *Memory) overflowCell(index int, w *Window, at moment) *cell {
 	}
 	m.overflow.any.Store(true)
 	sh := &m.overflow.shard
-	t := sh.table.Load()
-	if float64(sh.used+1) > fullAt*float64(len(t.cells)) {
-		t = m.rehash(sh, at, false, leastCells)
+	return m.add(sh, sh.table.Load(), id, w, full(w, at))
+}
+
+// makeRoom makes the next table if this one has no room for n more buckets. So those of one
+// key stay where they are while it gets the others. The overflow is locked.
+func (o *overflow) makeRoom(m *Memory, n int, at moment) {
+	if used := float64(o.used + n); used > fullAt*float64(len(o.table.Load().cells)) {
+		m.rehash(&o.shard, at, false, int(used/beginAt)+1)
 	}
-	return m.add(sh, t, id, w, full(w, at))
 }
 
 // findOverflow finds the shared bucket for a window, or the id under which to make it. The

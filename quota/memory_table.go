@@ -62,6 +62,7 @@ func (m *Memory) place(sh *shard, id uint64, w *Window, at moment) *cell {
 	sh.mu.Unlock()
 	if s == nil {
 		m.overflow.mu.Lock()
+		m.overflow.makeRoom(m, 1, at)
 		s = m.overflowCell(int(id&0xf)-1, w, at)
 		m.overflow.mu.Unlock()
 	}

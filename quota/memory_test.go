@@ -534,6 +534,23 @@ func TestOverflowIsForgotten(t *testing.T) {
 	}
 }
 
+// The overflow grows while a key with several windows gets its buckets there. None of them is left
+// in the table of before.
+func TestOverflowGrowsForSeveralWindows(t *testing.T) {
+	var clock still
+	m := crowded(t, &clock)
+	for i := range 200 {
+		limits := []Window{{Rate: 1, Burst: float64(10 + i)}, {Rate: 2, Burst: float64(10 + i)}}
+		tk := Request{Key: fmt.Sprint(i), Windows: limits, Cost: int64(10 + i)}
+		if r := take(t, m, tk); !r.OK || r.Remaining != 0 {
+			t.Errorf("key %d: %+v, want all of its burst", i, r)
+		}
+		if r := take(t, m, tk); r.OK {
+			t.Errorf("key %d: %+v, want the charge in both windows", i, r)
+		}
+	}
+}
+
 // However small the store, a newcomer finds the place of a bucket that is full again,
 // in whichever part of the store that is.
 func TestSmallStoreServesNewcomers(t *testing.T) {
