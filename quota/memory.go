@@ -23,7 +23,8 @@ type MemoryConfig struct {
 	// Set it above the number of keys in use within the time that a bucket takes to fill.
 	// If there is no place, new keys with the same window share one bucket until there
 	// is. A key that then gets its own bucket begins with what the shared one has: see
-	// [MemoryStats.Overflowed].
+	// [MemoryStats.Overflowed]. There are shared buckets for 1024 windows at a time. Where
+	// there is none either, work is refused, and in a Permissive gate it has to wait.
 	MaxKeys int
 	// Now replaces the clock, for virtual time: it returns the time since the store's
 	// epoch, which is [weir.VirtualEpoch] for calendars. It may go back. Leave it nil outside
@@ -173,11 +174,15 @@ func (m *Memory) decideOne(hash uint64, r *Request, at moment) Decision {
 	for {
 		s := sh.table.Load().find(id)
 		if s == nil && r.Mode == DryRun {
-			b := [1]bucket{m.fresh(0, w, at)}
+			b := [1]bucket{m.look(0, w, at)}
 			return r.decide(b[:], at)
 		}
 		if s == nil {
 			s = m.place(sh, id, w, at)
+		}
+		if s == nil {
+			b := [1]bucket{empty(w, at)}
+			return r.withoutReserve().decide(b[:], at)
 		}
 		var buckets [1]bucket
 		b := &buckets[0]
@@ -220,6 +225,9 @@ func (m *Memory) decideSeveral(hash uint64, r *Request, at moment) Decision {
 	}
 	var classes [MaxWindows]uint16
 	for i, s := range cells {
+		if s == nil && !looks {
+			kept[i], r = empty(&r.Windows[i], at), r.withoutReserve()
+		}
 		if s == nil {
 			continue
 		}
@@ -240,20 +248,36 @@ func (m *Memory) decideSeveral(hash uint64, r *Request, at moment) Decision {
 	return d
 }
 
+// empty is the bucket of a key for which there is no room. It lacks a token, so nothing is
+// admitted, whatever it costs. Nobody keeps it.
+func empty(w *Window, at moment) bucket { return bucket{-1 - w.slack(), at.by(w)} }
+
+// withoutReserve returns the request to decide about a bucket that nobody keeps: a second
+// one would reserve the same tokens.
+func (r *Request) withoutReserve() *Request {
+	if r.Mode != Reserve {
+		return r
+	}
+	strict := *r
+	strict.Mode = Strict
+	return &strict
+}
+
 // find finds the cells of a key whose shard is locked. Where there is none, it writes into
 // kept what a new bucket would have.
 func (m *Memory) find(sh *shard, hash uint64, windows []Window, at moment, cells []*cell, kept []bucket) {
 	t := sh.table.Load()
 	for i := range windows {
 		if cells[i] = t.find(windowID(hash, i)); cells[i] == nil {
-			kept[i] = m.fresh(i, &windows[i], at)
+			kept[i] = m.look(i, &windows[i], at)
 		}
 	}
 }
 
 // findOrAdd finds or makes the cells of a key whose shard is locked. If one of them is in
 // the overflow, it locks that too, leaves it locked and returns true. So nobody waits for
-// a bucket while they hold another that somebody may wait for.
+// a bucket while they hold another that somebody may wait for. A cell is nil if there is no
+// room there either.
 func (m *Memory) findOrAdd(sh *shard, hash uint64, windows []Window, at moment, cells []*cell) (locked bool) {
 	for begun := (*table)(nil); begun != sh.table.Load(); { // making one may move the others
 		begun = sh.table.Load()
@@ -304,6 +328,9 @@ func (m *Memory) refundOne(hash uint64, index int, w *Window, tokens float64, at
 				return
 			}
 			s = m.place(sh, id, w, at)
+		}
+		if s == nil {
+			return
 		}
 		b, class, ok := s.lock()
 		if !ok {
@@ -362,16 +389,17 @@ type overflow struct {
 	due time.Duration // when to look again for those that are full
 }
 
-// mostOverflow bounds the buckets of the overflow: one for each window, and one for the
-// rest.
+// mostOverflow bounds the buckets of the overflow, one for each window. Windows beyond it
+// share none: with the slow, the quick would fill it.
 const mostOverflow = 1024
 
 // overflowCell returns the bucket that all keys without a place share. It is an ordinary
-// bucket: when its tokens are gone, they are refused. The overflow is locked, and has room.
+// bucket: when its tokens are gone, they are refused. It is nil if there are too many. The
+// overflow is locked, and its table has room.
 func (m *Memory) overflowCell(index int, w *Window, at moment) *cell {
 	m.overflowed.Add(1)
 	s, id := m.findOverflow(index, w)
-	if s != nil {
+	if s != nil || m.overflow.used >= mostOverflow {
 		return s
 	}
 	m.overflow.any.Store(true)
@@ -380,27 +408,22 @@ func (m *Memory) overflowCell(index int, w *Window, at moment) *cell {
 }
 
 // makeRoom makes the next table if this one has no room for n more buckets. So those of one
-// key stay where they are while it gets the others. The overflow is locked.
+// key stay where they are while it gets the others. If there are too many buckets, it forgets
+// those that are full again. The overflow is locked.
 func (o *overflow) makeRoom(m *Memory, n int, at moment) {
+	if o.used+n > mostOverflow {
+		o.purgeIfDue(m, at)
+	}
 	if used := float64(o.used + n); used > fullAt*float64(len(o.table.Load().cells)) {
 		m.rehash(&o.shard, at, false, int(used/beginAt)+1)
 	}
 }
 
-// findOverflow finds the shared bucket for a window, or the id under which to make it. The
+// findOverflow finds the shared bucket for a window, and the id under which to make it. The
 // overflow is locked.
 func (m *Memory) findOverflow(index int, w *Window) (s *cell, id uint64) {
 	id = windowID(maphash.Comparable(m.windows, *w), index)
-	t := m.overflow.table.Load()
-	if s = t.find(id); s != nil {
-		return s, id
-	}
-	// The bucket for the rest goes on being used until it is full again.
-	rest := windowID(0, index)
-	if s = t.find(rest); s != nil || m.overflow.used >= mostOverflow {
-		id = rest
-	}
-	return s, id
+	return m.overflow.table.Load().find(id), id
 }
 
 // purge forgets buckets that are full again. The overflow is locked.
@@ -411,16 +434,39 @@ func (o *overflow) purge(m *Memory, at moment) {
 	}
 }
 
+// purgeIfDue is purge, but seldom.
+func (o *overflow) purgeIfDue(m *Memory, at moment) {
+	if !early(at.now, o.due) {
+		o.due = at.now + sweepEvery
+		o.purge(m, m.moments())
+	}
+}
+
 // overflows reports whether a key has no bucket of its own in some window and would begin
 // with less than a full one.
 func (m *Memory) overflows(hash uint64, windows []Window) bool {
 	t, at := m.shard(hash).table.Load(), m.moment(m.now(), windows)
 	for i := range windows {
-		if t.find(windowID(hash, i)) == nil && m.fresh(i, &windows[i], at).tokens < windows[i].Burst {
+		if t.find(windowID(hash, i)) == nil && m.look(i, &windows[i], at).tokens < windows[i].Burst {
 			return true
 		}
 	}
 	return false
+}
+
+// look returns the bucket by which a key without one would be decided about.
+func (m *Memory) look(index int, w *Window, at moment) bucket {
+	if m.overflow.any.Load() && m.count.Load() >= m.most {
+		m.overflow.mu.Lock()
+		m.overflow.makeRoom(m, 1, at)
+		s, _ := m.findOverflow(index, w)
+		none := s == nil && m.overflow.used >= mostOverflow
+		m.overflow.mu.Unlock()
+		if none {
+			return empty(w, at)
+		}
+	}
+	return m.fresh(index, w, at)
 }
 
 // fresh returns the bucket of a new key. It is full, less what the overflow has lately
@@ -440,9 +486,8 @@ func (m *Memory) fresh(index int, w *Window, at moment) bucket {
 	}
 	shared, _, _, _ := s.read() // with the lock held no bucket moves
 	shared.refill(w, m.steady(at, &shared, w))
-	if shared.tokens >= w.Burst && !early(at.now, m.overflow.due) {
-		m.overflow.due = at.now + sweepEvery
-		m.overflow.purge(m, m.moments())
+	if shared.tokens >= w.Burst {
+		m.overflow.purgeIfDue(m, at)
 	}
 	return bucket{shared.tokens, b.last}
 }
@@ -523,7 +568,7 @@ type MemoryStats struct {
 	// Purged counts buckets forgotten because they were full again.
 	Purged uint64
 	// Overflowed counts decisions about keys for which there was no place. They share one
-	// bucket for each window, so they are refused together. If this grows, MaxKeys is too
+	// bucket for each window, or have none, so they are refused together. If this grows, MaxKeys is too
 	// small, or somebody invents keys.
 	Overflowed uint64
 }

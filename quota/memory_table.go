@@ -54,7 +54,7 @@ const (
 func (m *Memory) shard(hash uint64) *shard { return &m.shards[hash>>(64-shardBits)] }
 
 // place returns the cell of id, a new one if there is none. If there is no place, it
-// returns one of the overflow.
+// returns one of the overflow; nil if there is no room there either.
 func (m *Memory) place(sh *shard, id uint64, w *Window, at moment) *cell {
 	m.makeRoom(1)
 	sh.mu.Lock()

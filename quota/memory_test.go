@@ -275,7 +275,7 @@ func TestFloodOfKeys(t *testing.T) {
 		limits := []Window{{Rate: 1, Burst: float64(100 + i)}}
 		take(t, m, Request{Key: fmt.Sprint("own limit ", i), Windows: limits, Cost: 1})
 	}
-	if m.overflow.used > mostOverflow+MaxWindows || m.Stats().Bytes > 100_000 {
+	if m.overflow.used != mostOverflow || m.Stats().Bytes > 100_000 {
 		t.Errorf("%d strays, %d bytes", m.overflow.used, m.Stats().Bytes)
 	}
 }
@@ -547,6 +547,46 @@ func TestOverflowGrowsForSeveralWindows(t *testing.T) {
 		}
 		if r := take(t, m, tk); r.OK {
 			t.Errorf("key %d: %+v, want the charge in both windows", i, r)
+		}
+	}
+}
+
+// For more windows than have a shared bucket there is none. Whoever comes is refused, and nobody fills
+// the bucket of another, until there is room.
+func TestNoRoomForAWindow(t *testing.T) {
+	var clock still
+	m := crowded(t, &clock)
+	some := []Window{{Rate: 1, Burst: 100}}
+	for i := range mostOverflow {
+		take(t, m, Request{Key: fmt.Sprint(i), Windows: []Window{{Rate: 1, Burst: float64(100 + i)}}, Cost: 50})
+	}
+	slow, quick := Per(5, 24*time.Hour), Per(1e6, time.Second)
+	for range 10 {
+		for _, limits := range [][]Window{{quick}, {slow}, {slow, quick}, {some[0], slow}, {PerCalendar(5, Day, nil)}} {
+			tk := Request{Key: fmt.Sprint(limits), Windows: limits, Cost: 1}
+			for _, tk.Mode = range []Mode{Strict, DryRun, Reserve} {
+				for _, tk.Debt = range []bool{false, true} {
+					tk.MaxWait = 100 * 24 * time.Hour
+					if r := take(t, m, tk); r.OK || r.Wait <= 0 || r.Wait > 48*time.Hour {
+						t.Errorf("%v: %+v, want it refused for a while", tk, r)
+					}
+				}
+			}
+			tk.Mode = Permissive
+			if r := take(t, m, tk); !r.OK || r.Wait <= 0 {
+				t.Errorf("%v: %+v, want a wait", tk, r)
+			}
+			if err := m.Refund(ctx, tk.Key, limits, -1); err != nil {
+				t.Error(err)
+			}
+		}
+		clock.advance(time.Second)
+	}
+	clock.advance(time.Minute)
+	take(t, m, Request{Key: "resident", Windows: []Window{{Rate: 1, Burst: 60}}, Cost: 60}) // has its place for another minute
+	for _, mode := range []Mode{DryRun, Strict} {
+		if r := take(t, m, Request{Key: "slow", Windows: []Window{slow}, Cost: 5, Mode: mode}); !r.OK || m.Stats().Purged != 0 {
+			t.Errorf("%v: %+v, want all of its burst; %+v", mode, r, m.Stats())
 		}
 	}
 }
