@@ -327,6 +327,7 @@ func (x *exchange) breakOff() {
 // answer is called with the header of an answer. It ends the wait, and samples the request.
 func (x *exchange) answer(res *http.Response) (*http.Response, error) {
 	here := x.endWait()
+	x.call.Failure = "" // of a target before, which is not the one that is named
 	x.upstream.reached(x.seat.target)
 	switch res.StatusCode {
 	case http.StatusBadGateway, http.StatusGatewayTimeout:
@@ -440,7 +441,7 @@ func (x *exchange) tryAnother() error {
 	x.leave()
 	x.permit = weir.Permit{}
 	x.pauseBetweenTargets()
-	c, err := x.upstream.pick(x.client, w, x.tried)
+	c, err := x.upstream.pickFor(x.client, x.call, w, x.tried)
 	if err != nil {
 		return err
 	}

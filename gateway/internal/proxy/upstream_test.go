@@ -142,6 +142,30 @@ func TestNoRoomBehindADeadTarget(t *testing.T) {
 	}
 }
 
+// What is said of a request is of the last target, and of the wait for its slot. Where that one answered, nothing failed.
+func TestLastTargetIsTold(t *testing.T) {
+	p := newPair(t, func(http.ResponseWriter, *http.Request) {}, 1)
+	serve := func() *Call { // from the dead target on
+		call := new(Call)
+		p.rotation.Store(0)
+		p.Serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil), call)
+		return call
+	}
+	if call := serve(); call.Target != p.seats[1].key || call.Failure != "" {
+		t.Errorf("target %s, failure %q; want %s and none", call.Target, call.Failure, p.seats[1].key)
+	}
+	empty, waited := fill(t, p.gates["live"]), make(chan time.Duration)
+	go func() { waited <- serve().Waited }()
+	eventually(t, "it waits at the live target", func() bool { return p.gates["live"].Snapshot().Waiting == 1 })
+	empty()
+	if <-waited == 0 {
+		t.Error("the wait behind the dead target is not told")
+	}
+	if n := p.seats[0].failures[failedConnect].Load(); n != 2 {
+		t.Errorf("%d of 2 requests met the dead target", n)
+	}
+}
+
 // A body goes to the next target whole, whether its length is known or not. The target that got it has not failed.
 func TestBodyBehindADeadTarget(t *testing.T) {
 	p := newPair(t, func(w http.ResponseWriter, r *http.Request) {
