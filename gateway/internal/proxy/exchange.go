@@ -289,11 +289,14 @@ func (rt roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 func (x *exchange) send(req *http.Request) (*http.Response, error) {
 	u := x.upstream
 	transport, trips := u.shared.transport, u.shared.trips
-	if x.call.GRPC {
+	switch {
+	case x.call.GRPC:
 		if !x.seat.takesCalls(u.now()) {
 			return nil, errNotHTTP2
 		}
 		transport = u.shared.calls
+	case x.upgrades(req):
+		transport = u.shared.upgrades
 	}
 	x.seat.requests.Add(1)
 	trips.begin()
@@ -307,6 +310,11 @@ func (x *exchange) send(req *http.Request) (*http.Response, error) {
 		return nil, errNoStatus
 	}
 	return res, err
+}
+
+// upgrades reports whether r goes to an https target with an upgrade. HTTP/2 has none.
+func (x *exchange) upgrades(r *http.Request) bool {
+	return x.seat.url.Scheme == "https" && upgradeOf(r.Header) != ""
 }
 
 // breakOff keeps the slot of a request whose body the client did not send to its end. The upstream
@@ -329,6 +337,9 @@ func (x *exchange) answer(res *http.Response) (*http.Response, error) {
 	here := x.endWait()
 	x.call.Failure = "" // of a target before, which is not the one that is named
 	x.upstream.reached(x.seat.target)
+	if res.ProtoMajor == 2 && !x.seat.http2.Load() {
+		x.seat.http2.Store(true)
+	}
 	switch res.StatusCode {
 	case http.StatusBadGateway, http.StatusGatewayTimeout:
 		// The target is a proxy itself and has lost its own upstream. A 503 does not say that.
@@ -401,6 +412,8 @@ func (x *exchange) diagnose(err error) (failure, weir.Outcome) {
 		return failedTimeout, weir.Overload
 	case x.deadlinePassed():
 		return -1, weir.Overload // the client's deadline may be shorter than any target could meet
+	case x.seat.http2.Load() && x.upgrades(x.in):
+		return -1, weir.NoSample // it may know no HTTP/1
 	}
 	return failedReset, weir.Failed
 }

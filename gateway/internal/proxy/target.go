@@ -117,6 +117,8 @@ type target struct {
 
 	inRow atomic.Int32 // failures in a row
 
+	http2 atomic.Bool // it has answered over HTTP/2
+
 	// noCallsUntil is on the same clock: the target has chosen HTTP/1 by TLS, so no call of gRPC is
 	// sent to it before.
 	noCallsUntil atomic.Int64

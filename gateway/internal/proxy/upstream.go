@@ -66,7 +66,8 @@ type shared struct {
 	pool      pool
 	transport *http.Transport
 	calls     *http.Transport // for calls of gRPC
-	trips     *roundTrips     // of both
+	upgrades  *http.Transport // for upgrades at https targets
+	trips     *roundTrips     // of all of them
 	times     *hold.Times
 	held      *hold.Keeper
 	abandoned *atomic.Uint64
@@ -94,10 +95,12 @@ func New(name string, cfg config.Upstream, log *slog.Logger, events *eventlog.Lo
 	if conns.tls {
 		u.shared.calls = onlyHTTP2(newTransport(conns, true))
 	}
-	transport, calls := u.shared.transport, u.shared.calls
+	u.shared.upgrades = onlyHTTP1(newTransport(conns, false))
+	transport, calls, upgrades := u.shared.transport, u.shared.calls, u.shared.upgrades
 	u.shared.trips = &roundTrips{close: func() {
 		transport.CloseIdleConnections()
 		calls.CloseIdleConnections()
+		upgrades.CloseIdleConnections()
 	}}
 	u.mayHTTP2, u.h2c = h2c || conns.tls, h2c
 	if h := cfg.HealthCheck; h != nil {
@@ -149,7 +152,8 @@ func (u *Upstream) adopt(prev *Upstream) {
 		}
 	}
 	if kept.pool != u.shared.pool {
-		kept.pool, kept.transport, kept.calls, kept.trips = u.shared.pool, u.shared.transport, u.shared.calls, u.shared.trips
+		kept.pool, kept.transport, kept.calls, kept.upgrades = u.shared.pool, u.shared.transport, u.shared.calls, u.shared.upgrades
+		kept.trips = u.shared.trips
 	}
 	u.shared = &kept
 	u.rotation.Store(prev.rotation.Load())
@@ -394,6 +398,14 @@ func onlyHTTP2(t *http.Transport) *http.Transport {
 		}
 		return nil
 	}}
+	return t
+}
+
+// onlyHTTP1 makes t choose HTTP/1.1 by TLS, for upgrades. net/http sends none but WebSockets to a target that may choose
+// HTTP/2.
+func onlyHTTP1(t *http.Transport) *http.Transport {
+	t.Protocols = new(http.Protocols)
+	t.Protocols.SetHTTP1(true)
 	return t
 }
 

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -349,6 +350,44 @@ func TestUpgradeThatFails(t *testing.T) {
 	}
 }
 
+// An upgrade goes to an https target over HTTP/1.1, also where that would choose HTTP/2. A target that knows HTTP/2 alone
+// is not to blame: else clients could have each of them ejected. One that knows HTTP/1 is.
+func TestUpgradeOverTLS(t *testing.T) {
+	f := func(http1, http2 bool, upgrade, want string, failures uint64) {
+		t.Helper()
+		server := startHTTP2(t, func(w http.ResponseWriter, r *http.Request) {
+			if !http1 && r.ProtoMajor == 1 {
+				panic(http.ErrAbortHandler)
+			}
+			_, _ = io.WriteString(w, r.Proto+" "+r.Header.Get("Upgrade"))
+		})
+		if !http2 {
+			server.TLS.NextProtos = []string{"http/1.1"}
+		}
+		u := makeUpstream(t, config.Upstream{Targets: []string{server.URL}}, io.Discard, nil)
+		defer u.ReplacedBy(nil)
+		settings := &tls.Config{RootCAs: server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}
+		u.shared.transport.TLSClientConfig, u.shared.upgrades.TLSClientConfig = settings, settings.Clone()
+		u.Serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil), &Call{})
+		before := u.Stats()[0].Failures["reset"]
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header = http.Header{"Connection": {"Upgrade"}, "Upgrade": {upgrade}}
+		u.Serve(w, r, &Call{})
+		if got := strconv.Itoa(w.Code) + " " + w.Body.String(); !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %s, want %s", upgrade, got, want)
+		}
+		if got := u.Stats()[0].Failures["reset"] - before; got != failures {
+			t.Errorf("%s: %d failures of the target, want %d", upgrade, got, failures)
+		}
+	}
+	for _, upgrade := range []string{"tcp", "websocket"} {
+		f(true, true, upgrade, "200 HTTP/1.1 "+upgrade, 0)
+		f(true, false, upgrade, "200 HTTP/1.1 "+upgrade, 0)
+		f(false, true, upgrade, "502", 0)
+		f(false, false, upgrade, "502", 1)
+	}
+}
+
 // Under overload everybody is served or refused.
 func TestOverloadBesideADeadTarget(t *testing.T) {
 	const clients = 32
@@ -512,7 +551,8 @@ func TestNoAddressForATarget(t *testing.T) {
 		failedConnect: &net.OpError{Op: "dial", Net: "tcp", Err: unreachable},
 		failedReset:   &net.OpError{Op: "write", Net: "tcp", Err: os.NewSyscallError("write", syscall.ENOBUFS)},
 	} {
-		x := &exchange{upstream: newTestUpstream(t, "http://a"), call: new(Call), client: t.Context()}
+		u := newTestUpstream(t, "http://a")
+		x := &exchange{upstream: u, choice: choice{seat: u.seats[0]}, call: new(Call), client: t.Context()}
 		if f, o := x.diagnose(err); f != want || o != weir.Failed {
 			t.Errorf("%v: failure %v and %v, want %v", err, f, o, want)
 		}
