@@ -137,8 +137,9 @@ type Upstream struct {
 	// Asks each target whether it works, and sends no requests to those that do not. If none works, all are
 	// tried. Left out, targets are not asked.
 	HealthCheck *HealthCheck `json:"health_check,omitempty" example:"{path: /healthz}"`
-	// Connections to one target at a time. Further requests wait for one, where no gate sees them: a limit of the
-	// targets should refuse before. Requests over HTTP/2 share a connection. 0 means no limit.
+	// Connections over HTTP/1 to one target at a time. Further requests wait for one, where no gate sees them: a
+	// limit of the targets should refuse before. Requests over HTTP/2 share connections, which nothing here bounds.
+	// Upgrades at https targets have as many of their own. 0 means no limit.
 	MaxConnections int `json:"max_connections,omitempty" default:"0" min:"0" max:"1000000" example:"100"`
 	// Idle connections that are kept to one target.
 	MaxIdleConnections int `json:"max_idle_connections,omitempty" default:"1024" min:"1" max:"1000000" minus1:"none is kept"`
