@@ -52,6 +52,8 @@ func (u *Upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
 		x.call.WriteBodyProblem(w, x.client, bodyErr)
 	case cause != nil || x.client.Err() != nil:
 		panic(http.ErrAbortHandler) // there is nobody to answer
+	case weir.AsRejection(err) != nil && x.refusals > 0: // a target has seen the request, so quotas give nothing back
+		x.call.WriteRejection(w, r, weir.AsRejection(err))
 	case weir.AsRejection(err) != nil:
 		u.answerUntaken(w, r, x.call, err)
 	case errors.Is(err, errNotHTTP2):

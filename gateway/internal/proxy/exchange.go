@@ -142,6 +142,8 @@ type exchange struct {
 	inside   bool // it counts as in progress at its target
 	detached bool // its permits outlast it
 	tried    map[*target]bool
+	refusals int  // attempts that a target has refused over HTTP/2; it may have seen them
+	rested   bool // before another one
 	route    *hold.Route
 	started  time.Duration // when it was sent, or is about to be
 	url      *url.URL      // of the request, without the target; nil with one target
@@ -178,8 +180,6 @@ var (
 	errSilent          = errors.New("the upstream sent nothing for response_idle_timeout in the middle of its answer")
 	errIdle            = errors.New("neither side of the call sent anything for grpc_idle_timeout")
 )
-
-var errNoStatus = errors.New("the upstream answered with a status below 100")
 
 type exchangeKey struct{}
 
@@ -221,10 +221,10 @@ func (u *Upstream) rewrite(pr *httputil.ProxyRequest) {
 	if len(u.seats) > 1 {
 		x.url = pr.Out.URL
 		pr.Out.URL = x.seat.address(x.url)
-		x.keepOpen(pr.Out)
 	} else {
 		x.seat.direct(pr.Out.URL) // which is a copy already
 	}
+	x.keepOpen(pr.Out)
 	u.setForwarded(pr)
 	removeBypasses(pr.Out)
 	if u.h2c || !pr.In.ProtoAtLeast(1, 1) { // neither has an upgrade; net/http would not send it over HTTP/2, and blame the target
@@ -248,8 +248,8 @@ func (c *Call) setTrace(h http.Header) {
 }
 
 // roundTripper is the transport that ReverseProxy is given. It sends a request to the
-// target that was picked for it. If no connection can be made there, it tries the others:
-// nothing has been sent then, so nothing happens twice.
+// target that was picked for it. If no connection can be made there, or the target begins nothing,
+// it tries the others: nothing happens twice.
 type roundTripper struct{ u *Upstream }
 
 func (rt roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -263,7 +263,7 @@ func (rt roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		if f >= 0 {
 			rt.u.recordFailure(x, f, err)
 		}
-		if f == failedConnect && x.mayTryAnother() {
+		if (f == failedConnect || err == errRefused) && x.mayTryAnother() {
 			refused := x.tryAnother()
 			if refused == nil {
 				req = x.address(req)
@@ -274,7 +274,7 @@ func (rt roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 			}
 		}
 		x.endWait()
-		if f == failedConnect || lacksMeans(err) {
+		if x.refusals == 0 && (f == failedConnect || lacksMeans(err)) {
 			x.call.Request.SetCost("", 0) // nothing has been sent to anybody
 		}
 		x.call.Request.Sample(o)
@@ -283,38 +283,6 @@ func (rt roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
-}
-
-// send sends the request to the present target, and returns with the header of the answer.
-func (x *exchange) send(req *http.Request) (*http.Response, error) {
-	u := x.upstream
-	transport, trips := u.shared.transport, u.shared.trips
-	switch {
-	case x.call.GRPC:
-		if !x.seat.takesCalls(u.now()) {
-			return nil, errNotHTTP2
-		}
-		transport = u.shared.calls
-	case x.upgrades(req):
-		transport = u.shared.upgrades
-	}
-	x.seat.requests.Add(1)
-	trips.begin()
-	res, err := transport.RoundTrip(req)
-	trips.end()
-	switch {
-	case errors.Is(err, errNotHTTP2):
-		x.seat.noCallsUntil.Store(int64(u.now() + callsAgain))
-	case err == nil && res.StatusCode < 100: // net/http reads it, and panics when it is to write it
-		res.Body.Close()
-		return nil, errNoStatus
-	}
-	return res, err
-}
-
-// upgrades reports whether r goes to an https target with an upgrade. HTTP/2 has none.
-func (x *exchange) upgrades(r *http.Request) bool {
-	return x.seat.url.Scheme == "https" && upgradeOf(r.Header) != ""
 }
 
 // breakOff keeps the slot of a request whose body the client did not send to its end. The upstream
@@ -497,7 +465,11 @@ func (u *Upstream) recordFailure(x *exchange, f failure, err error) {
 	if f == failedTimeout && x.cancelledBy() == errResponseTimeout { // else err says that something was cancelled
 		err = errors.New("no answer within " + u.cfg.ResponseTimeout.String())
 	}
-	out := t.recordFailure(f, u.now(), u.eject, func() bool { return u.alone(t) })
+	eject := u.eject
+	if err == errRefused { // it may be busy, as with a 503, or dislike what a client has sent
+		eject = ejection{}
+	}
+	out := t.recordFailure(f, u.now(), eject, func() bool { return u.alone(t) })
 	u.log.Debug("upstream failed", "upstream", u.name, "target", t.key, "kind", failureNames[f], "error", err)
 	u.events.UpstreamFailed(u.name, t.key, failureNames[f], err)
 	if out {
@@ -551,13 +523,13 @@ func (b *clientBody) Read(p []byte) (int, error) {
 // Close closes nothing: net/http closes the body when the handler returns.
 func (b *clientBody) Close() error { return nil }
 
-// openBody is the body that targets are sent. A transport that cannot connect closes it, and ReverseProxy lets
+// openBody is the body that targets are sent. A transport that cannot send it closes it, and ReverseProxy lets
 // nobody read a body that was closed. So the next target would get none.
 type openBody struct{ io.Reader }
 
 func (openBody) Close() error { return nil }
 
-// keepOpen lets the body of a request outlast a failed attempt to connect.
+// keepOpen lets the body of a request outlast an attempt.
 func (x *exchange) keepOpen(out *http.Request) {
 	if out.Body != nil {
 		x.bodies.sent = openBody{out.Body}

@@ -1,0 +1,145 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/weirhttp"
+)
+
+// refusing is a target of HTTP/2 that refuses its first requests, and answers what comes then. It resets their streams, or
+// with goAway ends their connections. It begins none of them.
+type refusing struct {
+	*bufconn.Listener
+	first  int32
+	goAway bool
+	seen   atomic.Int32
+}
+
+func startRefusing(t *testing.T, first int32, goAway bool) *refusing {
+	r := &refusing{Listener: bufconn.Listen(64 << 10), first: first, goAway: goAway}
+	t.Cleanup(func() { r.Close() })
+	go func() {
+		for {
+			c, err := r.Accept()
+			if err != nil {
+				return
+			}
+			go r.serve(c) // it ends with the upstream's idle connections
+		}
+	}()
+	return r
+}
+
+func (r *refusing) serve(c net.Conn) {
+	defer c.Close()
+	framer := http2.NewFramer(c, c)
+	_, _ = io.ReadFull(c, make([]byte, len(http2.ClientPreface)))
+	_ = framer.WriteSettings()
+	for {
+		f, err := framer.ReadFrame()
+		if err != nil {
+			return
+		}
+		headers, ok := f.(*http2.HeadersFrame)
+		switch {
+		case !ok:
+		case r.seen.Add(1) > r.first:
+			ok200 := []byte{0x88} // :status 200 (RFC 7541, A)
+			_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: headers.StreamID, BlockFragment: ok200, EndHeaders: true, EndStream: true})
+		case r.goAway:
+			_ = framer.WriteGoAway(0, http2.ErrCodeNo, nil)
+			return
+		default:
+			_ = framer.WriteRSTStream(headers.StreamID, http2.ErrCodeRefusedStream)
+		}
+	}
+}
+
+// dialRefusing connects an upstream to targets, the first of which is h2c://a, and the next h2c://b. A nil one is dead.
+func dialRefusing(u *Upstream, targets ...*refusing) {
+	u.shared.transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if r := targets[address[0]-'a']; r != nil {
+			return r.DialContext(ctx)
+		}
+		return nil, &net.OpError{Op: "dial", Net: network, Err: errors.New("refused")}
+	}
+}
+
+// What a target of HTTP/2 refuses to begin is sent to it again, and then to another one; to the last one left a third time,
+// later. Nothing of a body that has been read is sent twice. That a target was busy does not eject it.
+func TestRefusedOverHTTP2(t *testing.T) {
+	const always = 1000
+	f := func(name string, first, other int32, body string, code int, sent, further int32, failures uint64) {
+		t.Helper()
+		for _, goAway := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				cfg := config.Upstream{Targets: []string{"h2c://a"}, Eject: config.Eject{Failures: 1, For: policy.Duration(time.Hour)}}
+				a, b := startRefusing(t, first, goAway), startRefusing(t, other, goAway)
+				if other >= 0 {
+					cfg.Targets = append(cfg.Targets, "h2c://b")
+				}
+				u := makeUpstream(t, cfg, io.Discard, nil)
+				defer u.ReplacedBy(nil)
+				defer time.Sleep(2 * watchLinger) // until the watch and what net/http has begun have ended
+				dialRefusing(u, a, b)
+				w := httptest.NewRecorder()
+				u.Serve(w, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body)), &Call{})
+				if w.Code != code || a.seen.Load() != sent || b.seen.Load() != further {
+					t.Errorf("%s (GOAWAY: %v): %d, sent %d times and %d times to the other target; want %d, %d and %d",
+						name, goAway, w.Code, a.seen.Load(), b.seen.Load(), code, sent, further)
+				}
+				if s := u.Stats()[0]; s.Requests != uint64(sent) || s.Failures["reset"] != failures || s.Ejected && body == "" {
+					t.Errorf("%s (GOAWAY: %v): %+v, want %d failures", name, goAway, s, failures)
+				}
+			})
+		}
+	}
+	const alone = -1
+	f("once", 1, 0, "", http.StatusOK, 2, 0, 0)
+	f("twice", 2, alone, "", http.StatusOK, 3, 0, 0)
+	f("always", always, alone, "", http.StatusBadGateway, 3, 0, 1)
+	f("always, beside another target", always, 0, "", http.StatusOK, 2, 1, 1)
+	f("by both", always, always, "", http.StatusBadGateway, 2, 2, 1)
+	f("with a body", always, 0, "x", http.StatusBadGateway, 1, 0, 1)
+}
+
+// Who was refused over HTTP/2 may have caused that, so quotas give nothing back, whatever comes then.
+func TestRefusedAndCharged(t *testing.T) {
+	for name, want := range map[string]int{"full": http.StatusServiceUnavailable, "dead": http.StatusBadGateway} {
+		cfg := config.Upstream{Targets: []string{"h2c://a", "h2c://b"}, Limit: &policy.LimitSpec{Limit: 1, Queue: policy.QueueSpec{Len: -1}}}
+		gates := WithTargetGates(map[string]policy.GateSpec{"quota": {Quota: &policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "1/h", Burst: 10}}}}, map[string]config.Upstream{"app": cfg})
+		pol := compile(t, policy.Spec{Gates: gates}, policy.Options{})
+		u := makeUpstream(t, cfg, io.Discard, nil)
+		u.seats = nil
+		u.Attach(pol, nil)
+		dialRefusing(u, startRefusing(t, 2, false), nil)
+		if name == "full" {
+			defer fill(t, pol.Gate("app@b"))()
+		}
+		q := pol.Gate("quota")
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)
+		weirhttp.NewGuard().Serve(w, r, q, weir.Work{}, func(w http.ResponseWriter, r *http.Request, request *weirhttp.Request) {
+			u.Serve(w, r, &Call{Request: request, Quotas: Quotas{q}})
+		})
+		left, _ := q.Quota().Last(context.Background(), weir.Work{})
+		if w.Code != want || int(left.Remaining) != 9 {
+			t.Errorf("%s: %d, and %v of 10 are left", name, w.Code, left.Remaining)
+		}
+	}
+}
