@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -64,6 +65,49 @@ func TestLeastLoadedModel(t *testing.T) {
 			}
 		}
 	}
+}
+
+// crowd is the gate of a target without a free slot. Work that waits there is admitted.
+type crowd struct {
+	weir.Gate
+	snapshot weir.Snapshot
+	free     bool
+}
+
+func (c *crowd) Offer(weir.Work) (weir.Permit, bool)                   { return weir.Permit{}, c.free }
+func (c *crowd) Admit(context.Context, weir.Work) (weir.Permit, error) { return weir.Permit{}, nil }
+func (c *crowd) Snapshot() weir.Snapshot                               { return c.snapshot }
+
+// Without a free slot at any target, a request waits at the one with the shortest line for its limit. Equal ones get
+// requests in turn, and targets that are out get none.
+func TestShortestLine(t *testing.T) {
+	line := func(inFlight, waiting, limit int64) *crowd {
+		return &crowd{snapshot: weir.Snapshot{InFlight: inFlight, Waiting: waiting, Limit: limit}}
+	}
+	f := func(name, want string, gates ...*crowd) {
+		t.Helper()
+		u := newTestUpstream(t, []string{"http://a", "http://b", "http://c"}[:len(gates)]...)
+		for i, g := range gates {
+			u.seats[i].gate = g
+			if g.snapshot.Name == "out" {
+				u.seats[i].ejectedUntil.Store(math.MaxInt64)
+			}
+		}
+		if got := picks(t, u, 3); got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+	f("one target", "aaa", line(2, 9, 2))
+	f("fewest wait", "bbb", line(2, 9, 2), line(2, 3, 2), line(2, 4, 2))
+	f("the larger limit", "ccc", line(2, 3, 2), line(4, 7, 4), line(20, 20, 20))
+	f("a limit that has shrunk", "aaa", line(2, 1, 2), line(8, 0, 2))
+	f("equal lines", "abc", line(2, 2, 2), line(4, 4, 4), line(1, 1, 1))
+	out := line(2, 0, 2)
+	out.snapshot.Name = "out"
+	f("one is out", "bbb", out, line(2, 9, 2))
+	free := line(2, 50, 2)
+	free.free = true
+	f("a free slot comes first", "ccc", line(2, 0, 2), line(2, 0, 2), free)
 }
 
 // A slow target gets less to do: of one request in two steps, a fast target takes one step for each,

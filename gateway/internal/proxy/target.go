@@ -27,12 +27,13 @@ type choice struct {
 
 // pick chooses the target of a request and gets a permit of its gate. It goes through the targets,
 // in turn or by load, and takes the first that is healthy, not ejected, and has a free slot. If no
-// slot is free, it waits at the first. If all targets are out, it tries one all the same. It may
-// work again, and the alternative is to refuse everything.
+// slot is free, it waits where the line is shortest. If all targets are out, it tries one all the
+// same. It may work again, and the alternative is to refuse everything.
 func (u *Upstream) pick(ctx context.Context, w weir.Work, tried map[*target]bool) (choice, error) {
 	var buf [16]loaded
 	now := u.now()
-	var first, spare *seat
+	var full, spare *seat
+	var shortest float64
 	for _, l := range u.inOrder(u.rotation.Add(1)-1, buf[:0]) {
 		s := l.seat
 		switch {
@@ -44,14 +45,18 @@ func (u *Upstream) pick(ctx context.Context, w weir.Work, tried map[*target]bool
 		case s.gate == nil:
 			return choice{seat: *s}, nil
 		}
-		if len(u.seats) > 1 {
-			if p, ok := s.gate.Offer(w); ok { // a no is no refusal, and not counted as one
-				return choice{seat: *s, permit: p}, nil
-			}
+		if len(u.seats) == 1 {
+			full = s
+			break
 		}
-		first = cmp.Or(first, s)
+		if p, ok := s.gate.Offer(w); ok { // a no is no refusal, and not counted as one
+			return choice{seat: *s, permit: p}, nil
+		}
+		if line := s.line(); full == nil || line < shortest {
+			full, shortest = s, line
+		}
 	}
-	first = cmp.Or(first, spare)
+	first := cmp.Or(full, spare)
 	switch {
 	case first == nil:
 		return choice{}, errNoTarget
@@ -147,7 +152,14 @@ type seat struct {
 // gate is what pick needs of a *policy.Gate.
 type gate interface {
 	weir.Gate
+	weir.Snapshotter
 	Offer(weir.Work) (weir.Permit, bool)
+}
+
+// line returns how much is in the target or waits for it, in multiples of its limit.
+func (s *seat) line() float64 {
+	now := s.gate.Snapshot()
+	return float64(now.InFlight+now.Waiting) / float64(max(now.Limit, 1))
 }
 
 // Unreachable logs that a target was tried and accepts no connections. Its first answer after that is logged,
