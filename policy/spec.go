@@ -263,7 +263,8 @@ type RouteSpec struct {
 	// When an answer is no longer useful, counted from the arrival. What would come later is not begun; an answer that
 	// comes later all the same is not cut off. 0 means never.
 	Timeout Duration `json:"timeout,omitempty" default:"0s" min:"0s"`
-	// Shortens the wait below what the gate allows. 0 means what the gate allows.
+	// Shortens the wait below what the gate allows, also all of it where a request waits once more for a slot of a
+	// target. 0 means what each gate allows.
 	MaxWait Duration `json:"max_wait,omitempty" default:"0s" min:"0s" minus1:"refuse instead of waiting"`
 	// Share of retries, among what the route refuses for overload, above which clients are told not to come back. The default
 	// suits clients that retry a tenth of their requests at most. Where a proxy may retry a fifth, write 0.2. With 1 they are told so never.

@@ -8,9 +8,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/policy"
 )
 
 // TestLeastLoadedModel holds the choice against its definition, over random comings and goings: the
@@ -108,6 +111,35 @@ func TestShortestLine(t *testing.T) {
 	free := line(2, 50, 2)
 	free.free = true
 	f("a free slot comes first", "ccc", line(2, 0, 2), line(2, 0, 2), free)
+}
+
+// A route's max_wait is for all waits together: what was waited at its gates is missing at the target.
+func TestMaxWaitIsShared(t *testing.T) {
+	for _, tt := range []struct{ longest, before, want time.Duration }{
+		{time.Second, 0, time.Second},
+		{time.Second, 700 * time.Millisecond, 300 * time.Millisecond},
+		{time.Second, time.Second, 0},
+		{time.Second, 2 * time.Second, 0},
+		{weir.NoWait, 0, 0},
+		{0, time.Second, 5 * time.Second}, // the gate's own
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			cfg := config.Upstream{
+				Targets: []string{"http://a"},
+				Limit:   &policy.LimitSpec{Limit: 1, Queue: policy.QueueSpec{MaxWait: policy.Duration(5 * time.Second)}},
+			}
+			pol := compile(t, policy.Spec{Gates: WithTargetGates(nil, map[string]config.Upstream{"app": cfg})}, policy.Options{})
+			u := makeUpstream(t, cfg, io.Discard, nil)
+			u.seats = nil
+			u.Attach(pol, nil)
+			defer fill(t, pol.Gate("app@a"))()
+			call, began := &Call{Waited: tt.before}, time.Now()
+			_, err := u.pickFor(t.Context(), call, weir.Work{MaxWait: tt.longest}, nil)
+			if got := time.Since(began); weir.AsRejection(err) == nil || got != tt.want || call.Waited != tt.before+tt.want {
+				t.Errorf("%+v: waited %v, %v in all, %v", tt, got, call.Waited, err)
+			}
+		})
+	}
 }
 
 // A slow target gets less to do: of one request in two steps, a fast target takes one step for each,

@@ -88,8 +88,14 @@ func (u *Upstream) inOrder(turn uint64, buf []loaded) []loaded {
 	return buf
 }
 
-// pickFor is pick for a call, which learns the target and the wait for its slot.
+// pickFor is pick for a call, which learns the target and the wait for its slot. What the call has waited before counts
+// for its longest wait.
 func (u *Upstream) pickFor(ctx context.Context, call *Call, w weir.Work, tried map[*target]bool) (choice, error) {
+	if w.MaxWait > 0 {
+		if w.MaxWait -= call.Waited; w.MaxWait <= 0 {
+			w.MaxWait = weir.NoWait
+		}
+	}
 	began := u.now()
 	c, err := u.pick(ctx, w, tried)
 	if c.waited {
