@@ -466,7 +466,7 @@ func (u *Upstream) recordFailure(x *exchange, f failure, err error) {
 		err = errors.New("no answer within " + u.cfg.ResponseTimeout.String())
 	}
 	eject := u.eject
-	if err == errRefused { // it may be busy, as with a 503, or dislike what a client has sent
+	if err == errRefused || x.cutOff(err) { // it may be busy, as with a 503, or dislike what a client has sent
 		eject = ejection{}
 	}
 	out := t.recordFailure(f, u.now(), eject, func() bool { return u.alone(t) })
@@ -476,6 +476,13 @@ func (u *Upstream) recordFailure(x *exchange, f failure, err error) {
 		u.log.Warn("upstream target ejected after too many failures in a row", "upstream", u.name, "target", t.key,
 			"failures_in_a_row", t.inRow.Load(), "for", u.eject.lasts.String(), "error", err)
 	}
+}
+
+// cutOff reports whether the connection broke while the request's body was sent. A target may have answered and closed it,
+// such as with 413. net/http's transport then often reports the broken write, and drops the answer.
+func (x *exchange) cutOff(err error) bool {
+	var broken *net.OpError
+	return !x.body.untouched() && !x.body.complete.Load() && errors.As(err, &broken) && broken.Op == "write"
 }
 
 // alone reports whether all targets but t are out: ejected or unhealthy.

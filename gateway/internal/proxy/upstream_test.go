@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -555,6 +556,49 @@ func TestNoAddressForATarget(t *testing.T) {
 		x := &exchange{upstream: u, choice: choice{seat: u.seats[0]}, call: new(Call), client: t.Context()}
 		if f, o := x.diagnose(err); f != want || o != weir.Failed {
 			t.Errorf("%v: failure %v and %v, want %v", err, f, o, want)
+		}
+	}
+}
+
+// shut is a connection that breaks after some bytes, as one does that the other side closes without reading.
+type shut struct {
+	net.Conn // nil
+	left     int
+	closed   chan struct{}
+	once     sync.Once
+}
+
+func (c *shut) Write(p []byte) (int, error) {
+	if c.left -= len(p); c.left < 0 {
+		return 0, &net.OpError{Op: "write", Net: "tcp", Err: os.NewSyscallError("write", syscall.EPIPE)}
+	}
+	return len(p), nil
+}
+
+func (c *shut) Read([]byte) (int, error) {
+	<-c.closed
+	return 0, net.ErrClosed
+}
+
+func (c *shut) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return nil
+}
+
+// A connection that breaks in the middle of an upload ejects no target: it may have answered 413 and closed. Without a
+// body, there is nothing that a client has done.
+func TestUploadThatIsCutOff(t *testing.T) {
+	for body, ejects := range map[string]bool{strings.Repeat("x", 100_000): false, "": true} {
+		u := makeUpstream(t, config.Upstream{
+			Targets: []string{"http://a", "http://b"}, Eject: config.Eject{Failures: 1, For: policy.Duration(time.Hour)},
+		}, io.Discard, nil)
+		u.shared.transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
+			return &shut{left: len(body) / 2, closed: make(chan struct{})}, nil
+		}
+		w := httptest.NewRecorder()
+		u.Serve(w, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body)), &Call{})
+		if s := u.Stats()[0]; w.Code != http.StatusBadGateway || s.Failures["reset"] != 1 || s.Ejected != ejects {
+			t.Errorf("%d bytes: %d, %+v; want ejected: %v", len(body), w.Code, s, ejects)
 		}
 	}
 }
