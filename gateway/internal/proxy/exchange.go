@@ -55,7 +55,12 @@ type Call struct {
 	// FreshTrace says that the client's trace is not gone on with: its tracestate is left out.
 	Traceparent string
 	FreshTrace  bool
+	// Cutting ends when a shutdown waits for nothing any more: a request without its client is over then. nil is never.
+	Cutting context.Context
 }
+
+// cut reports whether nothing in flight is waited for any more.
+func (c *Call) cut() bool { return c.Cutting != nil && c.Cutting.Err() != nil }
 
 // Answerer is who answered a request.
 type Answerer uint8
@@ -78,7 +83,8 @@ const noGRPC = "the upstream speaks HTTP/1, over which there is no gRPC; its tar
 
 // Serve passes r on to one of the targets and its answer back to w. r's context ends when the
 // client leaves. Serve returns when the answer has been passed on. If the client has left, it
-// returns when the upstream has answered or its expected time is over. Only then is the slot free.
+// returns when the upstream has answered, or its expected time is over, or a shutdown cuts it. Only
+// then is the slot free.
 func (u *Upstream) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
 	ctx := r.Context()
 	call.Upstream = u.name

@@ -215,6 +215,8 @@ func (x *exchange) overdue(now time.Duration, round uint64) bool {
 			break
 		}
 		x.deadline = x.expectedEnd(now, round, answerWithin)
+	case x.left && x.call.cut():
+		x.cause = errClientLeft
 	case x.deadline == 0 || now < x.deadline || x.paused && !x.left:
 	case x.left:
 		x.cause = errClientLeft

@@ -73,6 +73,13 @@ func TestWatch(t *testing.T) {
 		}
 		leave()
 	}, errClientLeft, 0)
+	f("a shutdown cuts whose client has left, hold", config.Hold, func(_ *Upstream, x *exchange, leave func()) {
+		cutting, cut := context.WithCancel(context.Background())
+		x.call.Cutting = cutting
+		leave()
+		time.Sleep(100 * time.Millisecond)
+		cut()
+	}, errClientLeft, 0)
 	f("answered", config.Hold, func(_ *Upstream, x *exchange, _ func()) { x.endWait() }, nil, 10*time.Second)
 	f("the client is slow to send", config.Hold, func(_ *Upstream, x *exchange, _ func()) {
 		x.pause()

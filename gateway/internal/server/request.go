@@ -57,7 +57,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.s.inFlight.Add(1)
 	defer h.s.inFlight.Add(-1)
 	defer h.inProgress.Add(-1)
-	q := &request{ResponseWriter: w, handler: h, final: !r.ProtoAtLeast(1, 1), call: proxy.Call{Arrived: time.Now(), GRPC: proxy.IsGRPC(r)}}
+	q := &request{ResponseWriter: w, handler: h, final: !r.ProtoAtLeast(1, 1), call: proxy.Call{Arrived: time.Now(), GRPC: proxy.IsGRPC(r), Cutting: h.s.cutting}}
 	defer h.s.finished(q, r)
 	if most := h.listener.conns.MaxRequests(); inProgress > most {
 		h.refuseOneTooMany(q, r, most)

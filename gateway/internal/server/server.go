@@ -263,6 +263,7 @@ func (s *Server) shutdown() error {
 	s.cut()
 	s.leaving.Wait()
 	s.serving.Wait()
+	s.awaitLast()
 	s.events.Flush()
 	switch {
 	case complete && !s.cutOff.Load():
@@ -302,26 +303,42 @@ func (s *Server) finish(ctx context.Context) bool {
 		}
 	})
 	// net/http forgets hijacked connections; their handlers are still counted.
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for s.inFlight.Load() > 0 {
-		select {
-		case <-tick.C:
-			continue
-		case <-ctx.Done():
-		}
+	if !s.awaitHandlers(ctx) {
 		cut.Store(true)
 		why := "the grace period is over"
 		if s.aborted.Err() != nil {
 			why = "aborted"
 		}
 		s.log.Warn(why+"; cutting off what is still in flight", "requests", s.inFlight.Load())
-		break
 	}
 	for _, l := range s.listeners {
 		l.conns.CloseAll()
 	}
 	return !cut.Load()
+}
+
+// awaitHandlers waits until no handler runs, and reports false if ctx ends before.
+func (s *Server) awaitHandlers(ctx context.Context) bool {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for s.inFlight.Load() > 0 {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
+// lastHandlers is how long handlers may take to return once their requests have been cut off.
+const lastHandlers = time.Second
+
+// awaitLast waits for the handlers of what was cut off. Each has a line and a span to write at its end.
+func (s *Server) awaitLast() {
+	ctx, cancel := context.WithTimeout(context.Background(), lastHandlers)
+	defer cancel()
+	s.awaitHandlers(ctx)
 }
 
 // awaitLeaving waits for the connections on replaced listeners, or until ctx ends. An answer may

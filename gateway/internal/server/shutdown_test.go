@@ -308,6 +308,44 @@ func TestShutdownCutsWhatStays(t *testing.T) {
 	})
 }
 
+// What is cut off has its line and its span, also before an upstream that works on whoever leaves.
+func TestShutdownTellsWhatItCuts(t *testing.T) {
+	collector := upstreamOf(t, func(http.ResponseWriter, *http.Request) {})
+	f := func(what string, grace time.Duration, end func(*running)) {
+		t.Helper()
+		entered, release := make(chan struct{}, 1), make(chan struct{})
+		up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {
+			entered <- struct{}{}
+			<-release
+		})
+		defer close(release)
+		cfg, file := logged(t, up.URL)
+		cfg.Shutdown.Grace = policy.Duration(grace)
+		cfg.Tracing = config.Tracing{Endpoint: collector.URL, Sample: 1, ServiceName: "weir"}
+		change(cfg, func(u *config.Upstream, _ *policy.LimitSpec) { u.ResponseTimeout = policy.Duration(time.Hour) })
+		g := start(t, cfg, Options{})
+		dial(t, g.Addr(), "GET /cut HTTP/1.1\r\nHost: x\r\n\r\n")
+		<-entered
+		end(g)
+		if err := g.wait(); err == nil {
+			t.Errorf("%s: nothing was cut", what)
+		}
+		text, err := os.ReadFile(file)
+		if line := string(text); err != nil || strings.Count(line, "\n") != 1 || !strings.Contains(line, `"path":"/cut"`) || !strings.Contains(line, `"status":499`) {
+			t.Errorf("%s: the access log has %q, %v", what, line, err)
+		}
+		if c := g.Tracing(); c.Sent != 1 || c.Lost != 0 {
+			t.Errorf("%s: of spans %+v", what, c)
+		}
+	}
+	f("grace over", 50*time.Millisecond, func(g *running) { g.cancel() })
+	f("a second signal", time.Hour, func(g *running) {
+		g.cancel()
+		eventually(t, "shutting down", func() bool { return !g.Ready() })
+		g.Abort()
+	})
+}
+
 // After a reload, a shutdown waits for answers on the replaced listener whose handlers have
 // returned: their last bytes wait for the client's window.
 func TestShutdownAfterReloadSendsAnswersWhole(t *testing.T) {
