@@ -179,7 +179,7 @@ func ExampleRoute_Settle() {
 	fmt.Println("admitted with", p.Gate("rows").Snapshot().InFlight)
 
 	answer := http.Header{"X-Rows": {"612"}} // from a backend
-	if units, ok := route.Settle(answer); ok {
+	if units, ok, _ := route.Settle(answer); ok {
 		permit.SetCost("", units)
 	}
 	fmt.Println("it was", p.Gate("rows").Snapshot().InFlight)

@@ -98,10 +98,11 @@ func parseUnits(text string) (int64, bool) {
 // Settle returns the real cost of a piece of the route's work, from the header of the answer or from
 // its trailer. It deletes the header unless the client is to see it. It reports false if the route
 // names no header or the answer has no number; then the cost at admission stays. Hand the cost to
-// [Policy.SetCost].
-func (rt *Route) Settle(answer http.Header) (units int64, ok bool) {
+// [Policy.SetCost]. bad reports that there is something else than a number. An answer of which anything
+// was bad is counted by one [Route.Unsettled], however often it is read.
+func (rt *Route) Settle(answer http.Header) (units int64, ok, bad bool) {
 	if rt == nil || rt.charging.settle == "" {
-		return 0, false
+		return 0, false, false
 	}
 	c := &rt.charging
 	values := answer[c.settle]
@@ -109,13 +110,10 @@ func (rt *Route) Settle(answer http.Header) (units int64, ok bool) {
 		delete(answer, c.settle)
 	}
 	if len(values) == 0 {
-		return 0, false
+		return 0, false, false
 	}
-	units, ok, bad := greatest(values, 0)
-	if bad || !ok {
-		c.ignored.settled.Add(1)
-	}
-	return units, ok
+	units, ok, bad = greatest(values, 0)
+	return units, ok, bad || !ok
 }
 
 // Settles reports whether the answers to the route's work say what it has really cost. Without that
@@ -167,7 +165,7 @@ func (rt *Route) SettleEvent(data []byte) (units int64, ok bool) {
 	return parseUnits(string(value))
 }
 
-// Unsettled counts an answer that should have said what it has cost, and ended without it.
+// Unsettled counts an answer that should have said what it has cost, and said nothing, or what cannot be read.
 func (rt *Route) Unsettled() { rt.charging.ignored.settled.Add(1) }
 
 // SetCost tells the gates what a piece of work has really cost, except those that count requests.

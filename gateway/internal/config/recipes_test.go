@@ -148,7 +148,7 @@ func TestCostRecipe(t *testing.T) {
 		p.Done(weir.OK)
 	}
 	answer := http.Header{"X-Actual-Rows": {"612"}}
-	if units, ok := k.Route("/query").Settle(answer); !ok || units != 612 || len(answer) > 0 {
+	if units, ok, _ := k.Route("/query").Settle(answer); !ok || units != 612 || len(answer) > 0 {
 		t.Errorf("%d, %v, %v", units, ok, answer)
 	}
 }

@@ -224,9 +224,21 @@ func (x *exchange) settleLate(trailers fields) mutation {
 
 // readCost tells the gates the cost that headers or trailers say, unless it is known. It removes what says it.
 func (x *exchange) readCost(h http.Header) {
-	if units, ok := x.Route.Settle(h); ok && !x.costed {
+	units, ok, bad := x.Route.Settle(h)
+	if ok && !x.costed {
 		x.Policy.SetCost(x.permit.SetCost, units)
 		x.costed = true
+	}
+	if bad {
+		x.unsettled()
+	}
+}
+
+// unsettled counts an answer whose cost is missing or cannot be read, once.
+func (x *exchange) unsettled() {
+	if !x.miscost {
+		x.miscost = true
+		x.Route.Unsettled()
 	}
 }
 

@@ -187,6 +187,7 @@ func TestCostInBodies(t *testing.T) {
 		{"an error", false, []string{":status", "500"}, 1},
 		{"a header", false, []string{":status", "200", "x-cost", "5"}, 1},
 		{"another body", false, []string{":status", "200"}, 2},
+		{"a body and a header that is no number", false, []string{":status", "200", "x-cost", "five"}, 3},
 	} {
 		s := b.open(t)
 		s.admitted()

@@ -43,6 +43,7 @@ type exchange struct {
 	answered bool  // the headers of the answer have come
 	coded    bool  // the code of the call is known
 	costed   bool  // the answer has said what it has cost
+	miscost  bool  // it has said something else there, and is counted for it
 	unread   bool  // it should say so in its body, which does not come here
 	moved    bool  // it has a place among the streams instead of its slot
 	crowded  bool  // it found no place there
@@ -469,7 +470,7 @@ func (x *exchange) send(r *response) error { return x.stream.SendMsg(r) }
 // finish releases what the exchange has, and reports it.
 func (x *exchange) finish(end End) {
 	if end == Complete && x.unread && !x.costed {
-		x.Route.Unsettled()
+		x.unsettled()
 	}
 	switch {
 	case x.moved:

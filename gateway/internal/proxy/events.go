@@ -150,6 +150,6 @@ func (x *exchange) settleStream(whole bool) {
 	case e.said && (whole || e.units > max(x.call.Work.Cost, 1)):
 		x.upstream.policy.SetCost(x.call.Request.SetCost, e.units)
 	case whole && !e.said && e.fine:
-		e.route.Unsettled()
+		x.unsettled()
 	}
 }

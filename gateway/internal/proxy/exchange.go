@@ -154,6 +154,7 @@ type exchange struct {
 	started  time.Duration // when it was sent, or is about to be
 	url      *url.URL      // of the request, without the target; nil with one target
 	costed   bool          // the answer has said what the request cost
+	miscost  bool          // it has said something else there, and is counted for it
 	events   *events       // of an answer that is to say so in its body, else nil
 	body     *clientBody   // nil for a request without a body
 	// conversation is for calls of gRPC.
@@ -357,9 +358,21 @@ func (x *exchange) answer(res *http.Response) (*http.Response, error) {
 
 // readCost tells the gates what the request has really cost, if the answer says so.
 func (x *exchange) readCost(answer http.Header) {
-	if units, ok := x.call.Route.Settle(answer); ok {
+	units, ok, bad := x.call.Route.Settle(answer)
+	if ok {
 		x.upstream.policy.SetCost(x.call.Request.SetCost, units)
 		x.costed = true
+	}
+	if bad {
+		x.unsettled()
+	}
+}
+
+// unsettled counts an answer whose cost is missing or cannot be read, once.
+func (x *exchange) unsettled() {
+	if !x.miscost {
+		x.miscost = true
+		x.call.Route.Unsettled()
 	}
 }
 

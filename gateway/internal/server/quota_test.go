@@ -645,23 +645,26 @@ func TestCostInTheEvents(t *testing.T) {
 }
 
 // The upstream is asked for an answer that can be read, whatever the client asks for. One that is
-// compressed all the same is counted, and an error is not.
+// compressed all the same is counted, and an error is not. None counts twice, in whatever places it fails to say its cost.
 func TestCostInACompressedAnswer(t *testing.T) {
 	up := upstreamOf(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Asked", fmt.Sprint(r.Header["Accept-Encoding"]))
 		w.Header().Set("Content-Type", "application/json")
-		if r.URL.Path == "/error" {
+		switch w.Header().Set("Content-Encoding", "gzip"); r.URL.Path {
+		case "/error":
+			w.Header().Del("Content-Encoding")
 			w.WriteHeader(http.StatusBadRequest)
-		} else {
-			w.Header().Set("Content-Encoding", "gzip")
+		case "/nowhere":
+			w.Header().Set("X-Actual-Cost", "much")
+			w.Header().Set(http.TrailerPrefix+"X-Actual-Cost", "more")
 		}
 		_, _ = io.WriteString(w, `{"usage":{"total_tokens":30}}`)
 	})
 	cfg := quotaConfig(t, up.URL, map[string]policy.GateSpec{"tokens": {Quota: slowly(1000)}}, "tokens")
 	cfg.Gates[gateName] = policy.GateSpec{Limit: &policy.LimitSpec{Limit: 1, Count: "requests"}}
-	cfg.Routes[0].Cost, cfg.Routes[0].SettleEvent = 100, "usage.total_tokens"
+	cfg.Routes[0].Cost, cfg.Routes[0].SettleEvent, cfg.Routes[0].Settle = 100, "usage.total_tokens", "header:X-Actual-Cost"
 	g := start(t, cfg, Options{})
-	for path, ignored := range map[string]uint64{"/error": 0, "/": 1} {
+	for path, ignored := range map[string]uint64{"/error": 0, "/": 1, "/nowhere": 1} {
 		before := g.Policy().Ignored().Settled
 		req, _ := http.NewRequest(http.MethodGet, g.url+path, nil)
 		req.Header.Set("Accept-Encoding", "gzip, br")
