@@ -521,9 +521,9 @@ func (c *compiler) checkTimeouts() []timeoutHeader {
 // it is no proof of identity.
 //
 // Forward writes the time that is left until the earliest deadline into each header that brought a
-// deadline. If none did and the route has a Timeout, it adds a header. That is grpc-timeout for
-// requests of gRPC, and the first other header of [DeadlineSpec] for the rest. Values that cannot
-// be parsed go on unchanged.
+// deadline, or that cannot be read. If none did and the route has a Timeout, it adds a header. That is
+// grpc-timeout for requests of gRPC, and the first other header of [DeadlineSpec] for the rest. Without
+// a deadline, values that cannot be read go on unchanged.
 func (p *Policy) Forward(out http.Header, in *http.Request, w *weir.Work, arrived time.Time) {
 	v := ViewHTTP(in)
 	p.ForwardView(out, &v, w, arrived)
@@ -575,17 +575,15 @@ func (p *Policy) forwardDeadline(out http.Header, in *View, w *weir.Work, arrive
 		return
 	}
 	left = max(left, time.Millisecond)
-	if sent {
-		for i := range p.timeouts {
-			h := &p.timeouts[i]
-			if _, value, _ := h.sent(header); value != "" {
-				out[h.name.Canonical] = []string{h.format(left, value)}
-			}
-		}
-		return
+	var added *timeoutHeader
+	if !sent {
+		added = p.timeoutFor(header)
 	}
-	if h := p.timeoutFor(header); h != nil && len(header.Values(h.name)) == 0 {
-		out[h.name.Canonical] = []string{h.format(left, "")}
+	for i := range p.timeouts {
+		h := &p.timeouts[i]
+		if _, value, bad := h.sent(header); value != "" || bad > 0 || h == added {
+			out[h.name.Canonical] = []string{h.format(left, value)}
+		}
 	}
 }
 
