@@ -33,7 +33,7 @@ func (o *options) demo(ctx context.Context) (err error) {
 		fmt.Fprintf(o.out, "API   http://%[1]s   curl http://%[1]s/status   curl http://%[1]s/metrics\n", a.addr)
 	}
 	fmt.Fprintf(o.out, "try   curl -d '{\"id\":\"1\",\"expect\":0,\"events\":[{\"type\":\"placed\"}]}' http://%s/v1/databases/mine/batches\n", r.apis[0].addr)
-	fmt.Fprintf(o.out, "      curl http://%s/v1/databases/mine/events?from=1\n", r.apis[0].addr)
+	fmt.Fprintf(o.out, "      curl 'http://%s/v1/databases/mine/events?from=1'\n", r.apis[0].addr)
 	fmt.Fprintf(o.out, "For 20 s half of what they can do comes, for 20 s three times as much, and so on.\n")
 	fmt.Fprintf(o.out, "A second is told %.0f s later, when the last of its clients has an answer. Ctrl-C ends it.\n\n", answered.Seconds())
 	fmt.Fprintf(o.out, "%5s %9s %9s %9s %9s %9s %9s\n", "s", "offered", "applied", "refused", "p99", "lag", "slots")

@@ -37,6 +37,13 @@ func (s *system) demo(args ...string) (interrupt func()) {
 	if got := s.ask(http.MethodPost, try[2], try[1]); got.code != 201 {
 		s.t.Errorf("%s: %d %s", try[0], got.code, got.body)
 	}
+	look := regexp.MustCompile(`curl '(http://\S+)'\n`).FindStringSubmatch(s.logged.String()) // in quotes: for some shells ? is a pattern
+	if look == nil {
+		s.t.Fatal(s.logged.String())
+	}
+	if got := s.ask(http.MethodGet, look[1], ""); got.code != 200 {
+		s.t.Errorf("%s: %d %s", look[0], got.code, got.body)
+	}
 	return func() {
 		s.t.Helper()
 		cancel()
