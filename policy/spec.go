@@ -367,8 +367,8 @@ type ShedSpec struct {
 	Cursor *shed.Cursor `json:"cursor,omitempty" example:"{overload: 2}" gone:"window,requests,alpha,max_cut,beta,max_grow,plain"`
 	// Time between two readings of the pressure. 0 means the default.
 	Interval Duration `json:"interval,omitempty" default:"10ms" min:"0s" max:"1m"`
-	// How long the last pressure is used while none is known. 0 means the default.
-	Hold Duration `json:"hold,omitempty" default:"1s" min:"0s"`
+	// How long the last pressure is used while none is known (default: ten intervals, at least 1s). 0 means the default.
+	Hold Duration `json:"hold,omitempty" min:"0s" example:"5s"`
 	// What happens after that: open admits everything, keep leaves the level as it is.
 	Blind string `json:"blind,omitempty" default:"open" enum:"open,keep"`
 	// How long users keep their place in the order in which one priority is refused. 0 means the

@@ -128,7 +128,7 @@ type Upstream struct {
 	// How long a target may send nothing in the middle of an answer. Then the answer is cut off. Connections that were
 	// upgraded, as by WebSockets, have no such limit, and calls of gRPC have one of their own. 0 means no limit.
 	ResponseIdleTimeout policy.Duration `json:"response_idle_timeout" default:"5m" min:"0s" max:"24h"`
-	// How long a call of gRPC may go without a byte of either side before it is reset. It begins with
+	// How long a call of gRPC may go without a byte of either side before it is ended. It begins with
 	// the call, and does not count while the target works on a complete request: response_timeout
 	// does then. 0 means no limit.
 	GRPCIdleTimeout policy.Duration `json:"grpc_idle_timeout" default:"5m" min:"0s" max:"24h"`
@@ -271,8 +271,8 @@ type Streams struct {
 
 // State says where learned limits are kept over a restart.
 type State struct {
-	// File for learned limits, relative to this file. Written on shutdown, read at start. Left out, nothing is
-	// saved.
+	// File for learned limits, relative to this file. Written once a minute and on shutdown, read at start.
+	// Left out, nothing is saved.
 	File string `json:"file,omitempty" example:"weir.state.json"`
 	// Older state is not used.
 	MaxAge policy.Duration `json:"max_age,omitempty" default:"1h" min:"1s" max:"8760h"`
