@@ -3,6 +3,7 @@ package keyed
 import (
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -135,24 +136,37 @@ func TestLargestFirst(t *testing.T) {
 			return weir.Must(control.NewDrain(control.DrainConfig{Min: low, Max: high, Target: 1000}))
 		}
 	}
+	text, err := os.ReadFile("../docs/howto/pools-by-key.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := strings.ReplaceAll(string(text), ",", "")
 	tests := []struct {
 		name        string
 		by          func() control.Controller
 		loud        int
 		quiet       []float64
 		alike, most float64 // the quiet keys get less with one lag for all, and as much in sum with the rule
+		shown       bool    // in a table of the page
 	}{
-		{"lag, one loud key", line(10, 1000), 1, even, 1.01, .99},
-		{"lag, one loud key that may fill the topic", line(1, 10_000), 1, uneven(rate / 2), 1.01, .99},
-		{"lag, ten loud keys that may fill the topic", line(1, 10_000), 10, even, .25, .95},
-		{"drain, one loud key, quiet keys that differ", flow(1, 10_000), 1, uneven(rate / 2), .95, .99},
-		{"drain, ten loud keys", flow(10, 1000), 10, even, 1.01, .99},
+		{"lag, one loud key", line(10, 1000), 1, even, 1.01, .99, true},
+		{"lag, one loud key that may fill the topic", line(1, 10_000), 1, uneven(rate / 2), 1.01, .99, false},
+		{"lag, ten loud keys that may fill the topic", line(1, 10_000), 10, even, .25, .95, true},
+		{"drain, one loud key, quiet keys that differ", flow(1, 10_000), 1, uneven(rate / 2), .95, .99, true},
+		{"drain, ten loud keys", flow(10, 1000), 10, even, 1.01, .99, false},
 	}
 	for _, tt := range tests {
 		l := drainLoop{rate, tt.loud, tt.quiet}
 		alike := l.run(t, Config{Controller: tt.by()})
 		first := l.run(t, Config{Controller: tt.by(), LargestFirst: true})
 		t.Logf("%s: alike %+v, largest first %+v", tt.name, alike, first)
+		got := fmt.Sprintf("%.2f", alike.quiet)
+		if alike.least < alike.quiet {
+			got += fmt.Sprintf(" the largest %.2f", alike.least)
+		}
+		if row := fmt.Sprintf("| %s | %.2f | %d-%d | %d-%d |", got, first.quiet, alike.low, alike.peak, first.low, first.peak); tt.shown && !strings.Contains(page, row) {
+			t.Errorf("%s: the page does not show %s", tt.name, row)
+		}
 		if alike.quiet >= tt.alike || first.quiet < tt.most {
 			t.Errorf("%s: the quiet keys got %.2f and %.2f, want less than %.2f and at least %.2f", tt.name, alike.quiet, first.quiet, tt.alike, tt.most)
 		}
