@@ -3,6 +3,7 @@ package weir
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 
 	"github.com/weir-go/weir/slot"
@@ -23,8 +24,13 @@ import (
 // ever, its Rejection is returned instead. Otherwise work that comes back when told would
 // be refused again. Only the gate that refused counts the refusal.
 //
-// All() admits everything; All(g) is g.
+// All() admits everything; All(g) is g. A nil gate is a fault of the program: All panics.
 func All(gates ...Gate) Gate {
+	for i, g := range gates {
+		if g == nil {
+			panic(fmt.Sprintf("weir.All: gate %d of %d is nil", i+1, len(gates)))
+		}
+	}
 	switch len(gates) {
 	case 0:
 		return open{}

@@ -9,8 +9,11 @@ import (
 // [Classify] finds in fn's error, or [Abandoned] for any error once ctx is
 // cancelled. It returns the gate's error if fn did not run, else fn's. A panic in fn releases the permit as NoSample and goes on.
 // The context given to fn carries the permit. So a nested call through the same
-// gate needs no second slot (see [WithPermit]).
+// gate needs no second slot (see [WithPermit]). A nil g is a fault of the program: Do panics.
 func Do(ctx context.Context, g Gate, w Work, fn func(context.Context) error) error {
+	if g == nil {
+		panic("weir.Do: the gate is nil; All() admits everything")
+	}
 	p, err := g.Admit(ctx, w)
 	if err != nil {
 		return err

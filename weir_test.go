@@ -166,6 +166,27 @@ func TestAllEdges(t *testing.T) {
 	}
 }
 
+// A gate that somebody forgot to make is told by name, not by a nil pointer at the first piece of work.
+func TestNilGates(t *testing.T) {
+	l := newLimit(t, "l", 1)
+	for want, f := range map[string]func(){
+		"weir.All: gate 2 of 3 is nil": func() { weir.All(l, nil, l) },
+		"weir.All: gate 1 of 1 is nil": func() { weir.All(nil) },
+		"weir.Do: the gate is nil; All() admits everything": func() {
+			_ = weir.Do(context.Background(), nil, weir.Work{}, func(context.Context) error { return nil })
+		},
+	} {
+		func() {
+			defer func() {
+				if got := recover(); got != want {
+					t.Errorf("panic %v, want %s", got, want)
+				}
+			}()
+			f()
+		}()
+	}
+}
+
 func TestDoReleasesOnPanic(t *testing.T) {
 	l := newLimit(t, "l", 1)
 	func() {
