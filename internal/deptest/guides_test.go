@@ -89,7 +89,7 @@ func example(ctx context.Context, tenants, database weir.Gate, mux *http.ServeMu
 func imports(code string) []string {
 	all := map[string]string{
 		"context": "context", "http": "net/http", "log": "log", "time": "time",
-		"signal": module + "/signal", "weir": module, "keyed": module + "/keyed", "limit": module + "/limit", "quota": module + "/quota", "shed": module + "/shed", "throttle": module + "/throttle", "control": module + "/control", "weirhttp": module + "/weirhttp",
+		"signal": module + "/signal", "weir": module, "keyed": module + "/keyed", "limit": module + "/limit", "policy": module + "/policy", "quota": module + "/quota", "shed": module + "/shed", "throttle": module + "/throttle", "control": module + "/control", "weirhttp": module + "/weirhttp",
 		"weirredis": module + "/weirredis", "weirgrpc": module + "/weirgrpc", "weirkafka": module + "/weirkafka", "weirpgx": module + "/weirpgx", "weirsql": module + "/weirsql", "sql": "database/sql", "driver": "database/sql/driver", "kgo": "github.com/twmb/franz-go/pkg/kgo", "pgxpool": "github.com/jackc/pgx/v5/pgxpool", "grpc": "google.golang.org/grpc", "credentials": "google.golang.org/grpc/credentials",
 	}
 	var paths []string
