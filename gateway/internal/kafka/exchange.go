@@ -300,12 +300,14 @@ func replace(resp kmsg.Response, to advertise) {
 	case *kmsg.ApiVersionsResponse:
 		kept := resp.ApiKeys[:0]
 		for _, k := range resp.ApiKeys {
-			if of, ok := offered[k.ApiKey]; ok && k.MinVersion <= of.max {
-				// The lowest version stays as it is. Version 0 of SaslHandshake is named but not served, because bytes without a frame
-				// follow it. librdkafka 2.0 does not log in unless it is named.
-				if k.MaxVersion = min(k.MaxVersion, of.max); k.MinVersion <= k.MaxVersion {
-					kept = append(kept, k)
-				}
+			of, ok := offered[k.ApiKey]
+			// Version 0 of SaslHandshake is named but not served, because bytes without a frame follow it. librdkafka 2.0 does not log in
+			// unless it is named.
+			if k.ApiKey != keySaslHandshake {
+				k.MinVersion = max(k.MinVersion, of.min)
+			}
+			if k.MaxVersion = min(k.MaxVersion, of.max); ok && k.MinVersion <= k.MaxVersion {
+				kept = append(kept, k)
 			}
 		}
 		resp.ApiKeys = kept
