@@ -87,7 +87,6 @@ its token (--token-file), as for weir quota set.`,
 	f.StringVar(&o.TokenFile, "token-file", "", "file with the gateway's token")
 	f.StringVar(&o.Cluster, "cluster", "", "cluster, by its name in FILE (default: the only one that clients reach through the gateway)")
 	f.Float64Var(&o.Factor, "factor", 0, "what rates of bytes and connections are multiplied by (default: the number of brokers)")
-	f.Lookup("factor").DefValue = ""
 	f.BoolVar(&o.Apply, "apply", false, "set the rules")
 	f.BoolVar(&o.Remove, "remove", false, "delete the brokers' quotas, once the rules are set")
 	cmd.ValidArgsFunction = completeFiles("yaml", "yml", "json")
@@ -219,7 +218,7 @@ func printImport(out io.Writer, all []kafka.BrokerQuota, steps []quotas.Step) er
 			}
 			steps = steps[1:]
 		}
-		p.row("WHO|QUOTA|AT THE BROKERS|GATE|HERE", b.Entity(), b.Key, strconv.FormatFloat(b.Value, 'g', -1, 64), gate, here)
+		p.row("WHO|QUOTA|AT THE BROKERS|GATE|HERE", b.Entity(), b.Key, strconv.FormatFloat(b.Value, 'f', -1, 64), gate, here)
 	}
 	return p.Flush()
 }

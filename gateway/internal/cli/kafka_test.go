@@ -73,7 +73,7 @@ func brokersWith(t *testing.T, quotas map[string]map[string]float64) (addrs []st
 // The quotas of brokers are shown first, then set, and then deleted there. What a gate does not count stays with the brokers.
 func TestKafkaImport(t *testing.T) {
 	addrs, brokers := brokersWith(t, map[string]map[string]float64{
-		"user=alice":               {"producer_byte_rate": 1000, "request_percentage": 50, "controller_mutation_rate": 0.5},
+		"user=alice":               {"producer_byte_rate": 1048576, "request_percentage": 50, "controller_mutation_rate": 0.5},
 		"user=alice client-id=app": {"consumer_byte_rate": 9223372036854775807},
 		"user client-id":           {"producer_byte_rate": 70},
 		"ip=10.0.0.7":              {"connection_creation_rate": 20},
@@ -117,10 +117,10 @@ runtime_quotas: {file: quotas.json}
 
 WHO                             QUOTA                     AT THE BROKERS        GATE    HERE
 default user, default client-id producer_byte_rate        70                    in      210/s burst 2100
-user "alice", client-id "app"   consumer_byte_rate        9.223372036854776e+18 out     exempt
+user "alice", client-id "app"   consumer_byte_rate        9223372036854776000 out     exempt
 ip "10.0.0.7"                   connection_creation_rate  20                    dial    60/s burst 600
 user "alice"                    controller_mutation_rate  0.5                   topics  0.5/s burst 5.5
-user "alice"                    producer_byte_rate        1000                  in      3000/s burst 30000
+user "alice"                    producer_byte_rate        1048576               in      3145728/s burst 31457280
 
 nothing is changed; --apply sets these rules, and with --remove the brokers' quotas are deleted then
 `
@@ -128,7 +128,7 @@ nothing is changed; --apply sets these rules, and with --remove the brokers' quo
 	if got := f("nothing is changed"); words(got) != words(want) {
 		t.Errorf("shown as\n%s\nwant\n%s", got, want)
 	}
-	if got := f("nothing is changed", "--remove", "--factor", "1.5"); !strings.Contains(words(got), "1000 in 1500/s burst 15000") {
+	if got := f("nothing is changed", "--remove", "--factor", "1.5"); !strings.Contains(words(got), "1048576 in 1572864/s burst 15728640") {
 		t.Errorf("with a factor:\n%s", got)
 	}
 	if got := rules(); !strings.HasSuffix(got, "none") || len(strings.Fields(brokers())) != all {
@@ -139,7 +139,7 @@ nothing is changed; --apply sets these rules, and with --remove the brokers' quo
 		t.Errorf("%s; the brokers have %s", got, brokers())
 	}
 	f("deleted at the brokers: 5", "--apply", "--remove", "--factor", "2")
-	if got := rules(); !strings.Contains(got, "in user=alice 2000/s burst 20000") || brokers() != "request_percentage" {
+	if got := rules(); !strings.Contains(got, "in user=alice 2097152/s burst 20971520") || brokers() != "request_percentage" {
 		t.Errorf("%s; the brokers have %s", got, brokers())
 	}
 	f("the brokers of orders have no quotas that the gateway counts", "--apply", "--remove")

@@ -104,7 +104,12 @@ func documented(version string) *cobra.Command {
 func asMarkdown(cmd *cobra.Command) {
 	cmd.InitDefaultHelpFlag()
 	cmd.Long = markdown(longOf(cmd))
-	cmd.Flags().VisitAll(func(f *pflag.Flag) { f.Usage = markdown(sentence(f.Usage)) })
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		f.Usage = markdown(sentence(f.Usage))
+		if f.DefValue == "0" { // which stands for no value
+			f.DefValue = ""
+		}
+	})
 	for _, sub := range cmd.Commands() {
 		asMarkdown(sub)
 	}

@@ -74,7 +74,7 @@ func writeSection(b *strings.Builder, cmd *cobra.Command) {
 			name = "-" + f.Shorthand + ", " + name
 		}
 		value := f.DefValue
-		if value == "false" || value == "[]" || value == "0" {
+		if value == "false" || value == "[]" {
 			value = ""
 		}
 		if value != "" {
@@ -82,6 +82,19 @@ func writeSection(b *strings.Builder, cmd *cobra.Command) {
 		}
 		fmt.Fprintf(b, "| `%s` | %s | %s |\n", name, strings.ReplaceAll(f.Usage, "|", `\|`), value)
 	})
+}
+
+// The help and the manual name no default for a number that has none.
+func TestNumbersWithoutDefault(t *testing.T) {
+	for _, cmd := range withSubcommands(NewRootCommand("")) {
+		if help := cmd.UsageString(); strings.Contains(help, "(default )") || strings.Contains(help, "(default 0)") {
+			t.Errorf("the help of %s has an empty default:\n%s", cmd.CommandPath(), help)
+		}
+	}
+	out, _, err := run(NewManCommand("test"), "", "kafka", "import")
+	if err != nil || !strings.Contains(out, "\\fB--factor\\fP=\n") {
+		t.Errorf("%v\n%s", err, out)
+	}
 }
 
 // Every command has a manual page, and the same one each time.

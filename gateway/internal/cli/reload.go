@@ -69,7 +69,6 @@ It is 2 if the command line is wrong.`,
 	adminFlag(cmd, &o.Admin)
 	cmd.Flags().StringVar(&o.TokenFile, "token-file", "", "file with the gateway's token")
 	cmd.Flags().IntVar(&o.PID, "pid", 0, "process to send SIGHUP to, in place of a request to the admin listener")
-	cmd.Flags().Lookup("pid").DefValue = ""
 	return cmd
 }
 
