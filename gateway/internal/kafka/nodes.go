@@ -33,6 +33,7 @@ type nodes struct {
 	// opening is held while a new node is noted and its listener is opened. That may take a while, because the listener's name may have to
 	// be looked up. Only answers that name this node, or another new node, wait for it.
 	opening sync.Mutex
+	early   bool // until tryPorts, because ports may be taken by listeners that are about to close; guarded by opening
 
 	mu     sync.RWMutex
 	known  map[int32]*node
@@ -138,10 +139,36 @@ func (ns *nodes) listen(n *node) {
 		ns.serve(n)
 		return
 	}
-	if n.trouble != trouble {
+	if n.trouble != trouble && !ns.early {
 		ns.log.Error("a node of Kafka is left out of all answers, because clients cannot reach it through this gateway", "node", n.id, "broker", n.address, "error", trouble)
 	}
 	n.trouble = trouble
+}
+
+// tryPorts opens the listeners of nodes that have none.
+func (ns *nodes) tryPorts() {
+	ns.opening.Lock()
+	defer ns.opening.Unlock()
+	for _, n := range ns.withoutListener() {
+		ns.listen(n)
+	}
+}
+
+// withoutListener returns the known nodes that have no listener. What was too early to log counts as unknown. The caller holds opening.
+func (ns *nodes) withoutListener() (all []*node) {
+	ns.mu.Lock()
+	defer ns.mu.Unlock()
+	for _, n := range ns.known {
+		if n.conns != nil || ns.closed {
+			continue
+		}
+		if ns.early {
+			n.trouble = ""
+		}
+		all = append(all, n)
+	}
+	ns.early = false
+	return all
 }
 
 // named notes all nodes that the cluster has.

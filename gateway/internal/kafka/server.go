@@ -43,6 +43,9 @@ type Options struct {
 	Open func(address string, in *accept.Listener) (*accept.Listener, error)
 	// Previous is the server that this one replaces. Its nodes are known from the beginning, and both servers share sockets.
 	Previous *Server
+	// Early says that other listeners of the process may still have ports of nodes, and will close them. The log has nothing about nodes
+	// without a listener until [Server.TryPorts] is called.
+	Early bool
 	// Quotas returns the quotas in force. With nil there are never any.
 	Quotas func() Quotas
 	// Rules keeps the quotas that clients set for its gates. With nil, clients can set none.
@@ -122,6 +125,7 @@ func New(o Options) (*Server, error) {
 	s.nodes.log = s.log
 	s.nodes.serve = s.serveNode
 	s.nodes.open = s.openNode
+	s.nodes.early = o.Early
 	opts := []kgo.Opt{
 		kgo.SeedBrokers(o.Config.Bootstrap...), kgo.ClientID("weir"), kgo.SASL(o.SASL...), kgo.RequestRetries(2),
 	}
@@ -156,6 +160,9 @@ func (s *Server) openNode(address string) (*accept.Listener, error) {
 	}
 	return s.opts.Open(address, nil)
 }
+
+// TryPorts opens the listeners of nodes that have none, where it can. Call it when other listeners of the process have closed their sockets.
+func (s *Server) TryPorts() { s.nodes.tryPorts() }
 
 // Serve accepts clients at the listeners of known nodes, and at the bootstrap listener once the cluster has named its nodes. If the cluster
 // does not answer within a second, clients that bootstrap are reset until it does. Serve returns when the listener ends, or after

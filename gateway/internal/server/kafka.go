@@ -33,7 +33,7 @@ func (s *Server) kafkaListener(cfg *config.Config, w wanted, prev *listener, sam
 	if same && prev.kafka != nil && prev.kafka.cluster == w.cluster && prev.kafka.settings == settings {
 		return prev, nil
 	}
-	l := &listener{cfg: w.Listener, replaces: prev}
+	l := &listener{cfg: w.Listener, replaces: prev, succeeds: s.gatewayBefore(w.cluster, prev)}
 	o := s.acceptOptions(l.cfg, kafkaSetting)
 	o.Bare = true
 	if prev != nil {
@@ -49,10 +49,24 @@ func (s *Server) kafkaListener(cfg *config.Config, w wanted, prev *listener, sam
 	return l, nil
 }
 
+// gatewayBefore returns the listener whose gateway one for a cluster succeeds: the one for the same cluster, wherever it listens, or else
+// the one in whose place prev it will be. It returns nil if there is none.
+func (s *Server) gatewayBefore(cluster string, prev *listener) *listener {
+	for _, l := range s.listeners {
+		if l.kafka != nil && l.kafka.cluster == cluster {
+			return l
+		}
+	}
+	if prev != nil && prev.kafka != nil {
+		return prev
+	}
+	return nil
+}
+
 func (s *Server) newKafka(cfg *config.Config, cluster string, settings [sha256.Size]byte, l *listener) (*kafkaGateway, error) {
 	k := cfg.Kafka[cluster]
 	o := kafka.Options{
-		Cluster: cluster, Config: k, Conns: l.conns, Logger: s.log, Rules: s.book,
+		Cluster: cluster, Config: k, Conns: l.conns, Logger: s.log, Rules: s.book, Early: len(s.all()) > 0,
 		Charged: func(c kafka.Charge) {
 			s.metrics.KafkaCharged(c)
 			if c.Wait > 0 {
@@ -71,7 +85,7 @@ func (s *Server) newKafka(cfg *config.Config, cluster string, settings [sha256.S
 		},
 	}
 	o.Quotas = func() kafka.Quotas { return s.state.Load().kafka[cluster] }
-	if p := l.replaces; p != nil && p.kafka != nil {
+	if p := l.succeeds; p != nil {
 		o.Previous = p.kafka.Server
 	}
 	var err error

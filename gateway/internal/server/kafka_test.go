@@ -457,6 +457,103 @@ func TestKafkaReload(t *testing.T) {
 	}
 }
 
+// A reload that moves only the address where clients bootstrap leaves no node out: its listener has the socket that it had.
+func TestKafkaReloadMovesListen(t *testing.T) {
+	t.Parallel()
+	cluster := brokers(t, kfake.NumBrokers(1))
+	first := portsFor(t, 3)
+	listen, moved := fmt.Sprintf("127.0.0.1:%d", first+1), fmt.Sprintf("127.0.0.1:%d", first+2)
+	next := beforeKafka(t, cluster.ListenAddrs(), first, 1, listen)
+	g := start(t, next, Options{Load: func() (*config.Config, error) { return next, nil }})
+	want := awaitNode(t, g, fmt.Sprintf("127.0.0.1:%d", first))
+	old := asked(t, want, kafkaRequest(1, 0, kmsg.NewPtrListGroupsRequest()))
+	nextAnswer(t, old)
+	next = beforeKafka(t, cluster.ListenAddrs(), first, 1, moved)
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if nodes := g.cluster().Nodes; len(nodes) != 1 || nodes[0].Address != want {
+		t.Errorf("right after the reload: %+v", nodes)
+	}
+	if _, _, err := tryAnswer(old); !errors.Is(err, io.EOF) {
+		t.Errorf("a connection under the old settings: %v", err)
+	}
+	eventually(t, "the old gateway is gone", func() bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return len(g.parting) == 0
+	})
+	for _, address := range []string{moved, want} {
+		if got := nodesIn(t, address); len(got) != 1 || got[0] != want {
+			t.Errorf("a client at %s is told of %v, not %s", address, got, want)
+		}
+	}
+	if strings.Contains(g.log.String(), "left out of all answers") {
+		t.Error("the log says that the node was left out")
+	}
+}
+
+// A node whose port another listener gives up in the same reload has it as soon as that has closed its socket, without a word in the log.
+// The clusters are away by then, so it is no answer of theirs that has the port tried again.
+func TestKafkaReloadHandsPortsOver(t *testing.T) {
+	t.Parallel()
+	type ports struct{ http, orders, bills int } // 0 for none; those of clusters are of their only nodes
+	for name, c := range map[string]struct{ before, after ports }{
+		"two clusters swap the ports of their nodes": {ports{orders: 1, bills: 2}, ports{orders: 2, bills: 1}},
+		"a port of HTTP becomes one of a node":       {ports{orders: 1, http: 2}, ports{orders: 2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			first := portsFor(t, 5)
+			clusters := map[string]*kfake.Cluster{"orders": brokers(t, kfake.NumBrokers(1)), "bills": brokers(t, kfake.NumBrokers(1))}
+			with := func(p ports) *config.Config {
+				text := "admin: {address: \"off\"}\nshutdown: {grace: 1m, lame_duck: 0s}\n"
+				if p.http > 0 {
+					text += fmt.Sprintf("listeners: [{address: \"127.0.0.1:%d\"}]\nupstreams: {app: {targets: [\"http://127.0.0.1:9\"]}}\nroutes: [{match: [/], upstream: app}]\n", first+p.http)
+				}
+				text += "kafka:\n"
+				for i, name := range []string{"orders", "bills"} {
+					if port := []int{p.orders, p.bills}[i]; port > 0 {
+						text += fmt.Sprintf("  %s: {bootstrap: [\"%s\"], listen: {address: \"127.0.0.1:%d\"}, nodes: {ports: %d-%[4]d, advertise: 127.0.0.1}}\n",
+							name, clusters[name].ListenAddrs()[0], first+3+i, first+port)
+					}
+				}
+				cfg, err := config.Parse("weir.yaml", []byte(text))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return cfg
+			}
+			next := with(c.before)
+			g := start(t, next, Options{Load: func() (*config.Config, error) { return next, nil }})
+			awaitPorts := func(p ports) {
+				t.Helper()
+				eventually(t, "each node has its listener", func() bool {
+					for _, s := range g.Kafka() {
+						port := map[string]int{"orders": p.orders, "bills": p.bills}[s.Cluster]
+						if len(s.Nodes) != 1 || s.Nodes[0].Address != fmt.Sprintf("127.0.0.1:%d", first+port) {
+							return false
+						}
+					}
+					return true
+				})
+			}
+			awaitPorts(c.before)
+			next = with(c.after)
+			for _, cluster := range clusters {
+				cluster.Close()
+			}
+			if err := g.Reload(); err != nil {
+				t.Fatal(err)
+			}
+			awaitPorts(c.after)
+			if strings.Contains(g.log.String(), "left out of all answers") {
+				t.Error("the log says that a node was left out")
+			}
+		})
+	}
+}
+
 // A reload to other settings while the cluster is away leaves no client waiting, at no listener: each is reset.
 func TestKafkaReloadWhileAway(t *testing.T) {
 	t.Parallel()

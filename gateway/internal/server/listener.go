@@ -25,6 +25,7 @@ type listener struct {
 	forAdmin bool
 	pprof    bool      // of the admin listener
 	replaces *listener // shares its socket; nil if the socket is its own
+	succeeds *listener // of one for Kafka: shares the sockets of its nodes; nil if there is none
 	conns    *accept.Listener
 	server   *http.Server  // nil on a listener for an Envoy or for Kafka
 	rpc      *rpc.Server   // of a listener for an Envoy, nil on others
@@ -314,12 +315,30 @@ func (s *Server) swapListeners(next *listeners) {
 			replaced := slices.ContainsFunc(next.opened, func(n *listener) bool { return n.replaces == l })
 			l.shut = make(chan struct{})
 			s.parting = append(s.parting, l)
-			s.leaving.Go(func() { s.letGo(l, replaced) })
+			succeeded := slices.ContainsFunc(next.opened, func(n *listener) bool { return n.succeeds == l })
+			s.leaving.Go(func() { s.letGo(l, replaced, succeeded) })
 		}
 	}
 	for _, l := range next.opened {
-		l.replaces = nil // or it would be kept for ever
+		l.replaces, l.succeeds = nil, nil // or they would be kept for ever
 	}
+	s.tryPorts()
+}
+
+// tryPorts has the gateways before Kafka try ports of nodes that were taken, once the listeners that leave have closed their sockets. The
+// caller holds mu, or has made the server.
+func (s *Server) tryPorts() {
+	now, parting := s.listeners, slices.Clone(s.parting)
+	s.leaving.Go(func() {
+		for _, l := range parting {
+			<-l.shut
+		}
+		for _, l := range now {
+			if l.kafka != nil {
+				l.kafka.TryPorts()
+			}
+		}
+	})
 }
 
 // serve accepts until the listener is stopped. If it ends by itself, the server shuts down.
@@ -372,9 +391,9 @@ func (s *Server) announce(l *listener) {
 // letGo ends a listener that a reload has removed, or replaced by one on the same socket.
 // It accepts no more, and each answer on it asks the client to come back on another
 // connection. Idle connections are left to their time-out: closing one might meet a
-// request on its way.
-func (s *Server) letGo(l *listener, replaced bool) {
-	l.stopAccepting(replaced)
+// request on its way. succeeded says that another gateway before Kafka has the sockets of its nodes.
+func (s *Server) letGo(l *listener, replaced, succeeded bool) {
+	l.stopAccepting(replaced, succeeded)
 	if !replaced {
 		s.log.Info("stopped listening", "address", l.Addr().String())
 	}
@@ -400,19 +419,19 @@ func (s *Server) letGo(l *listener, replaced bool) {
 const drainFor = 50 * time.Millisecond
 
 // stopAccepting accepts what is waiting in the kernel's queue, unless another listener
-// shares it, and closes the socket. Connections already accepted go on.
-func (l *listener) stopAccepting(shared bool) {
+// shares it, and closes the socket. Connections already accepted go on. nodesShared is the same of the sockets of nodes of Kafka.
+func (l *listener) stopAccepting(shared, nodesShared bool) {
 	l.closed.Store(true)
-	drain := drainFor
-	if shared {
-		drain = 0
-	}
 	var nodes sync.WaitGroup
 	if l.kafka != nil {
+		drain := drainFor
+		if nodesShared {
+			drain = 0
+		}
 		nodes.Go(func() { l.kafka.StopAccepting(drain) })
 	}
-	if drain > 0 {
-		l.conns.Drain(drain)
+	if !shared {
+		l.conns.Drain(drainFor)
 	}
 	_ = l.conns.Close() // it is closed either way
 	nodes.Wait()

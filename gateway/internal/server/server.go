@@ -236,7 +236,7 @@ func (s *Server) shutdown() error {
 	s.replaced = nil
 	s.mu.Unlock() // whoever asks for metrics is answered until the end
 	s.close()
-	inParallel(s.listeners, func(l *listener) { l.stopAccepting(false) })
+	inParallel(s.listeners, func(l *listener) { l.stopAccepting(false, false) })
 	ctx, cancel := context.WithTimeout(s.aborted, time.Duration(cfg.Grace))
 	defer cancel()
 	s.rest(ctx, time.Duration(cfg.Grace)/2)
@@ -357,7 +357,7 @@ func (s *Server) awaitLeaving(ctx context.Context) {
 
 // stopAdmin ends the admin listener: a scrape in progress has a second.
 func (s *Server) stopAdmin() {
-	s.admin.stopAccepting(false)
+	s.admin.stopAccepting(false, false)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	s.admin.stop(ctx)
