@@ -88,7 +88,7 @@ func (r *relay) beginAnswer(n int, pooled *[buffer]byte) (a incoming, err error)
 // chargeAnswer charges the client for an answer to a fetch. It sets a.wait to the time that the client must wait, for that charge or for
 // produced bytes.
 func (r *relay) chargeAnswer(a *incoming) (charged weir.Permit) {
-	switch quotas, t := r.server.opts.Quotas(), &r.server.throttled; a.key {
+	switch quotas, t := r.server.opts.Quotas(), &r.server.counts.throttled; a.key {
 	case keyProduce:
 		a.until = r.owed(quotas.Produce, &a.pending, &t.produce)
 	case keyFetch, keyShareFetch:
@@ -215,11 +215,11 @@ func (r *relay) loggedIn(s step, resp kmsg.Response) error {
 		case err != nil:
 			return err
 		case ended && l.user.known:
-			r.server.logins.ok.Add(1)
+			r.server.counts.logins.ok.Add(1)
 		case ended:
-			r.server.logins.unnamed.Add(1)
+			r.server.counts.logins.unnamed.Add(1)
 		case resp.ErrorCode != 0:
-			r.server.logins.failed.Add(1)
+			r.server.counts.logins.failed.Add(1)
 		}
 	}
 	return nil

@@ -84,7 +84,7 @@ func (t *traffic) status() (all []APIStatus) {
 
 // countRequest counts a request of n bytes, without the size of its frame.
 func (r *relay) countRequest(req *request, n int) {
-	for _, c := range []*counted{&r.server.moved[req.key], &r.node.moved} {
+	for _, c := range []*counted{&r.server.counts.moved[req.key], &r.node.moved} {
 		c.requests.Add(1)
 		c.requestBytes.Add(uint64(4 + n))
 	}
@@ -92,7 +92,7 @@ func (r *relay) countRequest(req *request, n int) {
 
 // countAnswer counts an answer of n bytes in all.
 func (r *relay) countAnswer(req *request, n int) {
-	for _, c := range []*counted{&r.server.moved[req.key], &r.node.moved} {
+	for _, c := range []*counted{&r.server.counts.moved[req.key], &r.node.moved} {
 		c.answers.Add(1)
 		c.answerBytes.Add(uint64(n))
 	}

@@ -154,7 +154,7 @@ func (r *relay) inquire(m *mutation, req *request, b []byte) error {
 // The connection is not read for that time, or for Longest of the quotas if that is less. After the first refusal, all further topics are
 // refused, too, without asking the quota or its store again.
 func (r *relay) chargeTopics(g *policy.Gate, req *request, m *mutation, mode quota.Mode) time.Time {
-	t, longest := &r.server.throttled.mutations, r.server.opts.Quotas().Longest
+	t, longest := &r.server.counts.throttled.mutations, r.server.opts.Quotas().Longest
 	last := Charge{Gate: g.Name()} // its wait counts, not the sum of waits
 	var refused *weir.Rejection
 	var code int16

@@ -28,6 +28,7 @@ type nodes struct {
 	advertise   string
 	open        func(address string) (*accept.Listener, error)
 	serve       func(*node)
+	counts      *counters
 	log         *slog.Logger
 
 	// opening is held while a new node is noted and its listener is opened. That may take a while, because the listener's name may have to
@@ -49,6 +50,11 @@ type node struct {
 	trouble string           // why there is no listener
 	unseen  int              // how many answers in a row have not named it
 
+	*nodeCounters
+}
+
+// nodeCounters are those of one node, or of the bootstrap listener.
+type nodeCounters struct {
 	open     atomic.Int64 // connections
 	accepted atomic.Uint64
 	failed   atomic.Uint64 // connections that the broker did not accept
@@ -58,10 +64,10 @@ type node struct {
 // gone is how many answers in a row must leave a node out before its listener is closed. A broker that restarts is back sooner.
 const gone = 3
 
-func newNodes(k *config.Kafka) *nodes {
+func newNodes(k *config.Kafka, counts *counters) *nodes {
 	host, _, _ := net.SplitHostPort(k.Listen.Address) // which config has checked
 	first, last := k.Nodes.Range()
-	return &nodes{host: host, first: first, last: last, advertise: k.Nodes.Advertise, known: map[int32]*node{}}
+	return &nodes{host: host, first: first, last: last, advertise: k.Nodes.Advertise, counts: counts, known: map[int32]*node{}}
 }
 
 // advertised returns the address of the listener of a node, for answers that name the node. If there is no listener yet, it opens one, or
@@ -101,7 +107,7 @@ func (ns *nodes) note(id int32, address string) (n *node, opens bool) {
 	case n == nil && len(ns.known) >= mostNodes:
 		return &node{id: id, address: address}, false // no cluster is that large; clients must not get the address in any case
 	case n == nil:
-		n = &node{id: id, address: address}
+		n = &node{id: id, address: address, nodeCounters: ns.counts.of(id)}
 		if port := int64(ns.first) + int64(id); id >= 0 && port <= int64(ns.last) {
 			n.port = int(port)
 		}

@@ -444,7 +444,7 @@ func (r *relay) produce(g *policy.Gate, p pending, frame []byte, n int, buf []by
 		}
 		frame, left = nil, heldBack
 	}
-	charged := r.charge(g, &p, n, &r.server.throttled.produce)
+	charged := r.charge(g, &p, n, &r.server.counts.throttled.produce)
 	defer charged.Cancel() // unless the broker has got the whole request
 	if err := r.passOn(p, frame, left, buf); err != nil {
 		return err

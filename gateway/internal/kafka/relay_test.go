@@ -130,7 +130,8 @@ func TestLargeRequestEndsEarly(t *testing.T) {
 // waiting is a connection whose broker is the test. It is not served: the test itself moves the bytes.
 func waiting(t *testing.T) (r *relay, broker net.Conn, logs *strings.Builder) {
 	logs = new(strings.Builder)
-	s := &Server{log: slog.New(slog.NewTextHandler(logs, nil)), memory: newBudgets()}
+	counts := newCounters()
+	s := &Server{log: slog.New(slog.NewTextHandler(logs, nil)), memory: newBudgets(), counts: counts, bootstrap: node{nodeCounters: &counts.bootstrap}}
 	client, _ := net.Pipe()
 	r = newRelay(s, &s.bootstrap, client)
 	r.broker, broker = net.Pipe()

@@ -41,7 +41,8 @@ type Options struct {
 	Conns *accept.Listener
 	// Open opens the listener of a node. If in is not nil, the listener shares the socket of in.
 	Open func(address string, in *accept.Listener) (*accept.Listener, error)
-	// Previous is the server that this one replaces. Its nodes are known from the beginning, and both servers share sockets.
+	// Previous is the server that this one replaces. Its nodes are known from the beginning, and both servers share sockets. If it is before
+	// the same cluster, its counters go on.
 	Previous *Server
 	// Early says that other listeners of the process may still have ports of nodes, and will close them. The log has nothing about nodes
 	// without a listener until [Server.TryPorts] is called.
@@ -89,9 +90,7 @@ type Server struct {
 	open      map[*relay]struct{}
 	closed    bool
 
-	logins    struct{ ok, unnamed, failed atomic.Uint64 }
-	throttled struct{ produce, fetch, mutations throttles }
-	moved     traffic
+	counts *counters
 
 	defaults struct {
 		topicDefaults
@@ -113,11 +112,47 @@ type Server struct {
 	unnamed    time.Time // of the last line about a token with an unknown owner
 }
 
+// counters are those of a cluster. A server shares them with the one that it replaces, because connections of that one may still drain.
+type counters struct {
+	logins    struct{ ok, unnamed, failed atomic.Uint64 }
+	throttled struct{ produce, fetch, mutations throttles }
+	moved     traffic
+	bootstrap nodeCounters
+
+	mu    sync.Mutex
+	nodes map[int32]*nodeCounters // those that were ever known, at most mostNodes
+}
+
+func newCounters() *counters {
+	c := &counters{nodes: map[int32]*nodeCounters{}}
+	c.throttled.produce.quota, c.throttled.fetch.quota, c.throttled.mutations.quota = countedBy(keyProduce), countedBy(keyFetch), countedBy(keyCreateTopics)
+	return c
+}
+
+// of returns the counters of a node.
+func (c *counters) of(id int32) *nodeCounters {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.nodes[id]
+	if n == nil {
+		n = new(nodeCounters)
+		if len(c.nodes) < mostNodes {
+			c.nodes[id] = n
+		}
+	}
+	return n
+}
+
 // New returns a server. It accepts no client and makes no connection before [Server.Serve].
 func New(o Options) (*Server, error) {
-	s := &Server{opts: o, log: o.Logger.With("cluster", o.Cluster), nodes: newNodes(&o.Config), memory: newBudgets(), open: map[*relay]struct{}{}, lookEvery: lookEvery}
-	s.bootstrap.id = -1
-	s.throttled.produce.quota, s.throttled.fetch.quota, s.throttled.mutations.quota = countedBy(keyProduce), countedBy(keyFetch), countedBy(keyCreateTopics)
+	counts := newCounters()
+	if p := o.Previous; p != nil && p.opts.Cluster == o.Cluster {
+		counts = p.counts
+	}
+	s := &Server{
+		opts: o, log: o.Logger.With("cluster", o.Cluster), nodes: newNodes(&o.Config, counts), counts: counts, bootstrap: node{id: -1, nodeCounters: &counts.bootstrap},
+		memory: newBudgets(), open: map[*relay]struct{}{}, lookEvery: lookEvery,
+	}
 	if o.Quotas == nil {
 		s.opts.Quotas = func() Quotas { return Quotas{} }
 	}
@@ -429,7 +464,7 @@ func (s *Server) startRelay(c net.Conn, n *node) {
 // Snapshot is the gateway before one cluster, as /gates shows it.
 type Snapshot struct {
 	Cluster string `json:"cluster"`
-	// Connections are the open connections of clients, at all nodes.
+	// Connections are the open connections of clients, at all nodes. Those that a reload ends are among them.
 	Connections int64 `json:"connections"`
 	// Logins are the logins by SASL that succeeded, repeated ones included. LoginsUnnamed are those among them with an unknown name, as
 	// with some delegation tokens. LoginsFailed are those that the broker refused.
@@ -503,11 +538,11 @@ func (s *Server) Snapshot() Snapshot {
 	all := Snapshot{Cluster: s.opts.Cluster, Nodes: s.nodes.status(), Bootstrap: b.counts()}
 	all.Bootstrap.Address = s.opts.Config.Listen.Address
 	all.Connections = all.Bootstrap.Connections
-	all.LoginsUnnamed, all.LoginsFailed = s.logins.unnamed.Load(), s.logins.failed.Load()
-	all.Logins = s.logins.ok.Load() + all.LoginsUnnamed
-	t := &s.throttled
+	all.LoginsUnnamed, all.LoginsFailed = s.counts.logins.unnamed.Load(), s.counts.logins.failed.Load()
+	all.Logins = s.counts.logins.ok.Load() + all.LoginsUnnamed
+	t := &s.counts.throttled
 	all.ThrottledProduce, all.ThrottledFetch, all.ThrottledMutations = t.produce.snapshot(), t.fetch.snapshot(), t.mutations.snapshot()
-	all.APIs = s.moved.status()
+	all.APIs = s.counts.moved.status()
 	all.Muted, all.MutedLongest = s.muted(time.Now())
 	all.HeldBytes, all.HeldWaiting = s.memory.held()
 	s.mu.Lock()

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -57,12 +58,64 @@ func TestReplacedServerIsForgotten(t *testing.T) {
 	_ = last.Close()
 }
 
+// The counters of a cluster go on in the server that replaces another, also by what the other still does. Another cluster has its own.
+func TestCountersGoOn(t *testing.T) {
+	for name, want := range map[string]uint64{"orders": 2, "another": 0} {
+		r := newRig(t, policy.Off, time.Minute)
+		o := r.server.opts
+		o.Cluster, o.Previous = name, r.server
+		o.Open = func(string, *accept.Listener) (*accept.Listener, error) { return nil, net.ErrClosed }
+		was := r.server.counts
+		count := func() {
+			was.logins.ok.Add(1)
+			was.throttled.produce.times.Add(1)
+			was.moved[keyFetch].requests.Add(1)
+			r.server.bootstrap.accepted.Add(1)
+			was.of(7).failed.Add(1)
+			was.of(7).open.Add(1)
+		}
+		count()
+		next, err := New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next.nodes.advertised(7, "127.0.0.1", 9092)
+		count()
+		s := next.Snapshot()
+		var fetches uint64
+		for _, a := range s.APIs {
+			fetches += a.Requests
+		}
+		i := slices.IndexFunc(s.Nodes, func(n NodeStatus) bool { return n.Node == 7 })
+		for what, got := range map[string]uint64{
+			"logins": s.Logins, "delays": s.ThrottledProduce.Times, "fetches": fetches, "clients accepted": s.Bootstrap.Accepted,
+			"clients failed at a node": s.Nodes[i].Failed, "connections": uint64(s.Connections),
+		} {
+			if got != want {
+				t.Errorf("cluster %s: %d %s, not %d", name, got, what, want)
+			}
+		}
+		_ = next.Close()
+	}
+}
+
+// However many nodes come and go, no more than mostNodes have counters that outlast them.
+func TestCountersAreBounded(t *testing.T) {
+	c := newCounters()
+	for id := range int32(mostNodes + 100) {
+		c.of(id).accepted.Add(1)
+	}
+	if n := c.of(mostNodes + 7).accepted.Load(); len(c.nodes) != mostNodes || c.of(3).accepted.Load() != 1 || n != 0 {
+		t.Errorf("%d nodes have counters, one too many has counted %d", len(c.nodes), n)
+	}
+}
+
 // nodesOf are nodes that are not served, with advertised ports from 9000 on. Before a listener is opened, its address is passed to the
 // test.
 func nodesOf(t *testing.T, opens func(address string) error) *nodes {
 	k := config.Kafka{Listen: &config.KafkaListen{Address: "127.0.0.1:8999"}, Nodes: &config.KafkaNodes{Ports: "9000-9009", Advertise: "gateway"}}
 	k.Listen.SetDefaults()
-	ns := newNodes(&k)
+	ns := newNodes(&k, newCounters())
 	ns.log, ns.serve = slog.New(slog.DiscardHandler), func(*node) {}
 	ns.open = func(address string) (*accept.Listener, error) {
 		if err := opens(address); err != nil {
@@ -230,7 +283,7 @@ func (l *full) Accept() (net.Conn, error) {
 func TestNoDescriptors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said logs
-		s := &Server{log: slog.New(slog.NewTextHandler(&said, nil)), closed: true} // so that no broker is needed
+		s := &Server{log: slog.New(slog.NewTextHandler(&said, nil)), bootstrap: node{nodeCounters: new(nodeCounters)}, closed: true} // so that no broker is needed
 		s.stopping, s.stop = context.WithCancel(t.Context())
 		other, client := net.Pipe()
 		begun := time.Now()

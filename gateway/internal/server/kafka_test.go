@@ -457,6 +457,34 @@ func TestKafkaReload(t *testing.T) {
 	}
 }
 
+// The counters of a cluster go on over a reload to other settings. A connection whose answer is still under way counts as before.
+func TestKafkaReloadKeepsCounters(t *testing.T) {
+	t.Parallel()
+	cluster, request, came, let := held(t)
+	first := portsFor(t, 3)
+	listen := fmt.Sprintf("127.0.0.1:%d", first+2)
+	next := beforeKafka(t, cluster.ListenAddrs(), first, 1, listen)
+	g := start(t, next, Options{Load: func() (*config.Config, error) { return next, nil }})
+	node := awaitNode(t, g, fmt.Sprintf("127.0.0.1:%d", first))
+	busy := asked(t, node, request)
+	<-came
+	next = beforeKafka(t, cluster.ListenAddrs(), first, 2, listen)
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if s := g.cluster(); s.Connections != 1 || len(s.APIs) != 1 || s.APIs[0].Requests != 1 || len(s.Nodes) != 1 || s.Nodes[0].Accepted != 1 {
+		t.Fatalf("after the reload: %+v", s)
+	}
+	let()
+	if id, _ := nextAnswer(t, busy); id != 7 {
+		t.Errorf("an answer to request %d", id)
+	}
+	eventually(t, "the last answer is counted, and its connection has ended", func() bool {
+		s := g.cluster()
+		return s.Connections == 0 && s.APIs[0].Answers == 1 && s.Nodes[0].Answers == 1
+	})
+}
+
 // A reload that moves only the address where clients bootstrap leaves no node out: its listener has the socket that it had.
 func TestKafkaReloadMovesListen(t *testing.T) {
 	t.Parallel()
