@@ -566,7 +566,7 @@ func TestBodiesThatWaitHoldUpNobody(t *testing.T) {
 		_, _ = io.Copy(io.Discard, r.Body)
 	})
 	cfg := baseConfig(t, up.URL)
-	cfg.Listeners[0].H2C, cfg.Listeners[0].MaxConcurrentStreams = true, waiting+2
+	cfg.Listeners[0].H2C, cfg.Listeners[0].MaxConcurrentStreams = true, 2*waiting // the client counts one that has just ended for a while
 	cfg.Listeners[0].ReadTimeout = policy.Duration(time.Hour)
 	cfg.Gates["other"] = policy.GateSpec{Limit: &policy.LimitSpec{Limit: 1}}
 	cfg.Routes = append(cfg.Routes, config.Route{RouteSpec: policy.RouteSpec{Match: []string{"/other"}, Gates: []string{"other"}}, Upstream: gateName})
