@@ -204,6 +204,51 @@ func TestReconfigureForgivesNothing(t *testing.T) {
 	}
 }
 
+// Nor does it forgive what is charged or corrected while the rule changes.
+func TestChargeDuringAChange(t *testing.T) {
+	slow := everyUser(Window{Rate: .001, Burst: 100})
+	for _, c := range []struct{ fallback, corrected bool }{{false, false}, {false, true}, {true, false}, {true, true}} {
+		var clock still
+		var meanwhile func()
+		now := func() time.Duration { // is asked between the choice of the windows and the charge
+			if change := meanwhile; change != nil {
+				meanwhile = nil
+				change()
+			}
+			return clock.now()
+		}
+		cfg := Config{Name: "q", Rules: everyUser(Window{Rate: 10, Burst: 100}), Now: now}
+		if c.fallback {
+			cfg.Store = &flaky{err: errors.New("down")}
+		}
+		r := &rig{newQuota(t, cfg), t, &clock}
+		m := r.memory
+		if c.fallback {
+			m = r.local(true)
+		}
+		change := func() {
+			for _, rules := range [][]Rule{everyUser(Window{Rate: 20, Burst: 100}), slow} {
+				if err := r.SetRules(rules); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		if c.corrected {
+			p := r.admit(of(alice, 1))
+			meanwhile = change
+			p.SetCost("", 100)
+		} else {
+			meanwhile = change
+			r.admit(of(alice, 100))
+		}
+		clock.advance(15 * time.Second)
+		m.Purge()
+		if d := take(t, m, Request{Key: "q/user=alice", Windows: slow[0].Windows, Mode: DryRun}); math.Abs(d.Remaining-.015) > 1e-6 || meanwhile != nil {
+			t.Errorf("%+v: %v left, want what has come back since the change", c, d.Remaining)
+		}
+	}
+}
+
 // A rule that is changed concerns the buckets that are there, and nobody who comes later with the window that it had.
 func TestChangedRuleLeavesStrangersAlone(t *testing.T) {
 	quick, slow := []Window{Per(50, time.Second)}, []Window{Per(1e6, 24*time.Hour)}

@@ -230,6 +230,7 @@ func (q *Quota) charge(ctx context.Context, set *settings, w *weir.Work, c *bill
 		if err != nil {
 			return d, q.storeFailed(set, w, c, err)
 		}
+		c.rule.charged(q.memory, c.hash)
 		return d, nil
 	}
 	c.fallback, c.free = false, false
@@ -259,9 +260,12 @@ func (q *Quota) decided(ctx context.Context, set *settings, w *weir.Work, c *bil
 		return Decision{}, q.storeFailed(set, w, c, err)
 	default: // Local, or Open while the store is busy
 		c.fallback = true
-		if d, err = q.local(true).Decide(ctx, req); err != nil {
+		m := q.local(true)
+		hash := m.hash.String(c.key)
+		if d, err = m.decide(hash, req); err != nil {
 			return Decision{}, q.storeFailed(set, w, c, err)
 		}
+		c.rule.charged(m, hash)
 		return d, nil
 	}
 }
@@ -285,15 +289,16 @@ func (q *Quota) adjust(c *bill, tokens float64) {
 	if c.free || tokens == 0 {
 		return
 	}
-	windows := c.rule.chargedWindows()
 	var err error
 	switch {
 	case q.memory != nil:
-		err = q.memory.refund(c.hash, windows, tokens)
+		err = c.rule.correct(q.memory, c.hash, tokens)
 	case c.tab != nil && q.tabs.adjust(q, c, tokens):
 	case c.fallback:
-		err = q.local(true).Refund(context.Background(), c.key, windows, tokens)
+		m := q.local(true)
+		err = c.rule.correct(m, m.hash.String(c.key), tokens)
 	default:
+		windows := c.rule.chargedWindows()
 		if err = q.store.Refund(context.Background(), c.key, windows, tokens); err == nil {
 			q.recent.correct(c.key, windows, tokens)
 		}

@@ -159,11 +159,35 @@ func (r *rule) windowNumber(d Decision) int {
 // chargedWindows returns the windows by which a charge is corrected. They are those in
 // force now, but no more than there were when it was made.
 func (r *rule) chargedWindows() []Window {
-	now := r
-	for next := r; next != nil; next = next.successor.Load() {
-		now = next
-	}
+	now := r.inForce()
 	return now.Windows[:min(len(r.Windows), len(now.Windows))]
+}
+
+// inForce returns the rule that has replaced r, or r itself.
+func (r *rule) inForce() *rule {
+	for next := r.successor.Load(); next != nil; next = next.successor.Load() {
+		r = next
+	}
+	return r
+}
+
+// charged has a bucket that was charged by r fill by the windows in force. A change of the rule has told the store only of
+// the buckets that there were, and the charge may have come a moment later.
+func (r *rule) charged(m *Memory, hash uint64) {
+	if r.successor.Load() != nil {
+		_ = r.correct(m, hash, 0) // of windows that were just charged
+	}
+}
+
+// correct gives tokens back to a bucket that was charged by r. It looks again if the rule has changed meanwhile.
+func (r *rule) correct(m *Memory, hash uint64, tokens float64) error {
+	for {
+		now := r.inForce()
+		if err := m.refund(hash, r.chargedWindows(), tokens); err != nil || r.inForce() == now {
+			return err
+		}
+		tokens = 0
+	}
 }
 
 // compileRules makes the table of a gate, or adds every fault to f.
