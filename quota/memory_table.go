@@ -516,6 +516,7 @@ func (c *classes) replaced(by map[Window][]Window, since moment) {
 			c.put(id, &class{terms: []term{{window: w}}})
 		}
 	}
+	worst := slowest(by)
 	retired := 0
 	for n := range c.given {
 		id, from := uint16(n), &since
@@ -523,7 +524,7 @@ func (c *classes) replaced(by map[Window][]Window, since moment) {
 			from = nil // unlike one that is retired, it goes on being taken
 		}
 		was := c.get(id)
-		if now := was.replaced(by, from); now != was {
+		if now := was.replaced(by, worst, from); now != was {
 			c.put(id, now)
 		}
 		if was.terms != nil {
@@ -535,21 +536,27 @@ func (c *classes) replaced(by map[Window][]Window, since moment) {
 	}
 }
 
-// replaced returns the class with what has replaced its windows.
-func (c *class) replaced(by map[Window][]Window, since *moment) *class {
+// slowest returns a window that fills a bucket no sooner than any of those that replace others.
+func slowest(by map[Window][]Window) Window {
+	w := Window{Rate: math.Inf(1)}
+	for _, windows := range by {
+		for j := range windows {
+			w = slower(&w, &windows[j])
+		}
+	}
+	return w
+}
+
+// replaced returns the class with what has replaced its windows. worst is the slowest of all that replace others.
+func (c *class) replaced(by map[Window][]Window, worst Window, since *moment) *class {
 	next := c
 	for i := range c.terms {
 		for j := range by[c.terms[i].window] {
 			next = next.and(&by[c.terms[i].window][j], since)
 		}
 	}
-	if !c.vague {
-		return next
-	}
-	for _, windows := range by { // any of them may be one for which the last term stands
-		for j := range windows {
-			next = next.and(&windows[j], since)
-		}
+	if c.vague { // each window that was replaced may be one for which the last term stands
+		next = next.and(&worst, since)
 	}
 	return next
 }
@@ -564,8 +571,7 @@ func (c *class) and(w *Window, since *moment) *class {
 		return &class{terms: append(slices.Clip(c.terms), term{*w, since})}
 	}
 	last := c.terms[n-1]
-	was, more := slow(&last.window), slow(w)
-	if last.window = (Window{Rate: min(was.Rate, more.Rate), Burst: max(was.Burst, more.Burst)}); c.vague && last == c.terms[n-1] {
+	if last.window = slower(&last.window, w); c.vague && last == c.terms[n-1] {
 		return c
 	}
 	return &class{terms: append(slices.Clip(c.terms[:n-1]), last), vague: true}
@@ -609,4 +615,10 @@ func slow(w *Window) Window {
 	// Twice the burst: the first tokens take as long as all of them.
 	const month = 32 * 24 * time.Hour // a day more, for clocks that change
 	return Window{Rate: w.Burst / month.Seconds(), Burst: 2 * w.Burst}
+}
+
+// slower returns a window that fills a bucket no sooner than both.
+func slower(a, b *Window) Window {
+	v, w := slow(a), slow(b)
+	return Window{Rate: min(v.Rate, w.Rate), Burst: max(v.Burst, w.Burst)}
 }

@@ -56,6 +56,38 @@ func TestReplacedLimitIsNotForgiven(t *testing.T) {
 	}
 }
 
+// A change visits each number once, also those whose last term stands for many windows. That is seen by what it allocates.
+func TestChangeOfManyWindows(t *testing.T) {
+	const n = 200
+	var clock still
+	m := newMemory(t, MemoryConfig{Now: clock.now})
+	window := func(change, i int) Window { return Window{Rate: float64(1 + i), Burst: float64(100 + n*change + i)} }
+	for i := range n {
+		take(t, m, Request{Key: fmt.Sprint(i), Windows: []Window{window(0, i)}, Cost: 50})
+	}
+	var changes []map[Window][]Window
+	for c := range maxTerms + 2 {
+		by := map[Window][]Window{}
+		for i := range n {
+			by[window(c, i)] = []Window{window(c+1, i)}
+		}
+		changes = append(changes, by)
+	}
+	next := func() {
+		m.classes.replaced(changes[0], m.moments())
+		changes = changes[1:]
+	}
+	for range maxTerms {
+		next()
+	}
+	if allocations := testing.AllocsPerRun(1, next); allocations > 3*n {
+		t.Errorf("%v allocations, want some for each of %d numbers", allocations, n)
+	}
+	if last := m.classes.get(1).terms[maxTerms-1].window; last != (Window{Rate: 1, Burst: window(maxTerms+2, n-1).Burst}) {
+		t.Errorf("the last term is %v, want one that is slower than all", last)
+	}
+}
+
 func TestLimitsWithoutNumber(t *testing.T) {
 	var clock still
 	m := newMemory(t, MemoryConfig{Now: clock.now})
