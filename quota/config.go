@@ -147,6 +147,7 @@ func (q *Quota) replaceLocked(set *settings) error {
 	for _, m := range []*Memory{q.memory, q.local(false)} {
 		if m != nil && len(by) > 0 {
 			m.classes.replaced(by, m.moments())
+			m.freeNumbers()
 		}
 	}
 	return nil

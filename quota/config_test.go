@@ -284,6 +284,31 @@ func TestChangedRuleLeavesStrangersAlone(t *testing.T) {
 	}
 }
 
+// Changes of rules free the numbers of windows by themselves, also if no key is new.
+func TestChangesForKnownKeys(t *testing.T) {
+	const others, users = 30_000, 100
+	r := newRig(t, Config{Rules: everyUser(Window{Rate: .001, Burst: 10})})
+	for i := range others {
+		r.admit(weir.Work{User: fmt.Sprint("other ", i)})
+	}
+	rules := make([]Rule, users)
+	for change := range 40 {
+		r.clock.advance(sweepEvery)
+		for i := range rules {
+			rules[i] = Rule{User: Named(fmt.Sprint(i)), Windows: []Window{{Rate: 1, Burst: float64(1000 + users*change + i)}}}
+		}
+		if err := r.SetRules(append(rules, everyUser(Window{Rate: .001, Burst: 10})...)); err != nil {
+			t.Fatal(err)
+		}
+		for i := range rules {
+			r.admit(weir.Work{User: fmt.Sprint(i)})
+		}
+	}
+	if n := r.memory.classes.given; n > 4*manyRetired {
+		t.Errorf("%d numbers were given for %d windows in use", n, users+1)
+	}
+}
+
 func TestBadConfig(t *testing.T) {
 	for _, c := range []struct {
 		cfg  Config

@@ -493,7 +493,8 @@ func (m *Memory) fresh(index int, w *Window, at moment) bucket {
 }
 
 // sweep looks for buckets that are full again, and for numbers of windows that no bucket has,
-// from shard to shard. It does so when a new key finds no place, or numbers are scarce.
+// from shard to shard. It does so when a new key finds no place. If numbers are scarce, any new key or change of
+// rules will do.
 type sweep struct {
 	mu   sync.Mutex
 	next int           // the shard to visit
@@ -510,11 +511,22 @@ const (
 	sweepCells = 1 << 12
 )
 
+// freeNumbers frees numbers of windows if they are scarce. Known keys alone may need new ones with each change of rules. Between
+// parts of the store others may look for a place.
+func (m *Memory) freeNumbers() {
+	for range shardCount { // a part is a shard at least
+		if !m.makeRoom(0) {
+			return
+		}
+	}
+}
+
 // makeRoom forgets buckets that are full again, if there is no place for n others. It frees
-// numbers of windows if they are scarce. No lock is held.
-func (m *Memory) makeRoom(n int) {
+// numbers of windows if they are scarce. It returns false if there is nothing to do for now. No lock is held but that of a
+// gate's settings.
+func (m *Memory) makeRoom(n int) bool {
 	if m.count.Load()+int64(n) <= m.most && !m.classes.scarce.Load() || !m.sweep.mu.TryLock() {
-		return
+		return false
 	}
 	defer m.sweep.mu.Unlock()
 	at := m.moments()
@@ -525,7 +537,7 @@ func (m *Memory) makeRoom(n int) {
 		}
 		if m.sweep.next == 0 {
 			if early(at.now, m.sweep.due) {
-				return
+				return false
 			}
 			m.sweep.due = at.now + sweepEvery
 			m.sweep.seen = numbers{}
@@ -533,6 +545,7 @@ func (m *Memory) makeRoom(n int) {
 		}
 		looked += m.forget(&m.shards[m.sweep.next], at)
 	}
+	return true
 }
 
 // early reports whether due is still to come. If due is more than sweepEvery ahead, the
