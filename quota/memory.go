@@ -436,7 +436,7 @@ func (o *overflow) purge(m *Memory, at moment) {
 
 // purgeIfDue is purge, but seldom.
 func (o *overflow) purgeIfDue(m *Memory, at moment) {
-	if !early(at.now, o.due) {
+	if !early(at.now, o.due, sweepEvery) {
 		o.due = at.now + sweepEvery
 		o.purge(m, m.moments())
 	}
@@ -499,6 +499,7 @@ type sweep struct {
 	mu   sync.Mutex
 	next int           // the shard to visit
 	due  time.Duration // when the next round may begin
+	vain time.Duration // how much later one may that is for numbers only
 	seen numbers       // those of the buckets that this round has kept
 }
 
@@ -506,6 +507,9 @@ const (
 	// sweepEvery is the least time between two rounds. So a bucket that was not full a
 	// moment ago is not checked again and again.
 	sweepEvery = time.Second
+	// sweepVain bounds how much later a round begins that is for numbers only. As long as more windows
+	// are in use than have a number, newcomers would visit all buckets each second for nothing.
+	sweepVain = time.Minute
 	// sweepCells is about how many cells one new key visits. That takes some tens of
 	// microseconds. A small store is searched at once.
 	sweepCells = 1 << 12
@@ -525,7 +529,8 @@ func (m *Memory) freeNumbers() {
 // numbers of windows if they are scarce. It returns false if there is nothing to do for now. No lock is held but that of a
 // gate's settings.
 func (m *Memory) makeRoom(n int) bool {
-	if m.count.Load()+int64(n) <= m.most && !m.classes.scarce.Load() || !m.sweep.mu.TryLock() {
+	crowded := m.count.Load()+int64(n) > m.most
+	if !crowded && !m.classes.scarce.Load() || !m.sweep.mu.TryLock() {
 		return false
 	}
 	defer m.sweep.mu.Unlock()
@@ -536,7 +541,7 @@ func (m *Memory) makeRoom(n int) bool {
 			m.endRound()
 		}
 		if m.sweep.next == 0 {
-			if early(at.now, m.sweep.due) {
+			if early(at.now, m.sweep.due, sweepEvery) || !crowded && early(at.now, m.sweep.due+m.sweep.vain, sweepEvery+m.sweep.vain) {
 				return false
 			}
 			m.sweep.due = at.now + sweepEvery
@@ -548,16 +553,21 @@ func (m *Memory) makeRoom(n int) bool {
 	return true
 }
 
-// early reports whether due is still to come. If due is more than sweepEvery ahead, the
+// early reports whether due is still to come. If due is more than most ahead, the
 // clock was set back. Then it returns false, and nobody waits for due.
-func early(now, due time.Duration) bool { return now < due && due-now <= sweepEvery }
+func early(now, due, most time.Duration) bool { return now < due && due-now <= most }
 
-// endRound frees the numbers that no bucket has.
+// endRound frees the numbers that no bucket has. If there is none, the next round waits for longer.
 func (m *Memory) endRound() {
 	m.overflow.mu.Lock()
 	m.sweep.seen.addAll(m.overflow.table.Load())
 	m.overflow.mu.Unlock()
 	m.classes.endRound(&m.sweep.seen)
+	if m.classes.scarce.Load() {
+		m.sweep.vain = min(max(2*m.sweep.vain, sweepEvery), sweepVain)
+	} else {
+		m.sweep.vain = 0
+	}
 }
 
 // forget makes the next table of a shard if that makes room, and notes the numbers that are

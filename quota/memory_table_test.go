@@ -187,6 +187,46 @@ func TestSweepOfNumbers(t *testing.T) {
 	}
 }
 
+// While more windows are in use than have a number, newcomers seldom look for free ones. They look for a place each second.
+func TestRoundsInVain(t *testing.T) {
+	var clock still
+	clock.advance(time.Hour)
+	m := newMemory(t, MemoryConfig{MaxKeys: 10, Now: clock.now})
+	m.classes.most = 4
+	resident := func(i int) {
+		take(t, m, Request{Key: fmt.Sprint(i), Windows: []Window{{Rate: .001, Burst: float64(10 + i)}}, Cost: 10})
+	}
+	for i := range 5 {
+		resident(i)
+	}
+	rounds := func(d time.Duration) (n int) {
+		for end := clock.now() + d; clock.now() < end; clock.advance(100 * time.Millisecond) {
+			was := m.sweep.due
+			if m.makeRoom(1); m.sweep.due != was {
+				n++
+			}
+		}
+		return n
+	}
+	if n := rounds(10 * time.Minute); n < 10 || n > 20 {
+		t.Errorf("%d rounds for numbers in ten minutes", n)
+	}
+	clock.advance(-30 * time.Minute)
+	if n := rounds(time.Second); n != 1 {
+		t.Errorf("%d rounds once the clock was set back", n)
+	}
+	for i := range 5 {
+		resident(5 + i)
+	}
+	if n := rounds(time.Minute); n < 55 {
+		t.Errorf("%d rounds for a place in a minute", n)
+	}
+	clock.advance(10 * time.Hour)
+	if rounds(2 * time.Second); m.classes.scarce.Load() || m.sweep.vain != 0 {
+		t.Errorf("numbers are scarce: %v, and the next round comes %v late", m.classes.scarce.Load(), m.sweep.vain)
+	}
+}
+
 func TestRetiredNumbersAreFreed(t *testing.T) {
 	var clock still
 	m := newMemory(t, MemoryConfig{Now: clock.now})
@@ -267,7 +307,7 @@ func TestNumbersUnderLoad(t *testing.T) {
 			default:
 			}
 			m.sweep.mu.Lock()
-			m.sweep.due = 0 // every newcomer begins a round
+			m.sweep.due, m.sweep.vain = 0, 0 // every newcomer begins a round
 			m.sweep.mu.Unlock()
 			take(t, m, Request{Key: fmt.Sprint("passing ", i), Windows: []Window{Per(1e6+float64(i%100), time.Second)}, Cost: 1})
 			if i%10 == 0 {
