@@ -612,9 +612,10 @@ func slow(w *Window) Window {
 	if !w.Calendar.set() {
 		return *w
 	}
+	const day = 24 * time.Hour // comes on top, for clocks that change and a date that comes twice
+	longest := [...]time.Duration{2 * time.Hour, day + day, 7*day + day, 31*day + day}[w.Calendar.Period-Hour]
 	// Twice the burst: the first tokens take as long as all of them.
-	const month = 32 * 24 * time.Hour // a day more, for clocks that change
-	return Window{Rate: w.Burst / month.Seconds(), Burst: 2 * w.Burst}
+	return Window{Rate: w.Burst / longest.Seconds(), Burst: 2 * w.Burst}
 }
 
 // slower returns a window that fills a bucket no sooner than both.

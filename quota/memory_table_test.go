@@ -131,6 +131,49 @@ func TestCalendarWithoutNumber(t *testing.T) {
 	}
 }
 
+// Where a slow window stands for a calendar, alone or with others, a bucket is not full before the longest period is over. It
+// is after four.
+func TestSlowWindowOfACalendar(t *testing.T) {
+	quick := Window{Rate: 1, Burst: 10}
+	for _, c := range []struct {
+		period    Period
+		zone, day string
+	}{
+		{Hour, "UTC", "2026-10-25"},
+		{Day, "Europe/Berlin", "2026-10-25"},     // 25 hours
+		{Day, "Pacific/Kwajalein", "1969-09-30"}, // twice
+		{Week, "Europe/Berlin", "2026-10-25"},
+		{Month, "Europe/Berlin", "2026-10-25"}, // 31 days and an hour
+	} {
+		w := PerCalendar(10, c.period, place(t, c.zone))
+		date, err := time.ParseInLocation(time.DateOnly, c.day, w.Calendar.In)
+		if err != nil {
+			t.Fatal(err)
+		}
+		start, end := w.Calendar.Current(date)
+		length := end.Sub(start)
+		for name, windows := range map[string][]Window{"alone": {w}, "before another": {w, quick}, "after another": {quick, w}} {
+			terms := &class{terms: []term{{window: slow(&w)}}}
+			if len(windows) > 1 {
+				terms = new(class)
+				for i := range maxTerms - 1 {
+					terms = terms.and(&Window{Rate: 1, Burst: float64(1 + i)}, nil)
+				}
+				terms = terms.and(&windows[0], nil).and(&windows[1], nil)
+			}
+			for _, used := range []float64{.001, 5, 10} {
+				b := bucket{tokens: 10 - used}
+				if terms.full(b, moment{now: length - time.Second, wall: length - time.Second, epoch: start}) {
+					t.Errorf("%v, %s: a bucket that lacks %v is full within %v", w.Calendar, name, used, length)
+				}
+				if !terms.full(b, moment{now: 4 * length, wall: 4 * length, epoch: start}) {
+					t.Errorf("%v, %s: a bucket that lacks %v is not full after %v", w.Calendar, name, used, 4*length)
+				}
+			}
+		}
+	}
+}
+
 func TestNumbersAreGivenAgain(t *testing.T) {
 	var clock still
 	m := newMemory(t, MemoryConfig{MaxKeys: 100, Now: clock.now})
