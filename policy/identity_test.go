@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -10,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/quota"
 )
 
 func TestIdentity(t *testing.T) {
@@ -289,13 +291,26 @@ func TestParseNetwork(t *testing.T) {
 	if n, err := ParseNetwork("fd00::/8"); err != nil || n.String() != "fd00::/8" {
 		t.Errorf("%v, %v", n, err)
 	}
-	for text, want := range map[string]string{
-		"":            `"" is not a network in CIDR notation; write a network such as 10.0.0.0/8 or fd00::/8`,
-		"192.0.2.1":   `"192.0.2.1" is not a network in CIDR notation; write 192.0.2.1/32`,
-		"192.0.2.1/8": "192.0.2.1/8 has bits set beyond its 8; write 192.0.0.0/8, or 192.0.2.1/32 for the one address",
+	const none, bits = "is not a network in CIDR notation; write ", "has bits set beyond its "
+	for _, c := range []struct{ text, want, ofRule string }{ // ofRule: in a rule, which has no smaller network of IPv6 than a /64
+		{"", `"" ` + none + "a network such as 10.0.0.0/8 or fd00::/8", ""},
+		{"192.0.2.1", `"192.0.2.1" ` + none + "192.0.2.1/32", ""},
+		{"2001:db8::1%eth0", `"2001:db8::1%eth0" ` + none + "2001:db8::1/128", `"2001:db8::1%eth0" ` + none + "2001:db8::/64"},
+		{"localhost", `"localhost" ` + none + "127.0.0.0/8 and ::1/128", `"localhost" ` + none + "127.0.0.0/8 and ::/64"},
+		{"192.0.2.1/8", "192.0.2.1/8 " + bits + "8; write 192.0.0.0/8, or 192.0.2.1/32 for the one address", ""},
+		{"2001:db8::1/32", "2001:db8::1/32 " + bits + "32; write 2001:db8::/32, or 2001:db8::1/128 for the one address",
+			"2001:db8::1/32 " + bits + "32; write 2001:db8::/32, or 2001:db8::/64 for the one address"},
+		{"2001:db8::1/64", "2001:db8::1/64 " + bits + "64; write 2001:db8::/64, or 2001:db8::1/128 for the one address",
+			"2001:db8::1/64 " + bits + "64; write 2001:db8::/64"},
+		{"2001:db8::1/80", "2001:db8::1/80 " + bits + "80; write 2001:db8::/80, or 2001:db8::1/128 for the one address",
+			"2001:db8::1/80 " + bits + "80; write 2001:db8::/64"},
 	} {
-		if _, err := ParseNetwork(text); err == nil || err.Error() != want {
-			t.Errorf("%q: %v, want %s", text, err, want)
+		if _, err := ParseNetwork(c.text); err == nil || err.Error() != c.want {
+			t.Errorf("%q: %v, want %s", c.text, err, c.want)
+		}
+		_, err := Compile(Spec{Gates: map[string]GateSpec{"g": {Quota: &QuotaSpec{QuotaLimitSpec: rate("1/s"), Rules: []QuotaRuleSpec{{Rule: quota.Rule{Address: quota.Match(c.text), Blocked: true}}}}}}}, Options{})
+		if want := cmp.Or(c.ofRule, c.want); c.text != "" && (err == nil || !strings.HasSuffix(err.Error(), ".address: "+want)) {
+			t.Errorf("in a rule, %q: %v, want %s", c.text, err, want)
 		}
 	}
 }

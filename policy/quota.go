@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -197,11 +196,11 @@ func (c *compiler) checkQuotaRule(at fault.Path, gate string, r *QuotaRuleSpec, 
 		c.checkWord(at.At("priority"), "priority", string(r.Priority), priorities)
 	}
 	if r.Address != "" && r.Address != quota.Every {
-		if p, err := ParseNetwork(string(r.Address)); err != nil {
+		if p, err := parseNetwork(string(r.Address), peerBits); err != nil {
 			c.AddError(at.At("address"), err)
 		} else if p.Addr().Is6() && p.Bits() > peerBits {
 			c.Add(at.At("address"), fmt.Sprintf("%s is a part of a /64, and a client of IPv6 counts as its whole /64", r.Address),
-				fmt.Sprintf("write %v", netip.PrefixFrom(p.Addr(), peerBits).Masked()))
+				fmt.Sprintf("write %v", smallest(p.Addr(), peerBits)))
 		}
 	}
 }

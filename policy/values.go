@@ -265,19 +265,21 @@ func zoneOf(name string) (*time.Location, error) {
 
 // ParseNetwork reads a network in CIDR notation, as IdentitySpec.Trusted has them:
 // 10.0.0.0/8, fd00::/8, 192.0.2.1/32. The error is a [Fault].
-func ParseNetwork(text string) (netip.Prefix, error) {
+func ParseNetwork(text string) (netip.Prefix, error) { return parseNetwork(text, 128) }
+
+// parseNetwork is ParseNetwork with hints for where a network of IPv6 has so many bits at most.
+func parseNetwork(text string, most int) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(text)
 	if err != nil {
 		instead := "write a network such as 10.0.0.0/8 or fd00::/8"
 		if addr, err := netip.ParseAddr(text); err == nil {
-			addr = addr.Unmap().WithZone("")
-			instead = fmt.Sprintf("write %v/%d", addr, addr.BitLen())
+			instead = fmt.Sprintf("write %v", smallest(addr, most))
 		}
 		switch text {
 		case "private_ranges", "private":
 			instead = "write the networks: 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 and fd00::/8"
 		case "localhost", "loopback":
-			instead = "write 127.0.0.0/8 and ::1/128"
+			instead = fmt.Sprintf("write 127.0.0.0/8 and %v", smallest(netip.IPv6Loopback(), most))
 		}
 		return p, fault.New(fmt.Sprintf("%q is not a network in CIDR notation", text), instead)
 	}
@@ -285,8 +287,18 @@ func ParseNetwork(text string) (netip.Prefix, error) {
 	case p.Addr().Is4In6():
 		return p, fault.New(fmt.Sprintf("%s is an IPv4 network in IPv6 form", text), "write it as an IPv4 network")
 	case p.Masked() != p:
-		return p, fault.New(fmt.Sprintf("%s has bits set beyond its %d", text, p.Bits()),
-			fmt.Sprintf("write %v, or %v/%d for the one address", p.Masked(), p.Addr(), p.Addr().BitLen()))
+		whole, one := p.Masked(), smallest(p.Addr(), most)
+		instead := fmt.Sprintf("write %v, or %v for the one address", whole, one)
+		if whole.Bits() >= one.Bits() {
+			instead = fmt.Sprintf("write %v", one)
+		}
+		return p, fault.New(fmt.Sprintf("%s has bits set beyond its %d", text, p.Bits()), instead)
 	}
 	return p, nil
+}
+
+// smallest returns the smallest network that addr is in, where one of IPv6 has so many bits at most.
+func smallest(addr netip.Addr, most int) netip.Prefix {
+	addr = addr.Unmap().WithZone("")
+	return netip.PrefixFrom(addr, min(addr.BitLen(), most)).Masked()
 }
