@@ -239,7 +239,7 @@ func (s *cell) read() (b bucket, class uint16, tokens uint64, ok bool) {
 }
 
 // lock holds the bucket until unlock; false if it has moved. Do not wait for anything in
-// between, but for the lock of classes: nobody waits for a bucket with that held.
+// between, except for the lock of classes: nobody who holds that waits for a bucket.
 func (s *cell) lock() (b bucket, class uint16, ok bool) {
 	return s.seize(busy)
 }
@@ -365,8 +365,8 @@ const (
 	// takes some 130 bytes, and up to 400 more while its window is replaced and has buckets.
 	maxClasses = 1 << 14
 	pageSize   = 1 << 8
-	// manyRetired is how many more retired numbers there may be than have buckets. Each change of
-	// rules visits them all.
+	// manyRetired is how many retired numbers are too many if none of them has buckets. For each that has, it
+	// is two more. Each change of rules visits them all.
 	manyRetired = 1 << 8
 )
 

@@ -8,6 +8,8 @@ import (
 	"time"
 )
 
+// A bucket that was full under a quick limit is not under the slow one that has replaced it. One that was full before
+// the change may be forgotten, and so may one that is full by each limit that its rule may have now.
 func TestReplacedLimitIsNotForgiven(t *testing.T) {
 	quick, slow, other := Window{Rate: 10, Burst: 100}, Window{Rate: 1, Burst: 100}, Window{Rate: 20, Burst: 200}
 	type change = map[Window][]Window
@@ -88,6 +90,7 @@ func TestChangeOfManyWindows(t *testing.T) {
 	}
 }
 
+// More limits than have a number: their buckets are kept until all would be full.
 func TestLimitsWithoutNumber(t *testing.T) {
 	var clock still
 	m := newMemory(t, MemoryConfig{Now: clock.now})
@@ -106,6 +109,8 @@ func TestLimitsWithoutNumber(t *testing.T) {
 	}
 }
 
+// A calendar without a number of its own is not taken for one that is full again
+// before its longest period is over, however little was used, and a debt not before the last one.
 func TestCalendarWithoutNumber(t *testing.T) {
 	var clock still
 	m := newMemory(t, MemoryConfig{Now: clock.now})
@@ -174,6 +179,8 @@ func TestSlowWindowOfACalendar(t *testing.T) {
 	}
 }
 
+// When numbers run out, those that no bucket has any more are given to other windows. So windows of the past do not
+// have the buckets of strangers kept.
 func TestNumbersAreGivenAgain(t *testing.T) {
 	var clock still
 	m := newMemory(t, MemoryConfig{MaxKeys: 100, Now: clock.now})
@@ -198,6 +205,7 @@ func TestNumbersAreGivenAgain(t *testing.T) {
 	}
 }
 
+// The sweep keeps the numbers of all buckets, also of those that are shared, and frees those of buckets that it forgets.
 func TestSweepOfNumbers(t *testing.T) {
 	var clock still
 	m := newMemory(t, MemoryConfig{MaxKeys: 1, Now: clock.now})
@@ -270,6 +278,7 @@ func TestRoundsInVain(t *testing.T) {
 	}
 }
 
+// A change of rules need not visit numbers that were retired long ago.
 func TestRetiredNumbersAreFreed(t *testing.T) {
 	var clock still
 	m := newMemory(t, MemoryConfig{Now: clock.now})
@@ -286,6 +295,7 @@ func TestRetiredNumbersAreFreed(t *testing.T) {
 	}
 }
 
+// What a round of the sweep frees: numbers that it has seen in no bucket, and that nobody has taken meanwhile.
 func TestRoundOfNumbers(t *testing.T) {
 	var c classes
 	c.init()
@@ -332,6 +342,7 @@ func TestRoundOfNumbers(t *testing.T) {
 	}
 }
 
+// Buckets keep what they have while rules change, numbers are freed and given again, and tables are made anew.
 func TestNumbersUnderLoad(t *testing.T) {
 	const each, keys, workers = 200, 50, 4
 	m := newMemory(t, MemoryConfig{MaxKeys: 100})

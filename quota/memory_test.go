@@ -280,9 +280,6 @@ func TestFloodOfKeys(t *testing.T) {
 	}
 }
 
-// A bucket that was full under a quick limit is not under the slow one that has replaced it. One that was full before
-// the change may be forgotten, and so may one that is full by each limit that its rule may have now.
-// More limits than have a number: their buckets are kept until all would be full.
 func TestGiveToAStranger(t *testing.T) {
 	m := newMemory(t, MemoryConfig{})
 	limits := []Window{Per(10, time.Hour)}
@@ -400,14 +397,6 @@ func TestTooLargeForABucketInUse(t *testing.T) {
 	}
 }
 
-// When numbers run out, those that no bucket has any more are given to other windows. So windows of the past do not
-// have the buckets of strangers kept.
-// The sweep keeps the numbers of all buckets, also of those that are shared, and frees those of buckets that it forgets.
-// A change of rules need not visit numbers that were retired long ago.
-// What a round of the sweep frees: numbers that it has seen in no bucket, and that nobody has taken meanwhile.
-// Buckets keep what they have while rules change, numbers are freed and given again, and tables are made anew.
-// A calendar without a number of its own is not taken for one that is full again
-// before its longest period is over, however little was used, and a debt not before the last one.
 // A clock on the wall that somebody else has read a moment later is moved up to that;
 // one that was set back is gone by, or the bucket would stand still until it is there
 // again. The clock for rates is never set.
