@@ -192,15 +192,22 @@ func TestSetRules(t *testing.T) {
 
 // A limit that becomes slower forgives nothing, not even to those who are idle.
 func TestReconfigureForgivesNothing(t *testing.T) {
-	r := newRig(t, Config{Rules: everyUser(Window{Rate: 10, Burst: 100})})
-	r.admit(of(alice, 100))
-	if err := r.Reconfigure(Config{Rules: everyUser(Window{Rate: 1, Burst: 100})}); err != nil {
-		t.Fatal(err)
-	}
-	r.clock.advance(11 * time.Second)
-	r.memory.Purge()
-	if got := r.left(alice); math.Abs(got-11) > 1e-6 {
-		t.Errorf("%v left, want 11", got)
+	slow := Window{Rate: 1, Burst: 100}
+	for _, store := range []Store{nil, &flaky{err: errors.New("down")}} {
+		r := newRig(t, Config{Rules: everyUser(Window{Rate: 10, Burst: 100}), Store: store})
+		r.admit(of(alice, 100))
+		if err := r.Reconfigure(Config{Rules: everyUser(slow)}); err != nil {
+			t.Fatal(err)
+		}
+		r.clock.advance(11 * time.Second)
+		m := r.memory
+		if store != nil {
+			m = r.local(false)
+		}
+		m.Purge()
+		if d := take(t, m, Request{Key: "q/user=alice", Windows: []Window{slow}, Mode: DryRun}); math.Abs(d.Remaining-11) > 1e-6 {
+			t.Errorf("in the fallback %v: %v left, want 11", store != nil, d.Remaining)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package quota
 import (
 	"fmt"
 	"math"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -106,6 +107,21 @@ func TestLimitsWithoutNumber(t *testing.T) {
 	clock.advance(10_000 * time.Hour)
 	if m.Purge(); m.Stats().Keys != 0 {
 		t.Errorf("%+v, want no key", m.Stats())
+	}
+}
+
+// Unlike a number that is retired, the one for all other windows is taken after a change. A bucket of a window that has replaced
+// another is not full because it has what the other one holds.
+func TestChangeOfALimitWithoutNumber(t *testing.T) {
+	var clock still
+	m := newMemory(t, MemoryConfig{Now: clock.now})
+	m.classes.most = 1
+	was, now := Window{Rate: 10, Burst: 50}, Window{Rate: .001, Burst: 100}
+	take(t, m, Request{Key: "before", Windows: []Window{was}, Cost: 50})
+	m.classes.replaced(map[Window][]Window{was: {now}}, m.moments())
+	take(t, m, Request{Key: "after", Windows: []Window{now}, Cost: 40})
+	if m.Purge(); m.Stats().Keys != 2 {
+		t.Errorf("%+v, want both keys", m.Stats())
 	}
 }
 
@@ -292,6 +308,100 @@ func TestRetiredNumbersAreFreed(t *testing.T) {
 		if used := m.classes.given - len(m.classes.free); used > 2*manyRetired {
 			t.Fatalf("%d numbers are used after %d changes", used, i+1)
 		}
+	}
+}
+
+// How many retired numbers are too many depends on how many of them the last round has seen in buckets.
+func TestTooManyRetiredNumbers(t *testing.T) {
+	var c classes
+	c.init()
+	next := 0
+	retire := func(n int) (ids []uint16) {
+		by := map[Window][]Window{}
+		for range n {
+			next++
+			w := Window{Rate: 1, Burst: float64(next)}
+			ids = append(ids, c.of(&w, 0))
+			by[w] = []Window{{Rate: 2, Burst: 1}}
+		}
+		c.replaced(by, moment{})
+		return ids
+	}
+	round := func(seen ...uint16) {
+		var n numbers
+		for _, id := range seen {
+			n.add(id)
+		}
+		c.beginRound()
+		c.endRound(&n)
+	}
+	expect := func(what string, scarce bool) {
+		t.Helper()
+		if c.scarce.Load() != scarce {
+			t.Errorf("%s: numbers are scarce: %v", what, !scarce)
+		}
+	}
+	retire(manyRetired - 1)
+	expect("one less than too many", false)
+	kept := retire(100)
+	expect("too many", true)
+	round(kept...)
+	retire(manyRetired + 99)
+	expect("one less than too many, and two for each that has buckets", false)
+	retire(1)
+	expect("as many more", true)
+	round()
+	retire(manyRetired)
+	expect("too many, and none has buckets any more", true)
+}
+
+// Whoever takes a number for a bucket has locked that, or its part of the store, until it is written. Else a round of the sweep
+// might come in between, and free the number.
+func TestNumberIsTakenUnderALock(t *testing.T) {
+	one, two := []Window{{Rate: 1, Burst: 10}}, []Window{{Rate: 1, Burst: 10}, {Rate: 1, Burst: 20}}
+	for name, c := range map[string]struct {
+		known, now []Window
+		give       bool
+	}{
+		"a known key":                    {known: one, now: []Window{{Rate: 2, Burst: 10}}},
+		"a known key of several windows": {known: two, now: []Window{{Rate: 2, Burst: 10}, {Rate: 2, Burst: 20}}},
+		"a correction":                   {known: one, now: []Window{{Rate: 2, Burst: 10}}, give: true},
+		"a new key":                      {now: one},
+		"a new key of several windows":   {now: two},
+	} {
+		m := newMemory(t, MemoryConfig{})
+		hash := m.hash.String("k")
+		sh := m.shard(hash)
+		if c.known != nil {
+			take(t, m, Request{Key: "k", Windows: c.known, Cost: 5})
+		}
+		locked := func() bool {
+			if s := sh.table.Load().find(windowID(hash, 0)); s != nil {
+				return s.tokens.Load() == busy
+			}
+			if sh.mu.TryLock() {
+				sh.mu.Unlock()
+				return false
+			}
+			return true
+		}
+		m.classes.mu.Lock() // so whoever wants a number waits
+		var asks sync.WaitGroup
+		asks.Go(func() {
+			if c.give {
+				_ = m.Refund(ctx, "k", c.now, -1)
+			} else {
+				_, _ = m.Decide(ctx, &Request{Key: "k", Windows: c.now, Cost: 1, Mode: Permissive}) // never without a look at the number
+			}
+		})
+		for end := time.Now().Add(10 * time.Second); !locked(); runtime.Gosched() {
+			if time.Now().After(end) {
+				t.Errorf("%s: nothing is locked by who waits for a number", name)
+				break
+			}
+		}
+		m.classes.mu.Unlock()
+		asks.Wait()
 	}
 }
 
