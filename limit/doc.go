@@ -107,9 +107,9 @@
 // answer could have come does not count.
 //
 // A tenant's own order turns only if the tenant itself has given such a reason.
-// Between tenants and users the turn decides only among equals, and only if an
-// eighth of those that wait have given a reason, from two to eight tenants, or a
-// standing queue had no place left. Between priorities it never decides.
+// Between tenants and users the turn decides only among equals, and only if
+// enough have given a reason of late: as many as an eighth of the waiters, from
+// two to eight. Between priorities it never decides.
 //
 // The scoreboard (docs/scoreboard) shows in virtual time what this is worth.
 //

@@ -212,28 +212,39 @@ func TestRetryAfterOfAFixedLimit(t *testing.T) {
 	}
 }
 
-// One stranger that leaves its waits delays nobody else. Single users have 500 ms. They want half of the gate,
-// and all of it now and then.
-func TestWhoLeavesDelaysNobody(t *testing.T) {
-	for _, leaves := range []bool{false, true} {
-		if asked, lost := strangerBeside(t, leaves); lost > asked/100 {
-			t.Errorf("the stranger leaves %v: %d of the users' %d requests are refused", leaves, lost, asked)
-		} else {
-			t.Logf("the stranger leaves %v: %.2f %% of the users' requests are refused", leaves, 100*float64(lost)/float64(asked))
+// A stranger that leaves its waits, or sends too much, delays nobody else. Single users have 500 ms. They
+// want half of the gate, and all of it now and then.
+func TestAStrangerDelaysNobody(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		every   time.Duration // one request of the stranger
+		tenants int
+		leaves  bool
+	}{
+		{"waits", 50 * time.Millisecond, 1, false},
+		{"leaves", 50 * time.Millisecond, 1, true},
+		{"leaves, with ten tenants", 50 * time.Millisecond, 10, true},
+		{"floods", 4 * time.Millisecond, 1, false},
+		{"floods and leaves", 4 * time.Millisecond, 1, true},
+	} {
+		asked, lost := strangerBeside(t, tt.every, tt.tenants, tt.leaves)
+		t.Logf("the stranger %s: %.2f %% of the users' requests are refused", tt.name, 100*float64(lost)/float64(asked))
+		if lost > asked/100 {
+			t.Errorf("the stranger %s: %d of the users' %d requests are refused", tt.name, lost, asked)
 		}
 	}
 }
 
-func strangerBeside(t *testing.T, leaves bool) (asked, lost int64) {
+func strangerBeside(t *testing.T, every time.Duration, tenants int, leaves bool) (asked, lost int64) {
 	synctest.Test(t, func(t *testing.T) {
 		l := weir.Must(limit.New(limit.Config{Name: "api", Limit: 4}))
 		dice := rand.New(rand.NewPCG(1, 2))
 		var users, refused atomic.Int64
 		var all sync.WaitGroup
-		ask := func(ctx context.Context, user string, of *atomic.Int64) {
+		ask := func(ctx context.Context, user, tenant string, of *atomic.Int64) {
 			takes := time.Duration(15+dice.IntN(10)) * time.Millisecond
 			all.Go(func() {
-				p, err := l.Admit(ctx, weir.Work{User: user})
+				p, err := l.Admit(ctx, weir.Work{User: user, Tenant: tenant})
 				if err != nil {
 					of.Add(1)
 					return
@@ -245,7 +256,7 @@ func strangerBeside(t *testing.T, leaves bool) (asked, lost int64) {
 		one := func() {
 			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 			time.AfterFunc(time.Second, cancel)
-			ask(ctx, fmt.Sprint("user", users.Add(1)), &refused)
+			ask(ctx, fmt.Sprint("user", users.Add(1)), "", &refused)
 		}
 		const tick = time.Millisecond
 		for now := tick; now < 2*time.Minute; now += tick {
@@ -258,14 +269,14 @@ func strangerBeside(t *testing.T, leaves bool) (asked, lost int64) {
 					one()
 				}
 			}
-			if now%(50*time.Millisecond) == 0 {
+			if now%every == 0 {
 				ctx, cancel := context.WithCancel(t.Context())
 				if leaves {
 					time.AfterFunc(25*time.Millisecond, cancel)
 				} else {
 					time.AfterFunc(time.Minute, cancel)
 				}
-				ask(ctx, "stranger", new(atomic.Int64))
+				ask(ctx, "stranger", fmt.Sprint(int(now/every)%tenants), new(atomic.Int64))
 			}
 		}
 		all.Wait()

@@ -27,24 +27,27 @@ type modelFair struct {
 	phase   int
 	reasons map[[3]string]int
 	last    [3]string // who gave the last
-	// Between tenants it goes first if an eighth of those that wait have given one, two to eight of them,
-	// or if a standing queue had no place left.
-	givers map[[3]string]int // the phase of each one's last reason
-	full   int               // the phase of that
+	// Between tenants it goes first if as many as an eighth of the waiters have given one in this interval or
+	// the one before, from two to eight, or all tenants that wait. A tenant with a user counts by that.
+	givers       map[string]bool
+	many, before bool
 }
 
 // turned reports whether the newest goes first between tenants.
 func (m *model) turned() bool {
-	if m.order == LIFO {
-		return true
+	return m.order == LIFO || m.newestFirst() && (m.many || m.before)
+}
+
+func (m *model) giver(w *modelWaiter) {
+	if m.givers == nil {
+		m.givers = map[string]bool{}
 	}
-	givers := 0
-	for _, phase := range m.givers {
-		if phase == m.phase {
-			givers++
-		}
+	m.givers[cmp.Or(w.user, w.tenant)] = true
+	waiting := map[[3]string]bool{}
+	for i := range m.waiting {
+		waiting[m.waiting[i].name(true)] = true
 	}
-	return m.newestFirst() && (m.full == m.phase || givers >= max(2, min(len(m.waiting)/8, 8)))
+	m.many = m.many || len(m.givers) >= max(2, min(len(m.waiting)/8, 8, len(waiting)))
 }
 
 // name is a tenant's. As of the last reason it is of any class.
@@ -58,14 +61,13 @@ func (w *modelWaiter) name(class bool) [3]string {
 func (m *model) newPhase() {
 	if !m.queue.newest && !m.queue.deserted {
 		m.phase++
+		m.givers, m.many, m.before = nil, false, false
 	}
 }
 
 func (m *model) reason(w *modelWaiter) {
-	if m.last = w.name(false); m.givers == nil {
-		m.givers = map[[3]string]int{}
-	}
-	m.givers[m.last] = m.phase
+	m.last = w.name(false)
+	m.giver(w)
 	if m.waits(w) {
 		m.because(w)
 	}

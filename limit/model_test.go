@@ -191,7 +191,6 @@ func (m *model) wait(now time.Duration, w modelWaiter, rate float64, median time
 	if len(m.waiting) >= places {
 		if m.places > 0 && q.stands {
 			m.turn()
-			m.full = m.phase
 		}
 		out, in := 0, m.places > 0 && m.newestFirst() // the oldest goes, or the newcomer
 		if m.places > 0 && m.displaced != nil {
@@ -203,6 +202,9 @@ func (m *model) wait(now time.Duration, w modelWaiter, rate float64, median time
 			m.reason(&w)
 		}
 		if !in {
+			if m.places > 0 && q.stands {
+				m.giver(&w)
+			}
 			m.fate[w.id] = m.noPlace()
 			return
 		}
@@ -321,6 +323,7 @@ func (m *model) look(now time.Duration) {
 		m.seen["drained"]++
 	}
 	q.newest = q.newest && (q.stands || q.intervals == 0)
+	m.givers, m.many, m.before = nil, false, m.many
 	d := &q.demand
 	for class := range 4 {
 		if d.fares(class) {

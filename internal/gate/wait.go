@@ -32,7 +32,7 @@ func (l *Line) Enqueue(f *Front, now time.Duration, w *Waiter, until Bounds) (di
 	l.Room.CountArrival(now, &w.Waiter)
 
 	// 2. It is refused if its turn would come too late, even if the newest goes first.
-	// The order of its class is turned only if that helps.
+	// It gives a reason to turn the order only if that could help.
 	w.expireBy(now, until, l.Median)
 	if wait, late := l.late(now, w, until, l.Room.Ahead(&w.Waiter)); late && l.Room.Len() > 0 {
 		_, anyway := l.late(now, w, until, l.Room.Above(&w.Waiter))

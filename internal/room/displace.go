@@ -7,7 +7,6 @@ package room
 func (r *Room) victim(w *Waiter, spare bool) *Waiter {
 	if r.standing.is {
 		r.putNewestFirst()
-		r.standing.full = true
 	}
 	tenant, own := r.loser(w, spare)
 	if tenant == 0 || r.tenants.all[tenant].back == nil {

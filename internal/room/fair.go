@@ -162,11 +162,6 @@ func (r *Room) enter(w *Waiter) (first bool) {
 	return ofTenant == 0
 }
 
-// turned reports whether the newest is served first among tenants with equal tags.
-func (r *Room) turned() bool {
-	return r.NewestFirst() && (r.order == LIFO || r.standing.enough(len(r.expiry)))
-}
-
 // newcomersFirst reports whether newcomers are served first among equal tags, because the
 // newest is. They are last if memory is full: otherwise newcomers would pass those who
 // come back, for ever.

@@ -20,8 +20,6 @@ type many struct {
 	mean    struct{ units, ofUser, ofTenant float64 } // of those served
 	reasons map[path]uint16                           // of a tenant, by its own path
 	last    path                                      // who gave the last reason
-	givers  map[string]uint16                         // the phase of each one's last reason, in any class
-	full    uint16                                    // the phase in which a standing queue was full last
 }
 
 // path names a level: the users of a class, or with a user (after "/") its tenants.
@@ -87,18 +85,25 @@ func (m *many) take() int32 {
 }
 
 // turned reports whether the newest goes first between tenants: enough of them gave a reason in
-// this phase, or the room was full while its queue stood.
+// this interval or the one before.
 func (m *many) turned() bool {
-	if m.order == LIFO {
-		return true
+	return m.order == LIFO || m.newestFirst() && (m.standing.many || m.standing.before)
+}
+
+// giver counts that o's user, or a tenant without one, has given a reason.
+func (m *many) giver(o *one) {
+	waiting := map[path]bool{}
+	for _, other := range m.queue {
+		waiting[other.own()] = true
 	}
-	n := 0
-	for _, phase := range m.givers {
-		if phase == m.standing.phase {
-			n++
-		}
+	s, name := &m.standing.reasons, hash(o.user)
+	if o.user == "" {
+		name = hash(o.tenant)
 	}
-	return m.newestFirst() && (m.full == m.standing.phase || n >= max(2, min(len(m.queue)/8, 8)))
+	if !slices.Contains(s.givers, name) {
+		s.givers = append(s.givers, name)
+	}
+	s.many = s.many || len(s.givers) >= max(2, min(len(m.queue)/8, 8, len(waiting)))
 }
 
 func (m *many) newcomersFirst() bool {
@@ -205,7 +210,7 @@ func (m *many) reason(o *one) {
 		m.reasons[o.own()] = m.standing.phase
 	}
 	m.last = path{user: o.own().user}
-	m.givers[m.last.user] = m.standing.phase
+	m.giver(o)
 }
 
 func (m *many) reasonIfStanding(o *one) {
@@ -356,7 +361,6 @@ func (m *many) worstOf(p path) []*one {
 func (m *many) victim(o *one, free bool) *one {
 	if m.standing.is {
 		m.turn()
-		m.full = m.standing.phase
 	}
 	of := m.loser(o, free)
 	if len(of) == 0 {
@@ -445,6 +449,9 @@ func (m *many) push(now time.Duration, o *one) (displaced *one, ok bool) {
 		if displaced = m.victim(o, free); displaced != nil {
 			m.leave(displaced)
 		} else if !free {
+			if m.standing.is {
+				m.giver(o)
+			}
 			return nil, false
 		}
 	}

@@ -24,7 +24,7 @@ type both struct {
 func newBoth(t testing.TB, size int, order Order, keep, names int) *both {
 	b := &both{t: t, names: names, in: map[*one]*Waiter{}, seen: map[string]int{}}
 	b.m.now, b.m.tags, b.m.weights = map[path]float64{}, map[path]map[string]tagged{}, map[path]float64{}
-	b.m.reasons, b.m.givers = map[path]uint16{}, map[string]uint16{}
+	b.m.reasons = map[path]uint16{}
 	b.configure(size, order, keep)
 	return b
 }

@@ -1,6 +1,7 @@
 package room
 
 import (
+	"cmp"
 	"math/bits"
 	"slices"
 )
@@ -108,9 +109,9 @@ func (r *Room) reorder(order Order) {
 //
 // So within a tenant the newest is served first only if the tenant has given a reason in
 // this phase. It had too many waiting, or one of its own gave up, expired, or would
-// have been late. Between tenants with equal tags it is served first if enough tenants
-// have given one, or if a standing queue has no place left. Anybody can send a short
-// deadline, or leave.
+// have been late. Between tenants with equal tags it is served first if enough of them
+// give a reason in an interval, such as that they come to a standing queue without a place.
+// Anybody can leave, send a short deadline, or send too much.
 //
 // A tenant is marked in its newest waiter. So the mark costs no memory, and ends with
 // the last waiter. If a tenant comes back to an empty queue, its name is recognised,
@@ -118,26 +119,32 @@ func (r *Room) reorder(order Order) {
 type reasons struct {
 	phase  uint16   // counts, from 1; when it wraps, marks of 65,535 phases ago count again
 	last   uint64   // who gave the last reason: the hashes of its names, as one
-	givers []uint64 // who gave one in this phase, up to mostGivers
-	full   bool     // a standing queue had no place left in this phase
+	givers []uint64 // who gave one in this interval, up to mostGivers
+	many   bool     // they were enough
+	before bool     // they were in the interval before
 }
 
-// mostGivers is how many tenants have to give a reason at most, so that the order between
-// tenants turns.
+// mostGivers is how many have to give a reason at most, so that the order between tenants turns.
 const mostGivers = 8
 
-// giver notes that the tenant of these names has given a reason.
-func (s *reasons) giver(names uint64) {
-	s.last = names
-	if len(s.givers) < mostGivers && !slices.Contains(s.givers, names) {
-		s.givers = append(s.givers, names)
+// countGiver counts that w's user has given a reason; its tenant, if the user has no name. Anybody can
+// invent tenants. As many as an eighth of the waiters are enough, from two to eight, or all tenants that wait.
+func (r *Room) countGiver(w *Waiter) {
+	s, name := &r.standing.reasons, cmp.Or(hash(w.User), hash(w.Tenant))
+	if len(s.givers) < mostGivers && !slices.Contains(s.givers, name) {
+		s.givers = append(s.givers, name)
 	}
+	s.many = s.many || len(s.givers) >= max(2, min(len(r.expiry)/8, mostGivers, r.tenants.n-r.tenants.idle))
 }
 
-// enough reports whether the order between tenants turns while so many wait. An eighth
-// of them have to give a reason, from two tenants on: one alone turns its own order only.
-func (s *reasons) enough(waiting int) bool {
-	return s.full || len(s.givers) >= max(2, min(waiting/8, mostGivers))
+// endInterval forgets who gave a reason before the last interval.
+func (s *reasons) endInterval() {
+	s.givers, s.before, s.many = s.givers[:0], s.many, false
+}
+
+// turned reports whether the newest is served first among tenants with equal tags.
+func (r *Room) turned() bool {
+	return r.order == LIFO || r.NewestFirst() && (r.standing.many || r.standing.before)
 }
 
 // reversed reports whether the newest of a tenant's waiters is served first now.
@@ -156,8 +163,9 @@ func (r *Room) reversed(tenant uint32) bool {
 func (r *Room) mark(tenant uint32) {
 	if back := r.tenants.all[tenant].back; back != nil {
 		back.phase = r.standing.phase
+		r.countGiver(back)
 	}
-	r.standing.giver(r.names(tenant))
+	r.standing.last = r.names(tenant)
 }
 
 // inherit hands the mark on to w, which becomes the newest of a tenant.

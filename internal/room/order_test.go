@@ -266,9 +266,8 @@ func TestATenantTurnsItsOwnOrder(t *testing.T) {
 	}
 }
 
-// Anybody can leave, or send a deadline that cannot be met. Between tenants the newest goes first
-// only if enough of them do: an eighth of those that wait, from two to eight. A standing queue
-// without a place left is a reason for all.
+// Anybody can leave, send a deadline that cannot be met, or send too much. Between tenants the newest
+// goes first only if enough of them do: as many as an eighth of the waiters, from two to eight, or all.
 func TestEnoughTenantsTurnTheOrderBetweenThem(t *testing.T) {
 	late := func(r *Room, tenants int) {
 		for i := range tenants {
@@ -277,34 +276,56 @@ func TestEnoughTenantsTurnTheOrderBetweenThem(t *testing.T) {
 			}
 		}
 	}
+	stands := func(r *Room, tenants int) { // a standing queue without a place for as many
+		r.standing.is = true
+		for i := range 40 {
+			push(r, fmt.Sprint("more", i%tenants), -1)
+		}
+	}
 	for _, tt := range []struct {
-		name    string
-		waiting int
-		happens func(r *Room)
-		want    bool
+		name             string
+		waiting, tenants int
+		happens          func(r *Room)
+		want             bool
 	}{
-		{"one of a few", 4, func(r *Room) { late(r, 1) }, false},
-		{"two of a few", 4, func(r *Room) { late(r, 2) }, true},
-		{"four of forty", 40, func(r *Room) { late(r, 4) }, false},
-		{"five of forty", 40, func(r *Room) { late(r, 5) }, true},
-		{"seven of many", 400, func(r *Room) { late(r, 7) }, false},
-		{"eight of many", 400, func(r *Room) { late(r, 8) }, true},
-		{"one leaves, one is late", 4, func(r *Room) { r.GiveUp(50*ms, r.Oldest()); late(r, 1) }, true},
-		{"one leaves", 4, func(r *Room) { r.GiveUp(50*ms, r.Oldest()) }, false},
-		{"two, and the queue was drained since", 4, func(r *Room) { late(r, 2); r.standing.newest = false; late(r, 1) }, false},
-		{"a standing queue has no place", 400, func(r *Room) { r.standing.is = true; push(r, "more", 0) }, true},
+		{"one of a few", 4, 4, func(r *Room) { late(r, 1) }, false},
+		{"two of a few", 4, 4, func(r *Room) { late(r, 2) }, true},
+		{"four of forty", 40, 40, func(r *Room) { late(r, 4) }, false},
+		{"five of forty", 40, 40, func(r *Room) { late(r, 5) }, true},
+		{"seven of many", 400, 400, func(r *Room) { late(r, 7) }, false},
+		{"eight of many", 400, 400, func(r *Room) { late(r, 8) }, true},
+		{"three, and all wait often", 399, 3, func(r *Room) { late(r, 3) }, true},
+		{"two of three that wait often", 399, 3, func(r *Room) { late(r, 2) }, false},
+		{"one leaves, one is late", 4, 4, func(r *Room) { r.GiveUp(50*ms, r.Oldest()); late(r, 1) }, true},
+		{"one leaves", 4, 4, func(r *Room) { r.GiveUp(50*ms, r.Oldest()) }, false},
+		{"two, and the queue was drained since", 4, 4, func(r *Room) { late(r, 2); r.standing.newest = false; late(r, 1) }, false},
+		{"a user with eight tenants", 400, 400, func(r *Room) {
+			for i := range 8 {
+				r.PreferNewest(&Waiter{Class: 1, User: "rude", Tenant: fmt.Sprint("invented", i)})
+			}
+		}, false},
+		{"one finds no place", 400, 400, func(r *Room) { stands(r, 1) }, false},
+		{"eight find no place", 400, 400, func(r *Room) { stands(r, 8) }, true},
+		{"an interval ago", 4, 4, func(r *Room) { r.standing.is = true; late(r, 2); r.standing.reasons.endInterval() }, true},
+		{"two intervals ago", 4, 4, func(r *Room) { late(r, 2); r.standing.reasons.endInterval(); r.standing.reasons.endInterval() }, false},
 	} {
 		r := newRoom(400, Adaptive)
 		r.SetPace(Pace{Interval: 100 * ms, Keep: 8})
 		for i := range tt.waiting {
-			push(r, fmt.Sprint("tenant", i), i)
+			push(r, fmt.Sprint("tenant", i%tt.tenants), i)
 		}
-		tt.happens(r)
-		push(r, "newcomer", -1)
-		if next := r.Next(60 * ms).Owner; (next == -1) != tt.want {
-			t.Errorf("%s: number %v goes first; the newest should: %v", tt.name, next, tt.want)
+		if tt.happens(r); r.turned() != tt.want {
+			t.Errorf("%s: the newest goes first %v, want %v", tt.name, r.turned(), tt.want)
 		}
 		r.check(t)
+	}
+	r := newRoom(8, Adaptive)
+	for i := range 4 {
+		push(r, fmt.Sprint("tenant", i), i)
+	}
+	late(r, 2)
+	if push(r, "newcomer", -1); r.Next(60*ms).Owner != -1 {
+		t.Errorf("number %v goes first", r.Next(60*ms).Owner)
 	}
 }
 

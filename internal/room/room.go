@@ -154,7 +154,8 @@ func (r *Room) PreferNewest(w *Waiter) bool {
 	if tenant := r.findTenant(w); tenant != 0 {
 		r.mark(tenant)
 	} else {
-		r.standing.giver(joined(hash(w.User), hash(w.Tenant)))
+		r.standing.last = joined(hash(w.User), hash(w.Tenant))
+		r.countGiver(w)
 	}
 	return r.NewestFirst()
 }
@@ -221,6 +222,9 @@ func (r *Room) Push(now time.Duration, w *Waiter) (displaced *Waiter, ok bool) {
 		if displaced = r.victim(w, spare); displaced != nil {
 			r.Remove(displaced)
 		} else if !spare {
+			if r.standing.is {
+				r.countGiver(w)
+			}
 			return nil, false
 		}
 	}

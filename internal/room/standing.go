@@ -77,6 +77,7 @@ func (s *standing) judge(now, interval time.Duration) {
 	s.came, s.went = fading*s.came+float64(s.arrived), fading*s.went+float64(s.served)
 	s.promising = promising(s.came, s.went)
 	s.newest = s.newest && (s.is || !s.judged)
+	s.reasons.endInterval()
 	s.judged, s.from, s.arrived, s.served = true, now, 0, 0
 }
 
@@ -99,7 +100,7 @@ func (s *standing) gaveUp(now time.Duration) {
 // starts begins a new phase if the newest was not served first before.
 func (s *standing) starts() {
 	if !s.newest && !s.impatient {
-		s.phase, s.givers, s.full = max(1, s.phase+1), s.givers[:0], false
+		s.phase, s.givers, s.many, s.before = max(1, s.phase+1), s.givers[:0], false, false
 	}
 }
 
