@@ -38,7 +38,7 @@ var errUpgrade = errors.New("the upstream has switched to another protocol than 
 // failed is ReverseProxy's ErrorHandler: no answer came, or none that can be passed on.
 func (u *Upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
 	x := r.Context().Value(exchangeKey{}).(*exchange)
-	x.call.By = ByGateway // also where begin has seen a 101 that comes to nothing
+	x.call.By, x.call.Status = ByGateway, 0 // also where begin has seen a 101 that comes to nothing
 	cause := x.cancelledBy()
 	bodyErr := x.body.failure()
 	switch {

@@ -351,6 +351,37 @@ func TestUpgradeThatFails(t *testing.T) {
 	}
 }
 
+// leaving is a ResponseWriter whose client leaves when its connection is to be handed over.
+type leaving struct {
+	unhanded
+	leave func()
+}
+
+func (w leaving) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	w.leave()
+	return w.unhanded.Hijack()
+}
+
+// A client that leaves before a switch of protocols has had no answer, so the access log has a 499.
+func TestUpgradeOfAClientThatLeaves(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Connection", "Upgrade")
+		w.Header().Set("Upgrade", "x")
+		w.WriteHeader(http.StatusSwitchingProtocols)
+	}))
+	t.Cleanup(server.Close)
+	u := makeUpstream(t, config.Upstream{Targets: []string{server.URL}}, io.Discard, nil)
+	ctx, leave := context.WithCancel(t.Context())
+	call, r := new(Call), httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx)
+	r.Header = http.Header{"Connection": {"Upgrade"}, "Upgrade": {"x"}}
+	defer func() {
+		if fault := recover(); fault != http.ErrAbortHandler || call.Status != 0 || call.By != ByGateway {
+			t.Errorf("%d by %v, and a panic with %v; want no answer", call.Status, call.By, fault)
+		}
+	}()
+	u.Serve(leaving{unhanded{httptest.NewRecorder()}, leave}, r, call)
+}
+
 // An upgrade goes to an https target over HTTP/1.1, also where that would choose HTTP/2. A target that knows HTTP/2 alone
 // is not to blame: else clients could have each of them ejected. One that knows HTTP/1 is.
 func TestUpgradeOverTLS(t *testing.T) {
