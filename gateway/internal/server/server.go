@@ -7,8 +7,9 @@
 //   - New opens every listener, so that an address in use is an error at once.
 //   - Run serves until its context ends, then shuts down. First it is a lame duck: it still
 //     serves, but clients are told to go (Connection: close, GOAWAY) and readiness checks
-//     fail. Then it accepts no more connections, and refuses waiting requests as draining.
-//     Requests in flight have the grace period.
+//     fail. Then it accepts no more connections, and those that are open have a second to come
+//     to rest. After that, it refuses waiting requests as draining. Requests in flight have the
+//     grace period.
 //   - Reload reads the configuration again. Either all of it is put in force, or nothing
 //     changes.
 //
@@ -285,12 +286,15 @@ func (s *Server) waitLameDuck(d time.Duration) {
 	}
 }
 
-// rest serves what arrives last on connections that were accepted, as long as they come to rest within
-// the given time. Only then the gates close: who has a free slot is not refused.
+// rest serves what arrives last on connections that were accepted, also on listeners that a reload has replaced, as
+// long as they come to rest within the given time. Only then the gates close: who has a free slot is not refused.
 func (s *Server) rest(ctx context.Context, most time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
-	inParallel(s.listeners, func(l *listener) { l.rest(ctx) })
+	s.mu.Lock()
+	all := slices.Concat(s.listeners, s.parting)
+	s.mu.Unlock()
+	inParallel(all, func(l *listener) { l.rest(ctx) })
 }
 
 // finish waits for what is in flight, hijacked connections included, and cuts

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"io"
 	"math"
@@ -73,6 +74,37 @@ func TestShutdownAnswersTheLastToCome(t *testing.T) {
 		if err := g.wait(); err != nil {
 			t.Errorf("%s: Run returned %v", what, err)
 		}
+	}
+}
+
+// A shutdown also lets the listeners come to rest that a reload has replaced, before it closes the gates.
+func TestShutdownRestsReplacedListeners(t *testing.T) {
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {})
+	next := baseConfig(t, up.URL)
+	next.Listeners[0].IdleTimeout = policy.Duration(77 * time.Second)
+	g := start(t, baseConfig(t, up.URL), Options{Load: func() (*config.Config, error) { return next, nil }})
+	old := g.listeners[0]
+	old.restFor = time.Minute
+	c := dial(t, g.Addr(), "GET / HTTP/1.1\r\nHo")
+	eventually(t, "the connection is accepted", func() bool { return old.conns.Snapshot().InFlight == 1 })
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if g.rest(ctx, time.Minute); ctx.Err() == nil {
+		t.Error("half a request on a replaced listener is not waited for")
+	}
+	g.cancel()
+	if _, err := io.WriteString(c, "st: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil || !res.Close || res.StatusCode != http.StatusOK {
+		t.Errorf("%v, %v; want an answer of the upstream that ends the connection", res, err)
+	}
+	if err := g.wait(); err != nil {
+		t.Errorf("Run returned %v", err)
 	}
 }
 
