@@ -30,13 +30,14 @@ type writer struct {
 
 	answered bool // the final status is known
 	flushed  bool
-	expects  bool // a Read of the request's body may write "100 Continue"
 	failed   bool // a write has failed at its deadline
 	wrote    int64
 	stall    *time.Timer // runs while a write may block
 	grace    *time.Timer // runs from the first flush
 
 	mu          sync.Mutex // guards what follows against a Read of the request's body
+	expects     bool       // the first Read of the request's body is to come, or may be writing "100 Continue"
+	writing     bool       // a write is under way; not kept up where the middleware sets no deadlines
 	ownDeadline bool       // the handler sets write deadlines itself
 	over        bool       // the connection is hijacked, or perhaps another request's
 }
@@ -64,14 +65,14 @@ func (w *writer) WriteHeader(status int) {
 
 // inform passes an informational answer on. net/http sends it at once, and does not say whether that failed.
 func (w *writer) inform(status int) {
-	deadline := w.renewDeadline()
+	deadline := w.beginWrite()
 	w.inner.WriteHeader(status)
 	switch {
 	case deadline.IsZero():
 	case !time.Now().Before(deadline):
 		w.clearDeadline(deadline, os.ErrDeadlineExceeded)
-	case !w.expects: // or a Read may be writing under this deadline; on HTTP/1 it may stay until the next write
-		w.clearDeadline(deadline, nil)
+	default:
+		w.dropDeadline(&w.writing)
 	}
 }
 
@@ -144,7 +145,7 @@ func (w *writer) grow(n int64) {
 // watched performs one write that may block. The write has a new deadline. If it takes too long, a
 // timer makes the response a stream.
 func (w *writer) watched(write func() (int64, error)) (int64, error) {
-	deadline := w.renewDeadline()
+	deadline := w.beginWrite()
 	w.startStall()
 	n, err := write()
 	if w.stall != nil {
@@ -169,6 +170,14 @@ func (w *writer) startStall() {
 	w.stall.Reset(s.stall)
 }
 
+// beginWrite sets the deadline of the next write, as renewDeadline does, and keeps the end of a Read from clearing it.
+func (w *writer) beginWrite() time.Time {
+	w.mu.Lock()
+	w.writing = true
+	w.mu.Unlock()
+	return w.renewDeadline()
+}
+
 // renewDeadline sets the deadline of the next write. It returns the zero time if the
 // middleware sets none.
 func (w *writer) renewDeadline() time.Time {
@@ -187,6 +196,9 @@ func (w *writer) renewDeadline() time.Time {
 // even if nothing is being written, so a silent stream must have none. A write that failed after
 // its deadline was cut; HTTP/2 reports it as a closed stream.
 func (w *writer) clearDeadline(deadline time.Time, err error) {
+	w.mu.Lock()
+	w.writing = false
+	w.mu.Unlock()
 	if err == nil {
 		_ = http.NewResponseController(w.inner).SetWriteDeadline(time.Time{})
 		return
@@ -197,6 +209,17 @@ func (w *writer) clearDeadline(deadline time.Time, err error) {
 	w.failed = true
 	if s := w.request.streams; s != nil {
 		s.cut.Add(1)
+	}
+}
+
+// dropDeadline says that what begun tells of has ended. It clears the deadline unless something else may be writing under
+// it. A deadline that stayed would also bound what TLS writes by itself: the answer to a new key of the client.
+func (w *writer) dropDeadline(begun *bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	*begun = false
+	if !w.writing && !w.expects && !w.ownDeadline && !w.over {
+		_ = http.NewResponseController(w.inner).SetWriteDeadline(time.Time{})
 	}
 }
 
@@ -250,7 +273,7 @@ func (w *writer) handlerEnded() {
 	if w.grace != nil {
 		w.grace.Stop()
 	}
-	w.renewDeadline()
+	w.beginWrite()
 	w.setOver(true)
 }
 
@@ -272,8 +295,8 @@ func (w *writer) expecting(r *http.Request) *http.Request {
 	return &expecting
 }
 
-// expectingBody bounds the "100 Continue" that net/http writes in the first Read, in whatever goroutine that is. The
-// deadline stays, because the handler may be writing by the end of the Read. Each later write has its own.
+// expectingBody bounds the "100 Continue" that net/http writes in the first Read, in whatever goroutine that is. It does
+// not say when it has written that, so the deadline stays until the Read ends.
 type expectingBody struct {
 	io.ReadCloser
 	out   *writer
@@ -285,6 +308,7 @@ func (b *expectingBody) Read(p []byte) (int, error) {
 	if !b.begun {
 		b.begun = true
 		b.out.renewDeadline()
+		defer b.out.dropDeadline(&b.out.expects)
 	}
 	return b.ReadCloser.Read(p)
 }
@@ -442,7 +466,10 @@ func (w flushPush) Push(target string, opts *http.PushOptions) error {
 // hijack wraps the connection that it returns, so that the request keeps its place among the streams until the
 // connection is closed. If there was no place, the request keeps its slot.
 func (w *writer) hijack() (net.Conn, *bufio.ReadWriter, error) {
-	if w.expects {
+	w.mu.Lock()
+	expects := w.expects
+	w.mu.Unlock()
+	if expects {
 		w.renewDeadline() // Hijack waits for a "100 Continue" that is being written, and clears the deadline then
 	}
 	w.setOver(true)

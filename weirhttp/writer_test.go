@@ -345,26 +345,32 @@ func TestHandlerMayBeSilentAfterHints(t *testing.T) {
 	}
 }
 
-// timed is a writer that counts the deadlines it is given.
+// timed is a writer that counts the deadlines it is given, and keeps the last one.
 type timed struct {
 	*bare
 	canHijack
-	set int
+	set  int
+	last time.Time
 }
 
-func (w *timed) SetWriteDeadline(time.Time) error { w.set++; return nil }
+func (w *timed) SetWriteDeadline(t time.Time) error { w.set++; w.last = t; return nil }
 
-// A Read of the body, in whatever goroutine, sets a deadline only while the connection is the middleware's to bound.
+// A Read of the body, in whatever goroutine, sets a deadline only while the connection is the middleware's to bound. It
+// clears the deadline at its end, unless that is of a write under way.
 func TestReadOfTheBodySetsADeadline(t *testing.T) {
 	for name, tt := range map[string]struct {
 		before func(w *writer)
 		want   int
+		stays  bool
 	}{
-		"first":                     {func(*writer) {}, 1},
-		"own deadline":              {func(w *writer) { _ = w.SetWriteDeadline(time.Time{}) }, 1},
-		"after the handler":         {func(w *writer) { w.handlerEnded() }, 1},
-		"after a hijack":            {func(w *writer) { w.setOver(true) }, 0},
-		"after a hijack that fails": {func(w *writer) { _, _, _ = w.hijack() }, 2},
+		"first":                     {func(*writer) {}, 2, false},
+		"during a write":            {func(w *writer) { w.beginWrite() }, 2, true},
+		"after a write":             {func(w *writer) { w.clearDeadline(w.beginWrite(), nil) }, 4, false},
+		"after hints":               {func(w *writer) { w.WriteHeader(http.StatusEarlyHints) }, 3, false},
+		"own deadline":              {func(w *writer) { _ = w.SetWriteDeadline(time.Unix(1, 0)) }, 1, true},
+		"after the handler":         {func(w *writer) { w.handlerEnded() }, 1, true},
+		"after a hijack":            {func(w *writer) { w.setOver(true) }, 0, false},
+		"after a hijack that fails": {func(w *writer) { _, _, _ = w.hijack() }, 3, false},
 	} {
 		inner := &timed{bare: &bare{http.Header{}}}
 		q := newRequest(t.Context(), nil, &weir.Work{}, newPermit(t), nil)
@@ -376,8 +382,9 @@ func TestReadOfTheBodySetsADeadline(t *testing.T) {
 		r.Header.Set("Expect", "100-continue")
 		r = q.out.expecting(r)
 		tt.before(&q.out)
-		if body, err := io.ReadAll(r.Body); string(body) != "ab" || err != nil || inner.set != tt.want {
-			t.Errorf("%s: %q, %v, %d deadlines, want %d", name, body, err, inner.set, tt.want)
+		body, err := io.ReadAll(r.Body)
+		if string(body) != "ab" || err != nil || inner.set != tt.want || inner.last.IsZero() == tt.stays {
+			t.Errorf("%s: %q, %v, %d deadlines, the last %v; want %d, and that it stays: %v", name, body, err, inner.set, inner.last, tt.want, tt.stays)
 		}
 	}
 }
