@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"os"
 	"slices"
@@ -180,9 +181,11 @@ func clientLeft(request context.Context, err error) bool {
 
 // WriteBodyProblem answers a request if its body is not what its headers announced. net/http then
 // ends the connection: the rest of the body cannot be told from the next request. If the client has
-// left there is nobody to answer, and it panics with [http.ErrAbortHandler].
+// left there is nobody to answer, and it panics with [http.ErrAbortHandler]. But over HTTP/1 one that has closed
+// only its side looks the same, and still reads. Such a request is answered, and counts as one whose client left.
 func (c *Call) WriteBodyProblem(w http.ResponseWriter, request context.Context, err error) {
-	if clientLeft(request, err) {
+	left := clientLeft(request, err)
+	if left && !errors.Is(err, io.ErrUnexpectedEOF) {
 		panic(http.ErrAbortHandler)
 	}
 	status, detail := bodyStatus(err), "the request body ended early or is malformed"
@@ -191,6 +194,9 @@ func (c *Call) WriteBodyProblem(w http.ResponseWriter, request context.Context, 
 	}
 	c.WriteProblem(w, status, detail)
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now()) // nobody waits for the rest
+	if left {
+		c.Status = 0
+	}
 }
 
 // Quotas are the gates with a quota on the way of a request. Every answer says what is left of

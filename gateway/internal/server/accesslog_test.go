@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -213,19 +214,31 @@ func TestAccessLogOfUploadsThatEnd(t *testing.T) {
 	g := start(t, cfg, Options{})
 	const head = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: "
 
-	dial(t, g.Addr(), head+"10\r\n\r\nhi").Close() // it is read ahead
-	linesOf(t, file, 1)
-	c := dial(t, g.Addr(), head+"100000\r\n\r\n"+strings.Repeat("a", uploadBytes))
-	<-arrived
-	c.Close()
-	linesOf(t, file, 2)
+	for i, half := range []bool{false, false, true, true} {
+		sent := head + "10\r\n\r\nhi" // which is read ahead
+		if i%2 == 1 {
+			sent = head + "100000\r\n\r\n" + strings.Repeat("a", uploadBytes)
+		}
+		c := dial(t, g.Addr(), sent)
+		if i%2 == 1 {
+			<-arrived
+		}
+		if half { // such a client still reads
+			_ = c.CloseWrite()
+			if res, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || res.StatusCode != http.StatusBadRequest {
+				t.Errorf("upload %d: %v, %v, want 400", i, res, err)
+			}
+		}
+		c.Close()
+		linesOf(t, file, 1+i)
+	}
 	for i, resets := range []bool{true, true, false, false} {
 		leave := uploadOverHTTP2(t, g, resets, i%2 == 1)
 		<-arrived
 		leave()
-		linesOf(t, file, 3+i)
+		linesOf(t, file, 5+i)
 	}
-	for i, l := range linesOf(t, file, 6) {
+	for i, l := range linesOf(t, file, 8) {
 		if l.Status != 499 {
 			t.Errorf("upload %d: %+v", i, l)
 		}
