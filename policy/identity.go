@@ -95,6 +95,16 @@ func (id *identity) headers() (names []string) {
 	return names
 }
 
+// readsHost reports whether an identity is the host of the request.
+func (id *identity) readsHost() bool {
+	for _, s := range id.sources() {
+		if s.kind == hostSource {
+			return true
+		}
+	}
+	return false
+}
+
 // asker is the part of a request that sources read.
 type asker struct {
 	*View

@@ -589,13 +589,19 @@ func cleanPath(p string) string {
 	return clean + "/"
 }
 
-// AmbiguousHostText tells a client why a request with an [AmbiguousHost] is refused.
+// AmbiguousHostText tells a client why a request with a [Policy.AmbiguousHost] is refused.
 const AmbiguousHostText = "servers differ on which host is meant: it has several colons and no brackets, or its brackets or its port are not as in [::1]:80"
 
 // AmbiguousHost reports whether another server may read a Host header differently from a policy. nginx, for example, ends
 // the name at the first colon. So "heavy.test:80:80" is heavy.test there, and here a host of its own, past the gates of heavy.test.
-// A server in front of others answers these requests with 400, as RFC 9110 (7.2) asks for.
-func AmbiguousHost(host string) bool {
+// A server in front of others answers these requests with 400 (RFC 9112, 3.2). No host is ambiguous to a policy in which
+// neither a pattern nor an identity has one: it has the same gates for all. That lets in clients of gRPC with a list of
+// addresses, which send the whole list as their host.
+func (p *Policy) AmbiguousHost(host string) bool {
+	return isAmbiguousHost(host) && (p.matcher.hosts || p.identity.readsHost())
+}
+
+func isAmbiguousHost(host string) bool {
 	literal, hasBracket := strings.CutPrefix(host, "[")
 	if !hasBracket {
 		return strings.Count(host, ":") > 1

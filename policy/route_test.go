@@ -359,6 +359,12 @@ func TestAmbiguous(t *testing.T) {
 }
 
 func TestAmbiguousHost(t *testing.T) {
+	all := RouteSpec{Match: []string{"/"}}
+	hostless := compile(t, Spec{Routes: []RouteSpec{all}}, Options{})
+	readers := map[string]*Policy{
+		"pattern":  compile(t, Spec{Routes: []RouteSpec{all, {Match: []string{"GET heavy.test/"}}}}, Options{}),
+		"identity": compile(t, Spec{Identity: IdentitySpec{Tenant: "header:Host"}, Routes: []RouteSpec{all}}, Options{}),
+	}
 	for host, want := range map[string]bool{
 		"":                    false,
 		"heavy.test":          false,
@@ -370,6 +376,7 @@ func TestAmbiguousHost(t *testing.T) {
 		"[::ffff:192.0.2.1]:": false,
 		"heavy.test:80:80":    true,
 		"heavy.test::":        true,
+		"127.0.0.1:1,[::1]:2": true, // of a client of gRPC
 		":heavy.test:":        true,
 		"::1":                 true,
 		"[::1]:80:80":         true,
@@ -379,8 +386,13 @@ func TestAmbiguousHost(t *testing.T) {
 		"[heavy.test]":        true,
 		"[192.0.2.1]":         true,
 	} {
-		if got := AmbiguousHost(host); got != want {
-			t.Errorf("%s: %t, want %t", host, got, want)
+		for name, p := range readers {
+			if got := p.AmbiguousHost(host); got != want {
+				t.Errorf("host in a %s, %s: %t, want %t", name, host, got, want)
+			}
+		}
+		if hostless.AmbiguousHost(host) { // the gates are the same for all hosts
+			t.Errorf("%s is ambiguous without any host", host)
 		}
 	}
 }

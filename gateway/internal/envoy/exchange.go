@@ -200,6 +200,8 @@ func (x *exchange) admit(m *request, crowded bool) (*immediate, End, error) {
 		return x.problem(http.StatusRequestHeaderFieldsTooLarge, fmt.Sprintf("there are more than %d headers", mostFields)), Refused, nil
 	case fault != "":
 		return x.problem(http.StatusBadRequest, fault), Refused, nil
+	case x.Policy != nil && x.Policy.AmbiguousHost(x.view.Header.Host()):
+		return x.problem(http.StatusBadRequest, policy.AmbiguousHostText), Refused, nil
 	case x.crams():
 		return x.problem(http.StatusRequestHeaderFieldsTooLarge, "the request has more headers than Envoy takes, with those that are added here"), Refused, nil
 	}
@@ -257,9 +259,6 @@ func (x *exchange) look(m *request) (fault string) {
 	x.view.Path, x.view.RawPath = u.Path, u.RawPath
 	if policy.Ambiguous(u) {
 		return policy.AmbiguousText
-	}
-	if policy.AmbiguousHost(x.view.Header.Host()) {
-		return policy.AmbiguousHostText
 	}
 	return ""
 }

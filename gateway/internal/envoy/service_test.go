@@ -588,7 +588,9 @@ func TestBadRequests(t *testing.T) {
 		{"many headers", []string{"x-many", strings.Repeat("x", 64<<10)}, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b := newBench(t, limited(1, -1))
+			spec := limited(1, -1)
+			spec.Routes[0].Match = append(spec.Routes[0].Match, "heavy.test/")
+			b := newBench(t, spec)
 			m := b.open(t, tt.pairs...).next()
 			if code := int32(m.GetImmediateResponse().GetStatus().GetCode()); code != tt.code {
 				t.Errorf("answered by %v, want %d", m, tt.code)

@@ -136,7 +136,7 @@ func (v View) Explain(ask Ask) (*Answer, error) {
 	case rt == nil:
 		a.Status = 404
 		return a, nil
-	case policy.Ambiguous(r.URL) || policy.AmbiguousHost(r.Host):
+	case policy.Ambiguous(r.URL) || p.AmbiguousHost(r.Host):
 		a.Status = 400
 	}
 	a.Route, a.Patterns, a.TimeoutMS = rt.Name(), rt.Patterns(), rt.Timeout().Milliseconds()

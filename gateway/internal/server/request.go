@@ -98,7 +98,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		q.call.WriteProblem(q, http.StatusBadRequest, policy.AmbiguousText)
 		return
 	}
-	if policy.AmbiguousHost(r.Host) {
+	if st.policy.AmbiguousHost(r.Host) {
 		q.call.WriteProblem(q, http.StatusBadRequest, policy.AmbiguousHostText)
 		return
 	}

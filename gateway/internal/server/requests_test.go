@@ -397,6 +397,7 @@ func TestRequestsThatCannotBeSent(t *testing.T) {
 	for _, scheme := range []string{"http", "h2c"} {
 		cfg := baseConfig(t, strings.Replace(up.URL, "http", scheme, 1))
 		cfg.Listeners[0].H2C = true
+		cfg.Routes[0].Match = append(cfg.Routes[0].Match, "heavy.test/") // else no host is ambiguous
 		g := start(t, cfg, Options{})
 		for _, tt := range []struct {
 			method, host, want string
