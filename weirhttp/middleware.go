@@ -404,9 +404,9 @@ func WithBufferedBody(limit int64) Option {
 // WithWriteTimeout cuts responses if the client has stopped reading: each write of up to 128 KiB must finish
 // within d. So must what net/http sends at once: an informational answer, and the "100 Continue" when a body is
 // first read. Every write renews the deadline. So the time-out bounds a stall, and not the length of a download.
-// Default: none. A longer Server.WriteTimeout no longer applies to responses of more than a few kilobytes. A
-// handler that sets a write deadline itself turns this one off for its response. [StreamsSnapshot] counts the
-// responses that were cut.
+// Default: none. A longer Server.WriteTimeout no longer applies to responses of more than a few kilobytes, nor
+// after what net/http sends at once. A handler that sets a write deadline itself turns this one off for its
+// response. [StreamsSnapshot] counts the responses that were cut, but no "100 Continue" of net/http.
 func WithWriteTimeout(d time.Duration) Option {
 	return func(m *middleware) { m.writeTimeout = writeTimeout(d) }
 }
