@@ -149,7 +149,7 @@ func compare(t *testing.T, file, got string) {
 func kafkaConnectionQuota(t *testing.T, cluster *kafka.Server) {
 	t.Helper()
 	g := startKafkaGateway(t, `
-gates: {dial: {quota: {queue: {len: 2, max_wait: 1m}}}}
+gates: {dial: {quota: {queue: {len: 4, max_wait: 1m}}}} # of which one address may have half
 runtime_quotas: {file: quotas.json}
 `, &behind{brokers: []string{cluster.Addr}, quotas: "connections: dial"})
 	req, entry := kmsg.NewPtrAlterClientQuotasRequest(), kmsg.NewAlterClientQuotasRequestEntry()
