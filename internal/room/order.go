@@ -110,8 +110,8 @@ func (r *Room) reorder(order Order) {
 // So within a tenant the newest is served first only if the tenant has given a reason in
 // this phase. It had too many waiting, or one of its own gave up, expired, or would
 // have been late. Between tenants with equal tags it is served first if enough of them
-// give a reason in an interval, such as that they come to a standing queue without a place.
-// Anybody can leave, send a short deadline, or send too much.
+// give a reason in an interval. To find no place in a standing queue is one, too. Anybody
+// can leave, send a short deadline, or send too much.
 //
 // A tenant is marked in its newest waiter. So the mark costs no memory, and ends with
 // the last waiter. If a tenant comes back to an empty queue, its name is recognised,

@@ -286,8 +286,8 @@ func (s *Server) waitLameDuck(d time.Duration) {
 	}
 }
 
-// rest serves what arrives last on connections that were accepted, also on listeners that a reload has replaced, as
-// long as they come to rest within the given time. Only then the gates close: who has a free slot is not refused.
+// rest waits until connections have come to rest, or until the given time is over. Those of listeners that a reload has
+// replaced count, too. Only then the gates close: who arrives last and finds a free slot is not refused.
 func (s *Server) rest(ctx context.Context, most time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
