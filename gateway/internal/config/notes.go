@@ -140,21 +140,27 @@ func (w *warner) routeNotes() {
 	}
 }
 
-// exemptNotes is about files whose gates hold for no route, because all routes with gates are exempt.
+// exemptNotes is about routes whose gates limit nobody, because all routes with gates are exempt.
 func (w *warner) exemptNotes() {
 	first := -1
 	for i, rt := range w.Routes {
 		switch {
 		case len(rt.Gates) == 0:
-		case !rt.Exempt:
+		case !rt.Exempt || slices.ContainsFunc(rt.Gates, w.servesOthers):
 			return
 		case first < 0:
 			first = i
 		}
 	}
 	if first >= 0 {
-		w.warn(fault.Path{"routes"}.Index(first).At("exempt"), "every route that passes a gate is exempt, so the gates limit nobody; leave exempt out where they are to hold")
+		w.warn(fault.Path{"routes"}.Index(first).At("exempt"), "every route that passes a gate is exempt, so these gates limit nobody; leave exempt out where they are to hold")
 	}
+}
+
+// servesOthers reports whether a gate decides about more than the work of routes: it is a domain of the
+// rate limit service, or serves Kafka.
+func (w *warner) servesOthers(gate string) bool {
+	return w.looksAtDescriptors(gate) && w.servesRateLimit() || w.servesKafka(gate)
 }
 
 // longestAnswer is more than an answer takes: response_timeout may be no longer.
@@ -185,7 +191,7 @@ func (w *warner) unusedNotes() {
 		}
 	}
 	for name := range w.Gates {
-		gates[name] = gates[name] || w.looksAtDescriptors(name) && w.servesRateLimit() || w.servesKafka(name)
+		gates[name] = gates[name] || w.servesOthers(name)
 	}
 	unused(w, "route", "gate", w.Gates, gates)
 	unused(w, "route", "upstream", w.Upstreams, upstreams)
