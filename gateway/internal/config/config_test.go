@@ -287,6 +287,7 @@ func TestFilesOfTwoUses(t *testing.T) {
 		"access_log: {to: link}":                                                                                                        "access_log.to: is this file too",
 		"access_log: {to: dir/q.json}\n  runtime_quotas: {file: q.json}":                                                                "runtime_quotas.file: is access_log.to on line 7 too, and would be overwritten",
 		"access_log: {to: q.json.lock}\n  runtime_quotas: {file: q.json}":                                                               "runtime_quotas.file: its lock, the file with .lock behind the name, is access_log.to on line 7; name another file",
+		"access_log: {to: q.json.new}\n  runtime_quotas: {file: q.json}":                                                                "runtime_quotas.file: its next version, the file with .new behind the name, is access_log.to on line 7; name another file",
 		"runtime_quotas: {file: weir.yaml}":                                                                                             "runtime_quotas.file: is this file too",
 		"admin: {token_file: token}\n  access_log: {to: token}":                                                                         "access_log.to: is admin.token_file on line 7 too",
 		"admin: {token_file: token, socket: token}":                                                                                     "admin.socket: is admin.token_file on line 7 too, where no socket can be made",

@@ -34,8 +34,10 @@ func (m *meaning) files() {
 		used[name] = m.named(f.path)
 	}
 	if q := (fault.Path{"runtime_quotas", "file"}); m.Quotas.File != "" {
-		if other := used[realName(m.Quotas.File+".lock")]; other != "" { // see quotas.OpenFile
-			m.report(q, "name another file", "its lock, the file with .lock behind the name, is %s", other)
+		for _, beside := range []struct{ what, end string }{{"lock", ".lock"}, {"next version", ".new"}} { // see quotas.OpenFile and File.Write
+			if other := used[realName(m.Quotas.File+beside.end)]; other != "" {
+				m.report(q, "name another file", "its %s, the file with %s behind the name, is %s", beside.what, beside.end, other)
+			}
 		}
 	}
 }
