@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net"
@@ -98,15 +99,21 @@ func (w *warner) forwardedNotes() {
 // who asks: nobody has that name.
 func (w *warner) addressNotes() {
 	note := func(at fault.Path, part, name string) {
-		if named := policy.PeerName(name); named != name && w.namedByAddress(part) {
-			w.warn(at, "%v is about the %s %s, and nobody has that name: a client of IPv6 is named by its /64; write %s", at, part, name, named)
+		named := policy.PeerName(name)
+		if named == name || !w.namedByAddress(part) {
+			return
 		}
+		by := "a client of IPv6 is named by its /64"
+		if !strings.Contains(named, ":") {
+			by = "a client of IPv4 is named by its address of IPv4"
+		}
+		w.warn(at, "%v is about the %s %s, and nobody has that name: %s; write %s", at, part, name, by, named)
 	}
 	for _, gate := range slices.Sorted(maps.Keys(w.Gates)) {
 		g, at := w.Gates[gate], fault.Path{"gates", gate}
 		if g.Quota != nil {
 			for i := range g.Quota.Rules {
-				for _, part := range []string{"user", "client"} {
+				for _, part := range []string{"user", "client", "tenant"} {
 					note(at.At("quota", "rules").Index(i).At(part), part, string(*g.Quota.Rules[i].Part(part)))
 				}
 			}
@@ -115,10 +122,13 @@ func (w *warner) addressNotes() {
 			for _, user := range slices.Sorted(maps.Keys(g.Limit.Queue.Weights.Users)) {
 				note(at.At("limit", "queue", "weights", "users").At(user), "user", user)
 			}
+			for _, tenant := range slices.Sorted(maps.Keys(g.Limit.Queue.Weights.Tenants)) {
+				note(at.At("limit", "queue", "weights", "tenants").At(tenant), "tenant", tenant)
+			}
 		}
 		if g.Each != nil {
 			for _, key := range slices.Sorted(maps.Keys(g.Each.Overrides)) {
-				note(at.At("each", "overrides").At(key), g.Each.By, key)
+				note(at.At("each", "overrides").At(key), cmp.Or(g.Each.By, "tenant"), key)
 			}
 		}
 	}
@@ -134,6 +144,8 @@ func (w *warner) namedByAddress(part string) bool {
 		return w.Identity.User == "" || slices.Contains(addressSources, w.Identity.User)
 	case "client":
 		return slices.Contains(addressSources, w.Identity.Client)
+	case "tenant":
+		return slices.Contains(addressSources, w.Identity.Tenant)
 	}
 	return false
 }
