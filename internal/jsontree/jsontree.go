@@ -22,9 +22,36 @@ const mostValues = 250_000
 // Parse makes a tree of JSON. A key whose value is null counts as left out. Text that
 // is no JSON is one fault in the list, and the tree is nil then.
 func Parse(data []byte, faults *fault.List) *setting.Node {
+	return newParser(data).parse(faults)
+}
+
+// ParseWithNull is Parse for what people write: it keeps a key whose value is null. So a decoder
+// says that it is unknown, is written twice, or has no value.
+func ParseWithNull(data []byte, faults *fault.List) *setting.Node {
+	p := newParser(data)
+	p.nulls = true
+	return p.parse(faults)
+}
+
+// parser reads the tokens of package json, and knows where each begins.
+type parser struct {
+	data []byte
+	dec  *json.Decoder
+	at   int         // the next byte that now does not count
+	now  fault.Place // of the byte at
+	n    int         // values so far
+
+	nulls bool // keep keys whose value is null
+}
+
+func newParser(data []byte) *parser {
 	p := &parser{data: data, dec: json.NewDecoder(bytes.NewReader(data)), now: fault.Place{Line: 1, Col: 1}}
 	p.dec.UseNumber()
-	if !utf8.Valid(data) {
+	return p
+}
+
+func (p *parser) parse(faults *fault.List) *setting.Node {
+	if !utf8.Valid(p.data) {
 		faults.AddFault(p.broken(fault.New("has bytes that are not UTF-8", "save the text as UTF-8")))
 		return nil
 	}
@@ -41,15 +68,6 @@ func Parse(data []byte, faults *fault.List) *setting.Node {
 	}
 	faults.Where = n.Where
 	return n
-}
-
-// parser reads the tokens of package json, and knows where each begins.
-type parser struct {
-	data []byte
-	dec  *json.Decoder
-	at   int         // the next byte that now does not count
-	now  fault.Place // of the byte at
-	n    int         // values so far
 }
 
 func (p *parser) broken(err error) fault.Fault {
@@ -172,7 +190,7 @@ func (p *parser) inside(n *setting.Node, depth int) error {
 			return err
 		case n.Kind == setting.List:
 			n.Items = append(n.Items, v)
-		case v.Kind != setting.Null:
+		case v.Kind != setting.Null || p.nulls:
 			m.Value = v
 			n.Members = append(n.Members, m)
 		}

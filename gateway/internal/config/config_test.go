@@ -112,7 +112,7 @@ func TestLastDocument(t *testing.T) {
 func TestJSON(t *testing.T) {
 	t.Setenv("WEIR_TEST_LIMIT", "24")
 	text := `{
-	"upstreams": {"app": {"targets": ["http:\/\/127.0.0.1:3000"], "connect_timeout": null}},
+	"upstreams": {"app": {"targets": ["http:\/\/127.0.0.1:3000"]}},
 	"identity": {"user": "header:X-User", "tenant": "const:a$b"},
 	"gates": {
 		"api": {"limit": "${WEIR_TEST_LIMIT}"},
@@ -132,6 +132,9 @@ func TestJSON(t *testing.T) {
 		`"q": {`:             {`"Q": {`, `weir.json:8:41: routes[0].gates[0]: there is no gate "q"`},
 		`"by": `:             {`"byy": `, "weir.json:6:36: gates.q.quota.byy: there is no such field"},
 		`"api"]`:             {`"api"], "gates": []`, "weir.json:8:"},
+		`"rules"`:            {`"of": null, "rules"`, "weir.json:6:52: gates.q.quota.of: there is no such field"},
+		`"rate": "10`:        {`"rate": null, "rate": "10`, "gates.q.quota.rate: is written twice"},
+		`"limit": "$`:        {`"mode": null, "limit": "$`, "weir.json:5:11: gates.api.mode: has no value; write "},
 		"const:a$b":          {`const:\ud83d`, "half of a surrogate pair"},
 		`"user": "header:`:   {`"user": "` + "\x7f" + `header:`, "weir.json:3:24: control character 0x7f"},
 		`["user"]`:           {"[" + strings.Repeat("1,", config.MaxValues) + "1]", "the file holds more than 50000 values"},
