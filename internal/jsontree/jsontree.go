@@ -25,11 +25,11 @@ func Parse(data []byte, faults *fault.List) *setting.Node {
 	return newParser(data).parse(faults)
 }
 
-// ParseWithNull is Parse for what people write: it keeps a key whose value is null. So a decoder
-// says that it is unknown, is written twice, or has no value.
-func ParseWithNull(data []byte, faults *fault.List) *setting.Node {
+// ParseWithNull is Parse for what people write, of at most so many values. It keeps a key whose value
+// is null. So a decoder says that it is unknown, is written twice, or has no value.
+func ParseWithNull(data []byte, most int, faults *fault.List) *setting.Node {
 	p := newParser(data)
-	p.nulls = true
+	p.most, p.nulls = most, true
 	return p.parse(faults)
 }
 
@@ -40,19 +40,21 @@ type parser struct {
 	at   int         // the next byte that now does not count
 	now  fault.Place // of the byte at
 	n    int         // values so far
+	path fault.Path  // of what is wrong
 
+	most  int  // values that there may be
 	nulls bool // keep keys whose value is null
 }
 
 func newParser(data []byte) *parser {
-	p := &parser{data: data, dec: json.NewDecoder(bytes.NewReader(data)), now: fault.Place{Line: 1, Col: 1}}
+	p := &parser{data: data, dec: json.NewDecoder(bytes.NewReader(data)), now: fault.Place{Line: 1, Col: 1}, most: mostValues}
 	p.dec.UseNumber()
 	return p
 }
 
 func (p *parser) parse(faults *fault.List) *setting.Node {
 	if !utf8.Valid(p.data) {
-		faults.AddFault(p.broken(fault.New("has bytes that are not UTF-8", "save the text as UTF-8")))
+		faults.AddFault(p.broken(fault.New("the text has bytes that are not UTF-8", "save the text as UTF-8")))
 		return nil
 	}
 	n, err := p.value(0)
@@ -75,6 +77,7 @@ func (p *parser) broken(err error) fault.Fault {
 	var syntax *json.SyntaxError
 	switch {
 	case errors.As(err, &f):
+		f.Path = p.path
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		f = fault.Fault{Problem: "the text ends in the middle", Instead: "write valid JSON"}
 	default:
@@ -114,8 +117,8 @@ func (p *parser) value(depth int) (*setting.Node, error) {
 	if depth > setting.MaxDepth {
 		return nil, fault.New(fmt.Sprintf("is nested more than %d levels deep", setting.MaxDepth), "no setting is that deep")
 	}
-	if p.n++; p.n > mostValues {
-		return nil, fault.New(fmt.Sprintf("is value number %d", p.n), fmt.Sprintf("write at most %d in one document", mostValues))
+	if p.n++; p.n > p.most {
+		return nil, fault.New(fmt.Sprintf("is value number %d", p.n), fmt.Sprintf("write at most %d in one document", p.most))
 	}
 	t, err := p.token()
 	if err != nil {
@@ -142,7 +145,7 @@ func (p *parser) value(depth int) (*setting.Node, error) {
 func (p *parser) token() (json.Token, error) {
 	t, err := p.dec.Token()
 	if _, text := t.(string); text && hasHalfPair(p.data[p.at:p.dec.InputOffset()]) {
-		return nil, fault.New("has half of a surrogate pair", `write both halves, as in "\ud83d\ude00"`)
+		return nil, fault.New("a text has half of a surrogate pair", `write both halves, as in "\ud83d\ude00"`)
 	}
 	return t, err
 }
@@ -186,7 +189,11 @@ func (p *parser) inside(n *setting.Node, depth int) error {
 		}
 		v, err := p.value(depth + 1)
 		switch {
+		case err != nil && n.Kind == setting.List:
+			p.path = append(fault.Path{}.Index(len(n.Items)), p.path...)
+			return err
 		case err != nil:
+			p.path = append(fault.Path{m.Key}, p.path...)
 			return err
 		case n.Kind == setting.List:
 			n.Items = append(n.Items, v)

@@ -135,9 +135,9 @@ func TestJSON(t *testing.T) {
 		`"rules"`:            {`"of": null, "rules"`, "weir.json:6:52: gates.q.quota.of: there is no such field"},
 		`"rate": "10`:        {`"rate": null, "rate": "10`, "gates.q.quota.rate: is written twice"},
 		`"limit": "$`:        {`"mode": null, "limit": "$`, "weir.json:5:11: gates.api.mode: has no value; write "},
-		"const:a$b":          {`const:\ud83d`, "half of a surrogate pair"},
+		"const:a$b":          {`const:\ud83d`, "weir.json:3:50: identity.tenant: a text has half of a surrogate pair"},
 		`"user": "header:`:   {`"user": "` + "\x7f" + `header:`, "weir.json:3:24: control character 0x7f"},
-		`["user"]`:           {"[" + strings.Repeat("1,", config.MaxValues) + "1]", "the file holds more than 50000 values"},
+		`["user"]`:           {"[" + strings.Repeat("1,", config.MaxValues) + "1]", "is value number 50001; write at most 50000 in one document"},
 	} {
 		_, err := config.Parse("weir.json", []byte(strings.Replace(text, from, faulty.to, 1)))
 		if err == nil || !strings.Contains(err.Error(), faulty.want) {

@@ -353,7 +353,7 @@ func (t *tree) fail(p fault.Place, at fault.Path, problem, instead string) {
 
 // ofJSON returns the tree of a text that is JSON, nil if it is too large or too deep.
 func (t *tree) ofJSON(data []byte) *setting.Node {
-	n := jsontree.ParseWithNull(data, t.faults)
+	n := jsontree.ParseWithNull(data, maxValues, t.faults)
 	if n != nil {
 		t.variables(nil, n)
 	}
