@@ -334,7 +334,7 @@ systemctl() { echo "$*"; case " $* " in *" ` + failing + ` "*) return 1 ;; esac;
 		if err := cmd.Run(); err != nil {
 			t.Errorf("%s fails: %v", failing, err)
 		}
-		if got := strings.Join(strings.Split(strings.TrimSpace(out.String()), "\n"), ", "); got != want || (failing == "reload") != strings.Contains(errs.String(), "mend the file") {
+		if got := strings.Join(strings.Split(strings.TrimSpace(out.String()), "\n"), ", "); got != want || (failing == "reload") != strings.Contains(errs.String(), "weir: the reload failed, so the version before goes on") {
 			t.Errorf("%s fails: %s, want %s; says %q", failing, got, want, errs.String())
 		}
 	}
