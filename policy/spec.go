@@ -444,8 +444,9 @@ type QuotaRuleSpec struct {
 
 // QuotaQueueSpec is the wait for tokens to come back.
 type QuotaQueueSpec struct {
-	// How much work may wait. 0 means the default, which is none. Of several buckets, none may have more waiting than
-	// there are places left: one that is flooded gets half of them. Work without a place is answered 429, with its wait.
+	// How much work may wait. 0 means the default, which is none. A bucket may fill the queue if it is the only one. Of
+	// several, none may have more waiting than there are places left: one that is flooded gets half of them. So double len
+	// with the first rule that has a bucket of its own. Work without a place is answered 429, with its wait.
 	Len int `json:"len,omitempty" default:"0" min:"0" max:"1000000" minus1:"nothing waits"`
 	// How long work may wait. 0 means the default. Work that would have to wait longer is refused at once.
 	MaxWait Duration `json:"max_wait,omitempty" default:"2s" min:"0s" minus1:"only the work's own deadline counts"`

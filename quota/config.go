@@ -68,9 +68,9 @@ type Config struct {
 // waiter forward, but later work finds them.
 type Queue struct {
 	// Len is how many may wait at a time. 0 means the default, which is none: work is
-	// refused at once. A negative value means none too, as in limit.Queue. Where the rules give several buckets, a
-	// bucket may have no more work waiting than there are places left: one that is flooded gets half of them. Work that
-	// finds no place is refused for its quota, with the time at which it would have its tokens.
+	// refused at once. A negative value means none too, as in limit.Queue. A bucket may fill the queue if the rules give
+	// no other. Of several, none may have more work waiting than there are places left: one that is flooded gets half of
+	// them. So double Len with the first rule that has a bucket of its own. Work that finds no place is refused for its quota, with the time at which it would have its tokens.
 	Len int
 	// MaxWait bounds the time spent waiting. 0 means [DefaultMaxWait], and [weir.NoWait]
 	// that nothing waits. With any other negative value only the work's own bounds count: its
