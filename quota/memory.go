@@ -24,7 +24,8 @@ type MemoryConfig struct {
 	// If there is no place, new keys with the same window share one bucket until there
 	// is. A key that then gets its own bucket begins with what the shared one has: see
 	// [MemoryStats.Overflowed]. There are shared buckets for 1024 windows at a time. Where
-	// there is none either, work is refused, and in a Permissive gate it has to wait.
+	// there is none either, work is refused. Permissive work then waits until the debt of all with its
+	// window is paid back, and has no burst.
 	MaxKeys int
 	// Now replaces the clock, for virtual time: it returns the time since the store's
 	// epoch, which is [weir.VirtualEpoch] for calendars. It may go back. Leave it nil outside
@@ -174,15 +175,14 @@ func (m *Memory) decideOne(hash uint64, r *Request, at moment) Decision {
 	for {
 		s := sh.table.Load().find(id)
 		if s == nil && r.Mode == DryRun {
-			b := [1]bucket{m.look(0, w, at)}
-			return r.decide(b[:], at)
+			b, room := m.look(0, w, at)
+			return r.decide([]bucket{b}, at).withRoom(room)
 		}
 		if s == nil {
 			s = m.place(sh, id, w, at)
 		}
 		if s == nil {
-			b := [1]bucket{empty(w, at)}
-			return r.withoutReserve().decide(b[:], at)
+			return m.decideWithoutRoom(r, at)
 		}
 		var buckets [1]bucket
 		b := &buckets[0]
@@ -206,6 +206,16 @@ func (m *Memory) decideOne(hash uint64, r *Request, at moment) Decision {
 	}
 }
 
+// decideWithoutRoom decides about one window for which there is no room.
+func (m *Memory) decideWithoutRoom(r *Request, at moment) Decision {
+	m.overflow.mu.Lock()
+	defer m.overflow.mu.Unlock()
+	b := [1]bucket{m.withoutRoom(r, 0, at)}
+	d := r.withoutReserve().decide(b[:], at).withRoom(false)
+	m.noteDebt(r, 0, b[0], at)
+	return d
+}
+
 // decideSeveral decides about several windows, one key at a time in each shard. A DryRun
 // makes no buckets.
 func (m *Memory) decideSeveral(hash uint64, r *Request, at moment) Decision {
@@ -218,15 +228,16 @@ func (m *Memory) decideSeveral(hash uint64, r *Request, at moment) Decision {
 	var buf [MaxWindows]*cell
 	cells := buf[:n]
 	var kept [MaxWindows]bucket
+	room := true
 	if looks {
-		m.find(sh, hash, r.Windows, at, cells, kept[:n])
+		room = m.find(sh, hash, r.Windows, at, cells, kept[:n])
 	} else if m.findOrAdd(sh, hash, r.Windows, at, cells) {
 		defer m.overflow.mu.Unlock()
 	}
 	var classes [MaxWindows]uint16
 	for i, s := range cells {
 		if s == nil && !looks {
-			kept[i], r = empty(&r.Windows[i], at), r.withoutReserve()
+			kept[i], r, room = m.withoutRoom(r, i, at), r.withoutReserve(), false
 		}
 		if s == nil {
 			continue
@@ -235,10 +246,11 @@ func (m *Memory) decideSeveral(hash uint64, r *Request, at moment) Decision {
 		at = m.steady(at, &kept[i], &r.Windows[i])
 	}
 	before := kept
-	d := r.decide(kept[:n], at)
+	d := r.decide(kept[:n], at).withRoom(room)
 	for i, s := range cells {
 		switch {
 		case s == nil:
+			m.noteDebt(r, i, kept[i], at)
 		case looks && m.virtual == nil:
 			s.unlock(before[i], classes[i])
 		default:
@@ -252,6 +264,15 @@ func (m *Memory) decideSeveral(hash uint64, r *Request, at moment) Decision {
 // admitted, whatever it costs. Nobody keeps it.
 func empty(w *Window, at moment) bucket { return bucket{-1 - w.slack(), at.by(w)} }
 
+// withRoom returns the decision about a key that has room or not. Without room a refusal stands
+// until somebody looks for room again, so to come back sooner is in vain.
+func (d Decision) withRoom(room bool) Decision {
+	if !room && !d.OK {
+		d.Wait = max(d.Wait, sweepEvery)
+	}
+	return d
+}
+
 // withoutReserve returns the request to decide about a bucket that nobody keeps: a second
 // one would reserve the same tokens.
 func (r *Request) withoutReserve() *Request {
@@ -264,14 +285,17 @@ func (r *Request) withoutReserve() *Request {
 }
 
 // find finds the cells of a key whose shard is locked. Where there is none, it writes into
-// kept what a new bucket would have.
-func (m *Memory) find(sh *shard, hash uint64, windows []Window, at moment, cells []*cell, kept []bucket) {
+// kept what a new bucket would have. It returns false if there is no room for one.
+func (m *Memory) find(sh *shard, hash uint64, windows []Window, at moment, cells []*cell, kept []bucket) (room bool) {
 	t := sh.table.Load()
+	room = true
 	for i := range windows {
 		if cells[i] = t.find(windowID(hash, i)); cells[i] == nil {
-			kept[i] = m.look(i, &windows[i], at)
+			b, ok := m.look(i, &windows[i], at)
+			kept[i], room = b, room && ok
 		}
 	}
+	return room
 }
 
 // findOrAdd finds or makes the cells of a key whose shard is locked. If one of them is in
@@ -387,11 +411,43 @@ type overflow struct {
 	shard
 	any atomic.Bool   // there is one
 	due time.Duration // when to look again for those that are full
+	// paid is when the debts of Permissive work without a bucket are paid back, by a hash of its
+	// window. It is nil if there were none. The lock guards it.
+	paid *[mostOverflow]time.Duration
 }
 
 // mostOverflow bounds the buckets of the overflow, one for each window. Windows beyond it
 // share none: with the slow, the quick would fill it.
 const mostOverflow = 1024
+
+// withoutRoom returns the bucket by which a key without room is decided about. It has no tokens. For
+// Permissive work, which nobody refuses, it has the debt of all such work with that window. The debt is
+// kept as a time, because windows with one place have other rates. The overflow is locked.
+func (m *Memory) withoutRoom(r *Request, index int, at moment) bucket {
+	w := &r.Windows[index]
+	switch {
+	case r.Mode != Permissive:
+		return empty(w, at)
+	case m.overflow.paid == nil:
+		m.overflow.paid = new([mostOverflow]time.Duration)
+	}
+	owed := max(m.overflow.paid[m.debtor(w, index)]-at.now, 0)
+	return bucket{-owed.Seconds() * slow(w).Rate, at.by(w)}
+}
+
+// noteDebt keeps the debt of a bucket of withoutRoom, for nine years at most. The overflow is locked.
+func (m *Memory) noteDebt(r *Request, index int, b bucket, at moment) {
+	if r.Mode == Permissive {
+		w := slow(&r.Windows[index])
+		m.overflow.paid[m.debtor(&r.Windows[index], index)] = at.now + min(w.refillTime(-b.tokens, at), timeSpan)
+	}
+}
+
+// debtor is where the debt of a window is. In virtual time that is the same in every run, because it
+// changes figures: windows with one place share their debt.
+func (m *Memory) debtor(w *Window, index int) uint64 {
+	return (m.hash.String(w.String()) + uint64(index)) % mostOverflow
+}
 
 // overflowCell returns the bucket that all keys without a place share. It is an ordinary
 // bucket: when its tokens are gone, they are refused. It is nil if there are too many. The
@@ -447,15 +503,19 @@ func (o *overflow) purgeIfDue(m *Memory, at moment) {
 func (m *Memory) overflows(hash uint64, windows []Window) bool {
 	t, at := m.shard(hash).table.Load(), m.moment(m.now(), windows)
 	for i := range windows {
-		if t.find(windowID(hash, i)) == nil && m.look(i, &windows[i], at).tokens < windows[i].Burst {
+		if t.find(windowID(hash, i)) != nil {
+			continue
+		}
+		if b, _ := m.look(i, &windows[i], at); b.tokens < windows[i].Burst {
 			return true
 		}
 	}
 	return false
 }
 
-// look returns the bucket by which a key without one would be decided about.
-func (m *Memory) look(index int, w *Window, at moment) bucket {
+// look returns the bucket by which a key without one would be decided about, and whether there is
+// room for one.
+func (m *Memory) look(index int, w *Window, at moment) (b bucket, room bool) {
 	if m.overflow.any.Load() && m.count.Load() >= m.most {
 		m.overflow.mu.Lock()
 		m.overflow.makeRoom(m, 1, at)
@@ -463,10 +523,10 @@ func (m *Memory) look(index int, w *Window, at moment) bucket {
 		none := s == nil && m.overflow.used >= mostOverflow
 		m.overflow.mu.Unlock()
 		if none {
-			return empty(w, at)
+			return empty(w, at), false
 		}
 	}
-	return m.fresh(index, w, at)
+	return m.fresh(index, w, at), true
 }
 
 // fresh returns the bucket of a new key. It is full, less what the overflow has lately
@@ -591,7 +651,7 @@ type MemoryStats struct {
 	// Purged counts buckets forgotten because they were full again.
 	Purged uint64
 	// Overflowed counts decisions about keys for which there was no place. They share one
-	// bucket for each window, or have none, so they are refused together. If this grows, MaxKeys is too
+	// bucket for each window, or have none, so they are refused, or wait, together. If this grows, MaxKeys is too
 	// small, or somebody invents keys.
 	Overflowed uint64
 }

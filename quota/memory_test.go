@@ -556,7 +556,7 @@ func TestNoRoomForAWindow(t *testing.T) {
 			for _, tk.Mode = range []Mode{Strict, DryRun, Reserve} {
 				for _, tk.Debt = range []bool{false, true} {
 					tk.MaxWait = 100 * 24 * time.Hour
-					if r := take(t, m, tk); r.OK || r.Wait <= 0 || r.Wait > 48*time.Hour {
+					if r := take(t, m, tk); r.OK || r.Wait < sweepEvery || r.Wait > 48*time.Hour {
 						t.Errorf("%v: %+v, want it refused for a while", tk, r)
 					}
 				}
@@ -577,6 +577,53 @@ func TestNoRoomForAWindow(t *testing.T) {
 		if r := take(t, m, Request{Key: "slow", Windows: []Window{slow}, Cost: 5, Mode: mode}); !r.OK || m.Stats().Purged != 0 {
 			t.Errorf("%v: %+v, want all of its burst; %+v", mode, r, m.Stats())
 		}
+	}
+}
+
+// Permissive work for which there is no bucket runs up a debt. It is that of its window: nobody else pays for it, and
+// it is paid back with time.
+func TestDebtWithoutRoom(t *testing.T) {
+	var clock still
+	m := newMemory(t, MemoryConfig{MaxKeys: 1, Now: clock.now})
+	take(t, m, Request{Key: "resident", Windows: []Window{Per(1, time.Hour)}, Cost: 1})
+	for i := range mostOverflow {
+		take(t, m, Request{Key: fmt.Sprint(i), Windows: []Window{{Rate: 1. / 3600, Burst: float64(100 + i)}}, Cost: 50})
+	}
+	slow, quick, daily := Window{Rate: 1, Burst: 100}, Window{Rate: 1000, Burst: 1000}, PerCalendar(10, Day, nil)
+	wait := func(cost int64, limits ...Window) time.Duration {
+		t.Helper()
+		r := take(t, m, Request{Key: fmt.Sprint(limits), Windows: limits, Cost: cost, Mode: Permissive})
+		if !r.OK {
+			t.Errorf("%v: %+v, but nothing permissive is refused", limits, r)
+		}
+		return r.Wait
+	}
+	for n := range 1000 {
+		if got, want := wait(1, slow), time.Duration(n+1)*time.Second; got != want {
+			t.Fatalf("piece %d of 1/s waits %v, want %v", n+1, got, want)
+		}
+	}
+	if got := wait(100, quick); got != 100*time.Millisecond {
+		t.Errorf("100 of 1000/s wait %v, want no debt of others", got)
+	}
+	if got := wait(100, quick, slow); got != 100*time.Second {
+		t.Errorf("100 of both wait %v, want the longer time; the second limit has a debt of its own", got)
+	}
+	if got := wait(0, quick, slow); got != 100*time.Second {
+		t.Errorf("later work waits %v, want as long as the debt", got)
+	}
+	if one, three := wait(10, daily), wait(20, daily); one <= 0 || one > 24*time.Hour || three <= 48*time.Hour || three > 72*time.Hour {
+		t.Errorf("the first 10 a day wait %v, the next 20 %v", one, three)
+	}
+	if r := take(t, m, Request{Key: "k", Windows: []Window{slow}, Cost: 1}); r.OK || r.Wait > 3*time.Second {
+		t.Errorf("%+v, want it refused without the debt", r)
+	}
+	clock.advance(900 * time.Second)
+	if got := wait(0, slow); got != 100*time.Second {
+		t.Errorf("900 s later there are %v left, want 100 s", got)
+	}
+	if wait(1<<50, slow); wait(0, slow) > 10*365*24*time.Hour {
+		t.Error("a debt has no end")
 	}
 }
 

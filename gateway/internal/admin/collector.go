@@ -527,7 +527,7 @@ func quotaUse(f figures, u *QuotaUse, refused *top[uint64]) {
 		gauge(f, "weir_quota_buckets_limit", "Bound on the buckets of a gate in the memory of the gateway.", b.Max)
 		gauge(f, "weir_quota_bytes", "Memory that the buckets of a gate take.", b.Bytes)
 		counter(f, "weir_quota_purged_total", "Buckets forgotten because they were full again.", b.Purged)
-		counter(f, "weir_quota_overflowed_total", "Decisions about keys for which there was no bucket left. These keys share one bucket, so they are refused together. If it grows, max_keys is too small, or somebody invents names.", b.Overflowed)
+		counter(f, "weir_quota_overflowed_total", "Decisions about keys for which there was no bucket left. Those with one limit share a bucket, or have none, so they are refused together. If it grows, max_keys is too small, or somebody invents names.", b.Overflowed)
 	}
 	if refused == nil {
 		return
