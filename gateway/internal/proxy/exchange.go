@@ -501,7 +501,8 @@ func (u *Upstream) recordFailure(x *exchange, f failure, err error) {
 // such as with 413. net/http's transport then often reports the broken write, and drops the answer.
 func (x *exchange) cutOff(err error) bool {
 	var broken *net.OpError
-	return !x.body.untouched() && !x.body.complete.Load() && errors.As(err, &broken) && broken.Op == "write"
+	return !x.body.untouched() && !x.body.complete.Load() && errors.As(err, &broken) &&
+		(broken.Op == "write" || broken.Op == "readfrom") // TCP reads a body of known length by itself, around the write
 }
 
 // alone reports whether all targets but t are out: ejected or unhealthy.

@@ -616,22 +616,47 @@ func (c *shut) Close() error {
 	return nil
 }
 
+// shutTCP is such a connection of TCP, to which a body goes by ReadFrom.
+type shutTCP struct{ *net.TCPConn }
+
+func dialShutTCP(t *testing.T) net.Conn {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	c, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return shutTCP{c.(*net.TCPConn)}
+}
+
+func (c shutTCP) ReadFrom(r io.Reader) (int64, error) {
+	_ = c.CloseWrite() // so that a write fails, as on a connection that was reset
+	return c.TCPConn.ReadFrom(r)
+}
+
 // A connection that breaks in the middle of an upload ejects no target: it may have answered 413 and closed. Without a
 // body, there is nothing that a client has done.
 func TestUploadThatIsCutOff(t *testing.T) {
-	for body, ejects := range map[string]bool{strings.Repeat("x", 100_000): false, "": true} {
+	body := strings.Repeat("x", 100_000)
+	f := func(what, body string, ejects bool, conn net.Conn) {
+		t.Helper()
 		u := makeUpstream(t, config.Upstream{
 			Targets: []string{"http://a", "http://b"}, Eject: config.Eject{Failures: 1, For: policy.Duration(time.Hour)},
 		}, io.Discard, nil)
-		u.shared.transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
-			return &shut{left: len(body) / 2, closed: make(chan struct{})}, nil
-		}
+		u.shared.transport.DialContext = func(context.Context, string, string) (net.Conn, error) { return conn, nil }
 		w := httptest.NewRecorder()
 		u.Serve(w, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body)), &Call{})
 		if s := u.Stats()[0]; w.Code != http.StatusBadGateway || s.Failures["reset"] != 1 || s.Ejected != ejects {
-			t.Errorf("%d bytes: %d, %+v; want ejected: %v", len(body), w.Code, s, ejects)
+			t.Errorf("%s: %d, %+v; want ejected: %v", what, w.Code, s, ejects)
 		}
 	}
+	f("no body", "", true, &shut{closed: make(chan struct{})})
+	f("half a body", body, false, &shut{left: len(body) / 2, closed: make(chan struct{})})
+	f("a body over TCP", body, false, dialShutTCP(t))
 }
 
 // newTestUpstream returns an upstream that leaves targets out after 3 failures,
