@@ -55,7 +55,8 @@ type Call struct {
 	// FreshTrace says that the client's trace is not gone on with: its tracestate is left out.
 	Traceparent string
 	FreshTrace  bool
-	// Cutting ends when a shutdown waits for nothing any more: a request without its client is over then. nil is never.
+	// Cutting ends when a shutdown waits for nothing any more, and closes what connections to clients are left: each
+	// request is over then. nil is never.
 	Cutting context.Context
 }
 

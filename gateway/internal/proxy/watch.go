@@ -199,6 +199,8 @@ func (x *exchange) overdue(now time.Duration, round uint64) bool {
 	switch {
 	case x.cause != nil:
 		return false
+	case x.call.cut():
+		x.cause = errClientLeft // its connection is closed, which net/http notices over HTTP/1 only while it reads there
 	case !gone && x.idle(now):
 		x.cause = errIdle
 	case !gone && x.silent(now):
@@ -215,8 +217,6 @@ func (x *exchange) overdue(now time.Duration, round uint64) bool {
 			break
 		}
 		x.deadline = x.expectedEnd(now, round, answerWithin)
-	case x.left && x.call.cut():
-		x.cause = errClientLeft
 	case x.deadline == 0 || now < x.deadline || x.paused && !x.left:
 	case x.left:
 		x.cause = errClientLeft

@@ -73,13 +73,19 @@ func TestWatch(t *testing.T) {
 		}
 		leave()
 	}, errClientLeft, 0)
-	f("a shutdown cuts whose client has left, hold", config.Hold, func(_ *Upstream, x *exchange, leave func()) {
-		cutting, cut := context.WithCancel(context.Background())
-		x.call.Cutting = cutting
-		leave()
-		time.Sleep(100 * time.Millisecond)
-		cut()
-	}, errClientLeft, 0)
+	cut := func(act func(x *exchange, leave func())) func(*Upstream, *exchange, func()) {
+		return func(_ *Upstream, x *exchange, leave func()) {
+			cutting, cut := context.WithCancel(context.Background())
+			x.call.Cutting = cutting
+			act(x, leave)
+			time.Sleep(100 * time.Millisecond)
+			cut()
+		}
+	}
+	f("a shutdown cuts whose client has left, hold", config.Hold, cut(func(_ *exchange, leave func()) { leave() }), errClientLeft, 0)
+	f("a shutdown cuts what no client is known to have left", config.Hold, cut(func(*exchange, func()) {}), errClientLeft, 0)
+	f("a shutdown cuts an upload", config.Hold, cut(func(x *exchange, _ func()) { x.pause() }), errClientLeft, 0)
+	f("a shutdown cuts what is answered", config.Hold, cut(func(x *exchange, _ func()) { x.endWait() }), errClientLeft, 0)
 	f("answered", config.Hold, func(_ *Upstream, x *exchange, _ func()) { x.endWait() }, nil, 10*time.Second)
 	f("the client is slow to send", config.Hold, func(_ *Upstream, x *exchange, _ func()) {
 		x.pause()
