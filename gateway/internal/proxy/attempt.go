@@ -15,14 +15,15 @@ import (
 func (x *exchange) send(req *http.Request) (*http.Response, error) {
 	u := x.upstream
 	transport, trips := u.shared.transport, u.shared.trips
+	x.upgrading = false
 	switch {
 	case x.call.GRPC:
 		if !x.seat.takesCalls(u.now()) {
 			return nil, errNotHTTP2
 		}
 		transport = u.shared.calls
-	case x.upgrades(req):
-		transport = u.shared.upgrades
+	case x.seat.url.Scheme == "https" && upgradeOf(req.Header) != "": // HTTP/2 has none
+		transport, x.upgrading = u.shared.upgrades, true
 	}
 	var res *http.Response
 	var err error
@@ -100,11 +101,6 @@ func (x *exchange) attempt(transport *http.Transport, req *http.Request) (*http.
 func choseHTTP2(conn net.Conn) bool {
 	c, ok := conn.(*tls.Conn)
 	return ok && c.ConnectionState().NegotiatedProtocol == "h2"
-}
-
-// upgrades reports whether r goes to an https target with an upgrade. HTTP/2 has none.
-func (x *exchange) upgrades(r *http.Request) bool {
-	return x.seat.url.Scheme == "https" && upgradeOf(r.Header) != ""
 }
 
 // errRefused is why an attempt has ended over HTTP/2. The target has begun nothing.

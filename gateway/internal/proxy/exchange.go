@@ -146,18 +146,19 @@ type exchange struct {
 	in       *http.Request // as it came
 	call     *Call
 	choice
-	inside   bool // it counts as in progress at its target
-	detached bool // its permits outlast it
-	tried    map[*target]bool
-	refusals int  // attempts that a target has refused over HTTP/2; it may have seen them
-	rested   bool // before another one
-	route    *hold.Route
-	started  time.Duration // when it was sent, or is about to be
-	url      *url.URL      // of the request, without the target; nil with one target
-	costed   bool          // the answer has said what the request cost
-	miscost  bool          // it has said something else there, and is counted for it
-	events   *events       // of an answer that is to say so in its body, else nil
-	body     *clientBody   // nil for a request without a body
+	inside    bool // it counts as in progress at its target
+	upgrading bool // it is sent there with an upgrade, over HTTP/1
+	detached  bool // its permits outlast it
+	tried     map[*target]bool
+	refusals  int  // attempts that a target has refused over HTTP/2; it may have seen them
+	rested    bool // before another one
+	route     *hold.Route
+	started   time.Duration // when it was sent, or is about to be
+	url       *url.URL      // of the request, without the target; nil with one target
+	costed    bool          // the answer has said what the request cost
+	miscost   bool          // it has said something else there, and is counted for it
+	events    *events       // of an answer that is to say so in its body, else nil
+	body      *clientBody   // nil for a request without a body
 	// conversation is for calls of gRPC.
 	conversation conversation
 	awaited      atomic.Int64 // since when a part of the answer's body is waited for, on the upstream's clock; 0: it is not
@@ -400,7 +401,7 @@ func (x *exchange) diagnose(err error) (failure, weir.Outcome) {
 		return failedTimeout, weir.Overload
 	case x.deadlinePassed():
 		return -1, weir.Overload // the client's deadline may be shorter than any target could meet
-	case x.seat.http2.Load() && x.upgrades(x.in):
+	case x.seat.http2.Load() && x.upgrading:
 		return -1, weir.NoSample // it may know no HTTP/1
 	}
 	return failedReset, weir.Failed

@@ -388,7 +388,7 @@ func TestUpgradeOverTLS(t *testing.T) {
 	f := func(http1, http2 bool, upgrade, want string, failures uint64) {
 		t.Helper()
 		server := startHTTP2(t, func(w http.ResponseWriter, r *http.Request) {
-			if !http1 && r.ProtoMajor == 1 {
+			if !http1 && (r.ProtoMajor == 1 || r.URL.Path == "/h2c") {
 				panic(http.ErrAbortHandler)
 			}
 			_, _ = io.WriteString(w, r.Proto+" "+r.Header.Get("Upgrade"))
@@ -402,7 +402,7 @@ func TestUpgradeOverTLS(t *testing.T) {
 		u.shared.transport.TLSClientConfig, u.shared.upgrades.TLSClientConfig = settings, settings.Clone()
 		u.Serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil), &Call{})
 		before := u.Stats()[0].Failures["reset"]
-		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/"+upgrade, nil)
 		r.Header = http.Header{"Connection": {"Upgrade"}, "Upgrade": {upgrade}}
 		u.Serve(w, r, &Call{})
 		if got := strconv.Itoa(w.Code) + " " + w.Body.String(); !strings.HasPrefix(got, want) {
@@ -418,6 +418,8 @@ func TestUpgradeOverTLS(t *testing.T) {
 		f(false, true, upgrade, "502", 0)
 		f(false, false, upgrade, "502", 1)
 	}
+	f(true, true, "h2c", "200 HTTP/2.0 ", 0) // which is removed
+	f(false, true, "h2c", "502", 1)
 }
 
 // Under overload everybody is served or refused.
