@@ -359,11 +359,12 @@ func (s *Server) awaitLeaving(ctx context.Context) {
 	}
 }
 
-// stopAdmin ends the admin listener: a scrape in progress has a second.
+// stopAdmin ends the admin listener: a scrape in progress, or about to come, has restFor.
 func (s *Server) stopAdmin() {
 	s.admin.stopAccepting(false, false)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), s.admin.restFor)
 	defer cancel()
+	s.admin.rest(ctx)
 	s.admin.stop(ctx)
 }
 

@@ -57,24 +57,35 @@ func TestShutdownUnderLoad(t *testing.T) {
 // begun.
 func TestShutdownAnswersTheLastToCome(t *testing.T) {
 	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {})
-	for what, begin := range map[string]string{"a new connection": "", "half a request": "GET / HTTP/1.1\r\nHo"} {
-		g := start(t, baseConfig(t, up.URL), Options{})
-		g.listeners[0].restFor = time.Minute // a machine that stands still for a second is no fault
-		c := dial(t, g.Addr(), begin)
-		eventually(t, what+" is accepted", func() bool { return g.listeners[0].conns.Snapshot().InFlight == 1 })
+	f := func(what string, begin int, path string, of func(*running) *listener) {
+		t.Helper()
+		cfg := baseConfig(t, up.URL)
+		cfg.Admin.Address = "127.0.0.1:0"
+		g := start(t, cfg, Options{})
+		l := of(g)
+		l.restFor = time.Minute // a machine that stands still for a second is no fault
+		request := "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n"
+		c := dial(t, l.Addr(), request[:begin])
+		eventually(t, what+" is accepted", func() bool { return l.conns.Snapshot().InFlight == 1 })
 		g.cancel()
-		<-g.listeners[0].ended // nothing is accepted any more
-		if _, err := io.WriteString(c, strings.TrimPrefix("GET / HTTP/1.1\r\nHost: x\r\n\r\n", begin)); err != nil {
+		<-l.ended // nothing is accepted any more
+		if _, err := io.WriteString(c, request[begin:]); err != nil {
 			t.Fatal(err)
 		}
 		res, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil || !res.Close || res.StatusCode != http.StatusOK {
-			t.Errorf("%s: %v, %v; want an answer of the upstream that ends the connection", what, res, err)
+			t.Errorf("%s: %v, %v; want an answer that ends the connection", what, res, err)
 		}
 		if err := g.wait(); err != nil {
 			t.Errorf("%s: Run returned %v", what, err)
 		}
 	}
+	public := func(g *running) *listener { return g.listeners[0] }
+	admin := func(g *running) *listener { return g.admin }
+	f("a new connection", 0, "/", public)
+	f("half a request", 18, "/", public)
+	f("a new connection of the admin listener", 0, "/metrics", admin)
+	f("half a scrape", 18, "/metrics", admin)
 }
 
 // A shutdown also lets the listeners come to rest that a reload has replaced, before it closes the gates.
