@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -30,9 +31,12 @@ func (x *exchange) send(req *http.Request) (*http.Response, error) {
 	for again := true; again; {
 		x.seat.requests.Add(1)
 		trips.begin()
-		res, err = x.attempt(transport, req)
+		res, err = x.seat.attempt(transport, req, x.call.GRPC)
 		trips.end()
-		again = err == errRefused && x.sendAgain()
+		if again = err == errRefused; again {
+			x.refusals++
+			again = x.sendAgain()
+		}
 	}
 	switch {
 	case errors.Is(err, errNotHTTP2):
@@ -71,28 +75,36 @@ func (x *exchange) sendAgain() bool {
 // afterRefusals is the mean pause before the last attempt.
 const afterRefusals = time.Second
 
-// attempt sends the request once. net/http's transport would send what an HTTP/2 target has refused to begin again by itself:
-// to one that ends each new connection thousands of times a second, and else after pauses of seconds. It says so only by
-// asking for another connection, where nothing has been written yet.
-func (x *exchange) attempt(transport *http.Transport, req *http.Request) (*http.Response, error) {
-	if !x.seat.h2c && x.seat.url.Scheme != "https" {
+// attempt sends a request to the target once. net/http's transport would send what an HTTP/2 target has refused to begin
+// again by itself: to one that ends each new connection thousands of times a second, and else after pauses of seconds. It
+// says so only by asking for another connection, where nothing has been written yet, or for the body once more. onlyHTTP2
+// says that the transport knows nothing else.
+func (t *target) attempt(transport http.RoundTripper, req *http.Request, onlyHTTP2 bool) (*http.Response, error) {
+	if !t.h2c && t.url.Scheme != "https" {
 		return transport.RoundTrip(req)
 	}
 	ctx, cancel := context.WithCancel(req.Context()) // which ends with the exchange
-	conns, refused := 0, false
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
-		if conns++; conns > 1 && (x.seat.h2c || choseHTTP2(got.Conn)) {
+	conns, http2, refused := 0, false, false
+	out := req.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
+		conns++
+		http2 = t.h2c || choseHTTP2(got.Conn)
+		if conns > 1 && http2 {
 			refused = true
 			cancel()
 		}
-	}})
-	res, err := transport.RoundTrip(req.WithContext(ctx))
+	}}))
+	if t.h2c || onlyHTTP2 || t.http2.Load() { // with it, net/http takes more for replayable over HTTP/1
+		out.GetBody = func() (io.ReadCloser, error) {
+			refused = http2
+			return nil, errBodyOnce
+		}
+	}
+	res, err := transport.RoundTrip(out)
 	if err == nil {
 		return res, nil
 	}
 	cancel()
 	if refused {
-		x.refusals++
 		err = errRefused
 	}
 	return nil, err
@@ -105,5 +117,7 @@ func choseHTTP2(conn net.Conn) bool {
 
 // errRefused is why an attempt has ended over HTTP/2. The target has begun nothing.
 var errRefused = errors.New("the target refused the request over HTTP/2")
+
+var errBodyOnce = errors.New("a body cannot be sent again")
 
 var errNoStatus = errors.New("the upstream answered with a status below 100")
