@@ -159,7 +159,10 @@ func (u *Upstream) probe(ctx context.Context, t *target) error {
 	if socketOf(req.URL.Host) != "" {
 		req.Host = "localhost" // a socket has no name of its own
 	}
-	res, err := u.checks.RoundTrip(req)
+	res, err := t.attempt(u.checks, req, false)
+	if err == errRefused { // perhaps on a connection that the target was about to end
+		res, err = t.attempt(u.checks, req, false)
+	}
 	switch {
 	case err != nil && ctx.Err() == context.DeadlineExceeded:
 		return fmt.Errorf("no answer within %s", cfg.Timeout)

@@ -220,6 +220,27 @@ func TestConnectionOfACheckThatIsOver(t *testing.T) {
 	}
 }
 
+// A check that a target of HTTP/2 refuses is sent once more, and not thousands of times until its time is over.
+func TestCheckIsRefused(t *testing.T) {
+	f := func(first, sent int32, want error) {
+		t.Helper()
+		for _, goAway := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				u := makeUpstream(t, config.Upstream{Targets: []string{"h2c://a"}, HealthCheck: &check}, io.Discard, nil)
+				a := startRefusing(t, first, goAway)
+				defer u.ReplacedBy(nil)
+				defer time.Sleep(time.Minute) // until what net/http has begun has ended
+				u.checks.(*http.Transport).DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return a.DialContext(ctx) }
+				if err := u.probe(t.Context(), u.seats[0].target); err != want || a.seen.Load() != sent {
+					t.Errorf("%d refused (GOAWAY: %v): %v, sent %d times; want %v and %d", first, goAway, err, a.seen.Load(), want, sent)
+				}
+			})
+		}
+	}
+	f(1, 2, nil)
+	f(1000, 2, errRefused)
+}
+
 // A check that a target answers at all tells that it can be reached again, once.
 func TestCheckReachesTarget(t *testing.T) {
 	u, log := checkedUpstream(t, check, func(*http.Request) (*http.Response, error) {
