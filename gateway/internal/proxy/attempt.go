@@ -67,6 +67,8 @@ func (x *exchange) sendAgain() bool {
 	select {
 	case <-rest.C:
 		return x.client.Err() == nil
+	case <-x.client.Done():
+		return false
 	case <-x.Done():
 		return false
 	}

@@ -119,6 +119,27 @@ func TestRefusedOverHTTP2(t *testing.T) {
 	f("with a body", always, 0, "x", http.StatusBadGateway, 1, 0, 1)
 }
 
+// A client that leaves in the pause before another attempt is waited for no longer.
+func TestClientLeavesAfterARefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u, a := makeUpstream(t, config.Upstream{Targets: []string{"h2c://a"}}, io.Discard, nil), startRefusing(t, 1000, false)
+		defer u.ReplacedBy(nil)
+		defer time.Sleep(2 * watchLinger) // until the watch and what net/http has begun have ended
+		dialRefusing(u, a)
+		const leaves = 100 * time.Millisecond
+		client, cancel := context.WithTimeout(t.Context(), leaves)
+		defer cancel()
+		began := time.Now()
+		func() {
+			defer func() { _ = recover() }() // ReverseProxy aborts answers that are cut off
+			u.Serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil).WithContext(client), &Call{})
+		}()
+		if took := time.Since(began); took != leaves || a.seen.Load() != 2 {
+			t.Errorf("a client that left after %v: %v, sent %d times", leaves, took, a.seen.Load())
+		}
+	})
+}
+
 // Who was refused over HTTP/2 may have caused that, so quotas give nothing back, whatever comes then.
 func TestRefusedAndCharged(t *testing.T) {
 	for name, want := range map[string]int{"full": http.StatusServiceUnavailable, "dead": http.StatusBadGateway} {
