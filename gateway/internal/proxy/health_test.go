@@ -229,7 +229,8 @@ func TestCheckIsRefused(t *testing.T) {
 				u := makeUpstream(t, config.Upstream{Targets: []string{"h2c://a"}, HealthCheck: &check}, io.Discard, nil)
 				a := startRefusing(t, first, goAway)
 				defer u.ReplacedBy(nil)
-				defer time.Sleep(time.Minute) // until what net/http has begun has ended
+				defer u.checks.(*http.Transport).CloseIdleConnections() // one that came for nothing may stay for the next check
+				defer time.Sleep(time.Minute)                           // until what net/http has begun has ended
 				u.checks.(*http.Transport).DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return a.DialContext(ctx) }
 				if err := u.probe(t.Context(), u.seats[0].target); err != want || a.seen.Load() != sent {
 					t.Errorf("%d refused (GOAWAY: %v): %v, sent %d times; want %v and %d", first, goAway, err, a.seen.Load(), want, sent)
