@@ -62,20 +62,28 @@ func (x *exchange) sendAgain() bool {
 		return false
 	}
 	x.rested = true
-	rest := time.NewTimer(afterRefusals/2 + rand.N(afterRefusals))
-	defer rest.Stop()
-	select {
-	case <-rest.C:
-		return x.client.Err() == nil
-	case <-x.client.Done():
-		return false
-	case <-x.Done():
-		return false
-	}
+	return x.rest(afterRefusals/2 + rand.N(afterRefusals))
 }
 
 // afterRefusals is the mean pause before the last attempt.
 const afterRefusals = time.Second
+
+// rest waits for d, and reports whether the request may then be sent: its client is there, and response_timeout leaves time.
+func (x *exchange) rest(d time.Duration) bool {
+	if !x.pauseWithin(d) {
+		return false
+	}
+	rest := time.NewTimer(d)
+	defer rest.Stop()
+	select {
+	case <-rest.C:
+		x.goOn()
+		return x.client.Err() == nil
+	case <-x.client.Done():
+	case <-x.Done():
+	}
+	return false
+}
 
 // attempt sends a request to the target once. net/http's transport would send what an HTTP/2 target has refused to begin
 // again by itself: to one that ends each new connection thousands of times a second, and else after pauses of seconds. It

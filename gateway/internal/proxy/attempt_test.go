@@ -119,25 +119,40 @@ func TestRefusedOverHTTP2(t *testing.T) {
 	f("with a body", always, 0, "x", http.StatusBadGateway, 1, 0, 1)
 }
 
-// A client that leaves in the pause before another attempt is waited for no longer.
-func TestClientLeavesAfterARefusal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		u, a := makeUpstream(t, config.Upstream{Targets: []string{"h2c://a"}}, io.Discard, nil), startRefusing(t, 1000, false)
-		defer u.ReplacedBy(nil)
-		defer time.Sleep(2 * watchLinger) // until the watch and what net/http has begun have ended
-		dialRefusing(u, a)
-		const leaves = 100 * time.Millisecond
-		client, cancel := context.WithTimeout(t.Context(), leaves)
-		defer cancel()
-		began := time.Now()
-		func() {
-			defer func() { _ = recover() }() // ReverseProxy aborts answers that are cut off
-			u.Serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil).WithContext(client), &Call{})
-		}()
-		if took := time.Since(began); took != leaves || a.seen.Load() != 2 {
-			t.Errorf("a client that left after %v: %v, sent %d times", leaves, took, a.seen.Load())
-		}
+// Nobody works on a request in the pause before another attempt. It ends when the client leaves or a shutdown cuts it, and
+// does not begin where response_timeout leaves no time for it.
+func TestPauseAfterARefusal(t *testing.T) {
+	const early = 100 * time.Millisecond
+	f := func(what string, first, sent int32, timeout, least, most time.Duration, act func(call *Call, leave func())) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			u := makeUpstream(t, config.Upstream{Targets: []string{"h2c://a"}, ResponseTimeout: policy.Duration(timeout)}, io.Discard, nil)
+			a := startRefusing(t, first, false)
+			defer u.ReplacedBy(nil)
+			defer time.Sleep(2 * watchLinger) // until the watch and what net/http has begun have ended
+			dialRefusing(u, a)
+			client, leave := context.WithCancel(t.Context())
+			defer leave()
+			call, began := new(Call), time.Now()
+			act(call, leave)
+			func() {
+				defer func() { _ = recover() }() // ReverseProxy aborts answers that are cut off
+				u.Serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil).WithContext(client), call)
+			}()
+			if took := time.Since(began); took < least || took > most || a.seen.Load() != sent || u.Expected() != 0 || u.Abandoned() != 0 {
+				t.Errorf("%s: ended after %v, sent %d times, %v expected, %d abandoned; want %v to %v and %d times",
+					what, took, a.seen.Load(), u.Expected(), u.Abandoned(), least, most, sent)
+			}
+		})
+	}
+	f("an answer after it", 2, 3, 0, afterRefusals/2, 2*afterRefusals, func(*Call, func()) {})
+	f("the client leaves", 1000, 2, 0, early, early, func(_ *Call, leave func()) { time.AfterFunc(early, leave) })
+	f("a shutdown", 1000, 2, 0, early, early+watchEvery, func(call *Call, _ func()) {
+		cutting, cut := context.WithCancel(context.Background())
+		call.Cutting = cutting
+		time.AfterFunc(early, cut)
 	})
+	f("no time for it", 1000, 2, early, 0, 0, func(*Call, func()) {})
 }
 
 // Who was refused over HTTP/2 may have caused that, so quotas give nothing back, whatever comes then.

@@ -146,11 +146,29 @@ func (x *exchange) work(now time.Duration) (worked, waited time.Duration) {
 	return now - x.started - waited, waited
 }
 
-// pauseBetweenTargets is called when one target is given up and the next not found yet.
+// pauseBetweenTargets is called when one target is given up and the next not found yet: nobody works on the request.
 func (x *exchange) pauseBetweenTargets() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.betweenTargets = true
+}
+
+// pauseWithin does the same before the present target gets the request again in d, and reports whether response_timeout
+// leaves time for that.
+func (x *exchange) pauseWithin(d time.Duration) bool {
+	now := x.upstream.now()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.betweenTargets = x.deadline == 0 || now+d < x.deadline
+	return x.betweenTargets
+}
+
+// goOn is the end of that pause, which was no work of the target. response_timeout still bounds the whole.
+func (x *exchange) goOn() {
+	now := x.upstream.now()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.betweenTargets, x.started, x.waitedFor = false, now, 0
 }
 
 // restart starts the clock for another target.
@@ -188,8 +206,8 @@ func (x *exchange) cancelledBy() error {
 func (x *exchange) overdue(now time.Duration, round uint64) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.betweenTargets {
-		return false // it waits at a gate, which notices when the client leaves
+	if x.betweenTargets && !x.call.cut() {
+		return false // it waits at a gate, or before another attempt, and notices when the client leaves
 	}
 	if !x.answered {
 		worked, _ := x.work(now)
