@@ -50,23 +50,28 @@ func (x *exchange) send(req *http.Request) (*http.Response, error) {
 
 // sendAgain reports whether the present target gets what it has refused once more. One that ends a connection refuses what
 // meets that, so the second attempt is made at once, and mostly works. One that allows few requests on each connection
-// refuses what comes before it has said so. Where no other target is left, one more attempt comes later, each request's at
-// another time.
+// refuses what comes before it has said so. Where no other target is left, more attempts come later, each request's at other
+// times, so that a burst comes through.
 func (x *exchange) sendAgain() bool {
 	switch {
 	case !x.body.untouched() || x.client.Err() != nil:
 		return false
 	case x.refusals == 1:
 		return true
-	case x.rested || x.mayTryAnother():
+	case x.rests == mostRests || x.mayTryAnother():
 		return false
 	}
-	x.rested = true
-	return x.rest(afterRefusals/2 + rand.N(afterRefusals))
+	mean := firstRest << x.rests
+	x.rests++
+	return x.rest(mean/2 + rand.N(mean))
 }
 
-// afterRefusals is the mean pause before the last attempt.
-const afterRefusals = time.Second
+// The pauses before further attempts are twice as long each time; firstRest is the mean of the first. Together they take
+// some seven seconds: a target that refuses everything holds a request for no longer.
+const (
+	firstRest = 500 * time.Millisecond
+	mostRests = 4
+)
 
 // rest waits for d, and reports whether the request may then be sent: its client is there, and response_timeout leaves time.
 func (x *exchange) rest(d time.Duration) bool {

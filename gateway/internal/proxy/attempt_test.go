@@ -81,7 +81,7 @@ func dialRefusing(u *Upstream, targets ...*refusing) {
 	}
 }
 
-// What a target of HTTP/2 refuses to begin is sent to it again, and then to another one; to the last one left a third time,
+// What a target of HTTP/2 refuses to begin is sent to it again, and then to another one; to the last one left more often,
 // later. Nothing of a body that has been read is sent twice. That a target was busy does not eject it.
 func TestRefusedOverHTTP2(t *testing.T) {
 	const always = 1000
@@ -113,9 +113,10 @@ func TestRefusedOverHTTP2(t *testing.T) {
 	const alone = -1
 	f("once", 1, 0, "", http.StatusOK, 2, 0, 0)
 	f("twice", 2, alone, "", http.StatusOK, 3, 0, 0)
-	f("always", always, alone, "", http.StatusBadGateway, 3, 0, 1)
+	f("many times", 5, alone, "", http.StatusOK, 6, 0, 0)
+	f("always", always, alone, "", http.StatusBadGateway, 6, 0, 1)
 	f("always, beside another target", always, 0, "", http.StatusOK, 2, 1, 1)
-	f("by both", always, always, "", http.StatusBadGateway, 2, 2, 1)
+	f("by both", always, always, "", http.StatusBadGateway, 2, 5, 1)
 	f("with a body", always, 0, "x", http.StatusBadGateway, 1, 0, 1)
 }
 
@@ -145,7 +146,7 @@ func TestPauseAfterARefusal(t *testing.T) {
 			}
 		})
 	}
-	f("an answer after it", 2, 3, 0, afterRefusals/2, 2*afterRefusals, func(*Call, func()) {})
+	f("an answer after it", 2, 3, 0, firstRest/2, 3*firstRest/2, func(*Call, func()) {})
 	f("the client leaves", 1000, 2, 0, early, early, func(_ *Call, leave func()) { time.AfterFunc(early, leave) })
 	f("a shutdown", 1000, 2, 0, early, early+watchEvery, func(call *Call, _ func()) {
 		cutting, cut := context.WithCancel(context.Background())

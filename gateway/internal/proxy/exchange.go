@@ -150,8 +150,8 @@ type exchange struct {
 	upgrading bool // it is sent there with an upgrade, over HTTP/1
 	detached  bool // its permits outlast it
 	tried     map[*target]bool
-	refusals  int  // attempts that a target has refused over HTTP/2; it may have seen them
-	rested    bool // before another one
+	refusals  int // attempts that a target has refused over HTTP/2; it may have seen them
+	rests     int // pauses before further ones
 	route     *hold.Route
 	started   time.Duration // when it was sent, or is about to be
 	url       *url.URL      // of the request, without the target; nil with one target
