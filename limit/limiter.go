@@ -500,6 +500,14 @@ func (l *Limiter) Drain(ctx context.Context) error {
 	return nil
 }
 
+// Load returns the cost in flight, how much work waits, and the limit, as
+// [Limiter.Snapshot] does. It allocates nothing.
+func (l *Limiter) Load() (inFlight, waiting, limit int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.inFlight(), int64(l.room.Len()), l.limit
+}
+
 // Snapshot implements [weir.Snapshotter]. It counts the slots of a limiter in
 // the fast gear one by one, so do not call it for every request. It does not wait
 // for a slow controller.

@@ -228,6 +228,27 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 	}
 }
 
+// The load of a gate is what its snapshot says. Where the gate has one limit, it is cheap enough for every request.
+func TestLoad(t *testing.T) {
+	f := func(name string, spec GateSpec, allocates bool) {
+		t.Helper()
+		g := compile(t, Spec{Gates: map[string]GateSpec{"api": spec}}, Options{}).Gate("api")
+		for i, want := range [][3]int64{{0, 0, 2}, {1, 0, 2}, {2, 0, 2}, {2, 1, 2}} {
+			inFlight, waiting, limit := g.Load()
+			s := g.Snapshot()
+			if got := [3]int64{inFlight, waiting, limit}; got != want || got != [3]int64{s.InFlight, s.Waiting, s.Limit} {
+				t.Errorf("%s: after %d requests %v, and by the snapshot %d, %d, %d; want %v", name, i, got, s.InFlight, s.Waiting, s.Limit, want)
+			}
+			if n := testing.AllocsPerRun(100, func() { g.Load() }); n != 0 && !allocates {
+				t.Errorf("%s: after %d requests, a load allocates %v times", name, i, n)
+			}
+			_, _, _ = g.Arrive(weir.Work{}, func(weir.Permit, error) {}) // the third waits
+		}
+	}
+	f("one limit", waiting(2), false)
+	f("a limit for each tenant", GateSpec{Limit: &LimitSpec{Limit: 2}, Each: &EachSpec{}}, true)
+}
+
 // A leak is reported where the work asked, not inside the policy.
 func TestLeaksAreFoundBehindAPolicy(t *testing.T) {
 	found := make(chan string, 1)

@@ -79,7 +79,9 @@ type crowd struct {
 
 func (c *crowd) Offer(weir.Work) (weir.Permit, bool)                   { return weir.Permit{}, c.free }
 func (c *crowd) Admit(context.Context, weir.Work) (weir.Permit, error) { return weir.Permit{}, nil }
-func (c *crowd) Snapshot() weir.Snapshot                               { return c.snapshot }
+func (c *crowd) Load() (inFlight, waiting, limit int64) {
+	return c.snapshot.InFlight, c.snapshot.Waiting, c.snapshot.Limit
+}
 
 // Without a free slot at any target, a request waits at the one with the shortest line for its limit. Equal ones get
 // requests in turn, and targets that are out get none.

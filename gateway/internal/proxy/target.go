@@ -158,14 +158,14 @@ type seat struct {
 // gate is what pick needs of a *policy.Gate.
 type gate interface {
 	weir.Gate
-	weir.Snapshotter
+	Load() (inFlight, waiting, limit int64)
 	Offer(weir.Work) (weir.Permit, bool)
 }
 
 // line returns how much is in the target or waits for it, in multiples of its limit.
 func (s *seat) line() float64 {
-	now := s.gate.Snapshot()
-	return float64(now.InFlight+now.Waiting) / float64(max(now.Limit, 1))
+	inFlight, waiting, limit := s.gate.Load()
+	return float64(inFlight+waiting) / float64(max(limit, 1))
 }
 
 // Unreachable logs that a target was tried and accepts no connections. Its first answer after that is logged,

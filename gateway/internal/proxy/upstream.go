@@ -31,7 +31,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/eventlog"
 	"github.com/weir-go/weir/gateway/internal/hold"
@@ -289,12 +288,11 @@ func (u *Upstream) LeftOut() (gates []string) {
 // Crowded reports whether a target with a limit has no slot free.
 func (u *Upstream) Crowded() bool {
 	return slices.ContainsFunc(u.seats, func(s seat) bool {
-		g, ok := s.gate.(weir.Snapshotter)
-		if !ok {
+		if s.gate == nil {
 			return false
 		}
-		now := g.Snapshot()
-		return now.InFlight >= now.Limit
+		inFlight, _, limit := s.gate.Load()
+		return inFlight >= limit
 	})
 }
 
