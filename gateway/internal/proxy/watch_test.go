@@ -76,7 +76,9 @@ func TestWatch(t *testing.T) {
 	cut := func(act func(x *exchange, leave func())) func(*Upstream, *exchange, func()) {
 		return func(_ *Upstream, x *exchange, leave func()) {
 			cutting, cut := context.WithCancel(context.Background())
+			x.mu.Lock()
 			x.call.Cutting = cutting
+			x.mu.Unlock()
 			act(x, leave)
 			time.Sleep(100 * time.Millisecond)
 			cut()
