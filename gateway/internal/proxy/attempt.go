@@ -67,7 +67,7 @@ func (x *exchange) sendAgain() bool {
 }
 
 // The pauses before further attempts are twice as long each time; firstRest is the mean of the first. Together they take
-// some seven seconds: a target that refuses everything holds a request for no longer.
+// some seven seconds on average, and less than twelve: a target that refuses everything holds a request and its slot so long.
 const (
 	firstRest = 500 * time.Millisecond
 	mostRests = 4
