@@ -37,6 +37,9 @@ func (x *exchange) send(req *http.Request) (*http.Response, error) {
 			x.refusals++
 			again = x.sendAgain()
 		}
+		if again && x.rests > 0 {
+			req = x.address(req)
+		}
 	}
 	switch {
 	case errors.Is(err, errNotHTTP2):
@@ -73,9 +76,10 @@ const (
 	mostRests = 4
 )
 
-// rest waits for d, and reports whether the request may then be sent: its client is there, and response_timeout leaves time.
+// rest waits for d, and reports whether the request may then be sent: its client is there, and its deadline and
+// response_timeout leave time.
 func (x *exchange) rest(d time.Duration) bool {
-	if !x.pauseWithin(d) {
+	if by := x.call.Work.Deadline; !by.IsZero() && time.Until(by) <= d || !x.pauseWithin(d) {
 		return false
 	}
 	rest := time.NewTimer(d)
@@ -102,7 +106,9 @@ func (t *target) attempt(transport http.RoundTripper, req *http.Request, onlyHTT
 	conns, http2, refused := 0, false, false
 	out := req.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
 		conns++
-		http2 = t.h2c || choseHTTP2(got.Conn)
+		if http2 = t.h2c || choseHTTP2(got.Conn); http2 && !t.http2.Load() {
+			t.http2.Store(true)
+		}
 		if conns > 1 && http2 {
 			refused = true
 			cancel()

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/weir-go/weir"
@@ -29,6 +30,8 @@ type refusing struct {
 	first  int32
 	goAway bool
 	seen   atomic.Int32
+	// timeouts gets the deadline of each attempt, where it is not nil.
+	timeouts chan string
 }
 
 func startRefusing(t *testing.T, first int32, goAway bool) *refusing {
@@ -49,6 +52,7 @@ func startRefusing(t *testing.T, first int32, goAway bool) *refusing {
 func (r *refusing) serve(c net.Conn) {
 	defer c.Close()
 	framer := http2.NewFramer(c, c)
+	framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 	_, _ = io.ReadFull(c, make([]byte, len(http2.ClientPreface)))
 	_ = framer.WriteSettings()
 	for {
@@ -56,7 +60,10 @@ func (r *refusing) serve(c net.Conn) {
 		if err != nil {
 			return
 		}
-		headers, ok := f.(*http2.HeadersFrame)
+		headers, ok := f.(*http2.MetaHeadersFrame)
+		if ok && r.timeouts != nil {
+			r.timeouts <- timeoutIn(headers)
+		}
 		switch {
 		case !ok:
 		case r.seen.Add(1) > r.first:
@@ -69,6 +76,15 @@ func (r *refusing) serve(c net.Conn) {
 			_ = framer.WriteRSTStream(headers.StreamID, http2.ErrCodeRefusedStream)
 		}
 	}
+}
+
+func timeoutIn(headers *http2.MetaHeadersFrame) string {
+	for _, f := range headers.RegularFields() {
+		if f.Name == "x-request-timeout" {
+			return f.Value
+		}
+	}
+	return ""
 }
 
 // dialRefusing connects an upstream to targets, the first of which is h2c://a, and the next h2c://b. A nil one is dead.
@@ -154,6 +170,56 @@ func TestPauseAfterARefusal(t *testing.T) {
 		time.AfterFunc(early, cut)
 	})
 	f("no time for it", 1000, 2, early, 0, 0, func(*Call, func()) {})
+	f("a deadline before its end", 1000, 2, 0, 0, 0, func(call *Call, _ func()) { call.Work.Deadline = time.Now().Add(early) })
+}
+
+// After a pause the target hears how much time is left then. How long the answer took with it says nothing of the target.
+func TestAnswerAfterAPause(t *testing.T) {
+	const patience = time.Minute
+	for refusals, want := range map[int32]weir.Outcome{1: weir.OK, 2: weir.NoSample} {
+		synctest.Test(t, func(t *testing.T) {
+			u := makeUpstream(t, config.Upstream{Targets: []string{"h2c://a"}}, io.Discard, nil)
+			a := startRefusing(t, refusals, false)
+			a.timeouts = make(chan string, refusals+1)
+			defer u.ReplacedBy(nil)
+			defer time.Sleep(2 * watchLinger) // until the watch and what net/http has begun have ended
+			dialRefusing(u, a)
+			gate, w, r := newSampled(), httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)
+			r.Header.Set("X-Request-Timeout", patience.String())
+			began := time.Now()
+			weirhttp.NewGuard().Serve(w, r, gate, weir.Work{}, func(w http.ResponseWriter, r *http.Request, q *weirhttp.Request) {
+				u.Serve(w, r, &Call{Request: q, Arrived: began})
+			})
+			if w.Code != http.StatusOK || gate.outcome != want {
+				t.Errorf("%d refusals: %d, sampled as %v, want %v", refusals, w.Code, gate.outcome, want)
+			}
+			var told string
+			for range refusals + 1 {
+				told = <-a.timeouts
+			}
+			left, err := time.ParseDuration(told)
+			if d := patience - time.Since(began) - left; err != nil || d < -time.Millisecond || d > time.Millisecond {
+				t.Errorf("%d refusals: the last attempt was told %s, after %v of %v", refusals, told, time.Since(began), patience)
+			}
+		})
+	}
+}
+
+// That a target speaks HTTP/2 is known with its first connection, before it has answered anything.
+func TestTargetThatChoosesHTTP2(t *testing.T) {
+	var u *Upstream
+	server := startHTTP2(t, func(w http.ResponseWriter, r *http.Request) {
+		if !u.seats[0].http2.Load() {
+			t.Error("the target is not known to speak HTTP/2")
+		}
+	})
+	u = makeUpstream(t, config.Upstream{Targets: []string{server.URL}}, io.Discard, nil)
+	u.shared.transport.TLSClientConfig = server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
+	w := httptest.NewRecorder()
+	u.Serve(w, httptest.NewRequest(http.MethodPost, "/", strings.NewReader("x")), &Call{})
+	if w.Code != http.StatusOK {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
 }
 
 // Who was refused over HTTP/2 may have caused that, so quotas give nothing back, whatever comes then.

@@ -314,9 +314,6 @@ func (x *exchange) answer(res *http.Response) (*http.Response, error) {
 	here := x.endWait()
 	x.call.Failure = "" // of a target before, which is not the one that is named
 	x.upstream.reached(x.seat.target)
-	if res.ProtoMajor == 2 && !x.seat.http2.Load() {
-		x.seat.http2.Store(true)
-	}
 	switch res.StatusCode {
 	case http.StatusBadGateway, http.StatusGatewayTimeout:
 		// The target is a proxy itself and has lost its own upstream. A 503 does not say that.
@@ -348,7 +345,7 @@ func (x *exchange) answer(res *http.Response) (*http.Response, error) {
 	if here && x.conversation.pending {
 		x.call.Request.HoldSample()
 	} else {
-		x.call.Request.Sample(o)
+		x.sample(o)
 	}
 	if !here {
 		res.Body.Close()
@@ -356,6 +353,14 @@ func (x *exchange) answer(res *http.Response) (*http.Response, error) {
 	}
 	x.watchBody(res)
 	return res, nil
+}
+
+// sample tells the gates the outcome of an answer.
+func (x *exchange) sample(o weir.Outcome) {
+	if o == weir.OK && x.rests > 0 {
+		o = weir.NoSample // its latency would count the pauses before attempts as the target's work
+	}
+	x.call.Request.Sample(o)
 }
 
 // readCost tells the gates what the request has really cost, if the answer says so.
@@ -473,7 +478,9 @@ func (x *exchange) leave() {
 // now.
 func (x *exchange) address(req *http.Request) *http.Request {
 	out := *req
-	out.URL = x.seat.address(x.url)
+	if x.url != nil {
+		out.URL = x.seat.address(x.url)
+	}
 	out.Header = req.Header.Clone() // the first may still be looked at
 	x.upstream.policy.ForwardDeadline(out.Header, x.in, &x.call.Work, x.call.Arrived)
 	return &out

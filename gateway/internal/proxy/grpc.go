@@ -220,7 +220,7 @@ func (x *exchange) readCall(p []byte, trailer http.Header, err error) {
 		o = weir.NoSample // how long a stream lives is no latency
 	}
 	c.pending = false
-	x.call.Request.Sample(o)
+	x.sample(o)
 }
 
 // endCall puts a status that says why into the trailer of an answer that broke in the middle of a call. It reports whether

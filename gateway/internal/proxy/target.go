@@ -128,7 +128,7 @@ type target struct {
 
 	inRow atomic.Int32 // failures in a row
 
-	http2 atomic.Bool // it has answered over HTTP/2
+	http2 atomic.Bool // it has chosen HTTP/2
 
 	// noCallsUntil is on the same clock: the target has chosen HTTP/1 by TLS, so no call of gRPC is
 	// sent to it before.
