@@ -84,7 +84,7 @@ func TestAllAsksServersAtOnce(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		for _, q := range []*quota.Quota{first, a, c, last} {
-			if left := int(leftOf(t, q) + .01); left != 7 {
+			if left := int(leftOf(t, q) + 0.01); left != 7 {
 				t.Errorf("after a refusal %d are left of %s, want 7 of 9", left, q.Name())
 			}
 		}
@@ -93,7 +93,7 @@ func TestAllAsksServersAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.Cancel()
-		if got := int(leftOf(t, a) + .01); got != 7 {
+		if got := int(leftOf(t, a) + 0.01); got != 7 {
 			t.Errorf("%d are left, want 7", got)
 		}
 	})
@@ -182,7 +182,7 @@ func TestAllWithoutAnAnswer(t *testing.T) {
 		if _, err := weir.All(a, quitter{near(t, "b", 9)}, last).Admit(t.Context(), weir.Work{}); err == nil {
 			t.Error("admitted")
 		}
-		if left := int(leftOf(t, a) + .01); left != 9 {
+		if left := int(leftOf(t, a) + 0.01); left != 9 {
 			t.Errorf("%d are left of a, want 9", left)
 		}
 	})

@@ -151,13 +151,13 @@ func TestQuantile(t *testing.T) {
 		p      float64
 		want   time.Duration
 	}{
-		{[]time.Duration{10, 500, 5000}, .5, 500},
-		{[]time.Duration{10, 5000, 5000}, .5, 5000},
-		{[]time.Duration{7}, .4, 7}, // rank −1 before clamping
-		{[]time.Duration{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, .04, 1},
-		{[]time.Duration{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, .95, 10},
+		{[]time.Duration{10, 500, 5000}, 0.5, 500},
+		{[]time.Duration{10, 5000, 5000}, 0.5, 5000},
+		{[]time.Duration{7}, 0.4, 7}, // rank −1 before clamping
+		{[]time.Duration{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, 0.04, 1},
+		{[]time.Duration{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, 0.95, 10},
 		{[]time.Duration{1, 2}, 1, 2},
-		{nil, .5, 0},
+		{nil, 0.5, 0},
 	}
 	for _, tt := range tests {
 		w := Window{Latencies: tt.sorted}
@@ -169,7 +169,7 @@ func TestQuantile(t *testing.T) {
 
 func TestMeanAndSaturation(t *testing.T) {
 	w := Window{LatencySum: 5510, Timed: 3, Elapsed: 10, Saturated: 4}
-	if w.Mean() != 1836 || w.Saturation() != .4 {
+	if w.Mean() != 1836 || w.Saturation() != 0.4 {
 		t.Errorf("mean %d, saturation %v", w.Mean(), w.Saturation())
 	}
 	var empty Window

@@ -326,7 +326,7 @@ func TestBeliefOutlivesASuspendedClimb(t *testing.T) {
 		t.Fatal("the climb is over already")
 	}
 	g.now += time.Minute // what was inside ended meanwhile, and is told at once
-	if got := g.run(60*time.Second) / 200; got < .85 || got > 1.6 {
+	if got := g.run(60*time.Second) / 200; got < 0.85 || got > 1.6 {
 		t.Errorf("%.2f times as many as there are places", got)
 	}
 }

@@ -26,7 +26,7 @@ func TestBeliefFindsTheLimit(t *testing.T) {
 			g := worldOf(newBelief(t, BeliefConfig{}), places)
 			g.k.Restore(State{Limit: from})
 			g.d = g.k.Start()
-			if got := g.run(60*time.Second) / float64(places); got < .85 || got > 1.6 {
+			if got := g.run(60*time.Second) / float64(places); got < 0.85 || got > 1.6 {
 				t.Errorf("%d places, from %v: %.2f times as many", places, from, got)
 			}
 		}
@@ -39,7 +39,7 @@ func TestBeliefFollows(t *testing.T) {
 		g := worldOf(newBelief(t, BeliefConfig{}), 30)
 		g.run(30 * time.Second)
 		g.resize(places)
-		if got := g.run(80*time.Second) / float64(places); got < .85 || got > 1.6 {
+		if got := g.run(80*time.Second) / float64(places); got < 0.85 || got > 1.6 {
 			t.Errorf("from 30 to %d places: %.2f times as many", places, got)
 		}
 	}
@@ -121,7 +121,7 @@ func TestBeliefFailingFastRaisesNothing(t *testing.T) {
 }
 
 func TestBeliefRestores(t *testing.T) {
-	for limit, want := range map[float64]float64{100: 100, 33.3: 33.3, 1: 2, 1e9: 10_000, 20: 20, 20.4: 20, 0: 20, .9: 20, -5: 20,
+	for limit, want := range map[float64]float64{100: 100, 33.3: 33.3, 1: 2, 1e9: 10_000, 20: 20, 20.4: 20, 0: 20, 0.9: 20, -5: 20,
 		math.NaN(): 20, math.Inf(-1): 20, math.Inf(1): 10_000} {
 		b := newBelief(t, BeliefConfig{})
 		b.Restore(State{Limit: limit})
@@ -312,7 +312,7 @@ func TestBeliefSucceeds(t *testing.T) {
 			t.Errorf("under a cap: %+v, want %+v", again.Start(), next.Start())
 		}
 		g.k = next
-		if got := g.run(60*time.Second) / 60; got < .85 || got > 1.6 {
+		if got := g.run(60*time.Second) / 60; got < 0.85 || got > 1.6 {
 			t.Errorf("a change after %v: %.2f times the 60 places", when, got)
 		}
 	}

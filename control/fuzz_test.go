@@ -31,7 +31,7 @@ var controllers = map[string]newController{
 		})
 	},
 	"probe": func(initial, low, high int64, variant uint8) (Controller, error) {
-		return NewProbe(ProbeConfig{Initial: initial, Min: low, Max: high, Step: .01 + float64(variant)/1000})
+		return NewProbe(ProbeConfig{Initial: initial, Min: low, Max: high, Step: 0.01 + float64(variant)/1000})
 	},
 	"probe read": func(initial, low, high int64, variant uint8) (Controller, error) {
 		p, err := NewProbePair(ProbeConfig{Initial: initial, Min: low, Max: high, ReadRatio: (1 + float64(variant)) / 258})

@@ -229,7 +229,7 @@ func TestGradient2Restore(t *testing.T) {
 
 func TestGradient2Faults(t *testing.T) {
 	_, err := NewGradient2(Gradient2Config{
-		Min: -1, Max: -2, Smoothing: 2, Queue: -1, LongWindow: -1, Tolerance: .5, Rise: math.Inf(1), Recheck: -1, Backoff: math.NaN(),
+		Min: -1, Max: -2, Smoothing: 2, Queue: -1, LongWindow: -1, Tolerance: 0.5, Rise: math.Inf(1), Recheck: -1, Backoff: math.NaN(),
 		Take: "x", Percentile: 2, Window: 1, MinSamples: -1,
 	})
 	named(t, err, "Min: is -1", "Max: -2 will not do", "Smoothing: is 2", "Queue: is -1", "LongWindow: is -1", "Tolerance: is 0.5", "Rise: is +Inf", "Recheck: is -1", "Backoff: NaN",

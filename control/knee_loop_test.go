@@ -167,7 +167,7 @@ func TestKneeFindsTheKnee(t *testing.T) {
 			g.k.Restore(State{Limit: from})
 			g.d = g.k.Start()
 			got := g.run(80*time.Second) / float64(places)
-			if got < .85 || got > 1.6 {
+			if got < 0.85 || got > 1.6 {
 				t.Errorf("%d places, from %v: %.2f times as many", places, from, got)
 			}
 		}
@@ -181,7 +181,7 @@ func TestKneeFollows(t *testing.T) {
 		g.run(30 * time.Second)
 		g.resize(places)
 		got := g.run(80*time.Second) / float64(places)
-		if got < .85 || got > 1.6 {
+		if got < 0.85 || got > 1.6 {
 			t.Errorf("from 30 to %d places: %.2f times as many", places, got)
 		}
 	}
@@ -273,7 +273,7 @@ func TestKneeFailingFastRaisesNothing(t *testing.T) {
 }
 
 func TestKneeRestores(t *testing.T) {
-	for limit, want := range map[float64]float64{100: 100, 33.3: 33.3, 1: 2, 1e9: 10_000, 20: 20, 20.4: 20, 0: 20, .9: 20, -5: 20,
+	for limit, want := range map[float64]float64{100: 100, 33.3: 33.3, 1: 2, 1e9: 10_000, 20: 20, 20.4: 20, 0: 20, 0.9: 20, -5: 20,
 		math.NaN(): 20, math.Inf(-1): 20, math.Inf(1): 10_000} {
 		k, _ := NewKnee(KneeConfig{})
 		k.Restore(State{Limit: limit})
@@ -284,7 +284,7 @@ func TestKneeRestores(t *testing.T) {
 		if (k.mode == tracking) != learned {
 			t.Errorf("of %v: mode %v", limit, k.mode)
 		}
-		if d := k.Start(); math.Abs(math.Log(float64(d.Limit)/want)) > ditherBy+.02 && want > 2 {
+		if d := k.Start(); math.Abs(math.Log(float64(d.Limit)/want)) > ditherBy+0.02 && want > 2 {
 			t.Errorf("of %v: starts at %d", limit, d.Limit)
 		}
 	}
@@ -331,12 +331,12 @@ func TestKneeDithers(t *testing.T) {
 		case float64(d.Limit) > at:
 			high++
 		}
-		if off := math.Abs(math.Log(float64(d.Limit) / at)); off < ditherBy-.05 || off > ditherBy+.05 {
+		if off := math.Abs(math.Log(float64(d.Limit) / at)); off < ditherBy-0.05 || off > ditherBy+0.05 {
 			t.Errorf("%d around %.1f", d.Limit, at)
 		}
 	}
 	g.run(30 * time.Second)
-	if r := float64(low) / float64(high); r < .7 || r > 1.4 {
+	if r := float64(low) / float64(high); r < 0.7 || r > 1.4 {
 		t.Errorf("%d windows low, %d high", low, high)
 	}
 	k := kneeAt(t, 2) // next to each other they still differ
@@ -349,14 +349,14 @@ func TestKneeDithers(t *testing.T) {
 }
 
 func TestKneeWindowsLastTwoServices(t *testing.T) {
-	for mean, want := range map[float64]time.Duration{0: 50 * ms, .001: 50 * ms, .1: 200 * ms, .5: time.Second, 1e300: time.Second} {
+	for mean, want := range map[float64]time.Duration{0: 50 * ms, 0.001: 50 * ms, 0.1: 200 * ms, 0.5: time.Second, 1e300: time.Second} {
 		k := kneeAt(t, 50)
 		if k.mean = mean; k.next() != want {
 			t.Errorf("of %v s: %v, want %v", mean, k.next(), want)
 		}
 	}
 	k := kneeAt(t, 50)
-	k.mode, k.mean = settling, .1
+	k.mode, k.mean = settling, 0.1
 	if k.next() != 120*ms {
 		t.Errorf("settles for %v", k.next())
 	}

@@ -34,7 +34,7 @@ func stepped(t *testing.T) *Knee {
 
 func TestKneeJudgesAStep(t *testing.T) {
 	up := 20 * math.Exp(stepUp)
-	grown := func(e float64) int64 { return int64(1000*math.Exp(e*stepUp) + .5) }
+	grown := func(e float64) int64 { return int64(1000*math.Exp(e*stepUp) + 0.5) }
 	tests := []struct {
 		name   string
 		w      *Window
@@ -44,16 +44,16 @@ func TestKneeJudgesAStep(t *testing.T) {
 		extend bool
 	}{
 		{"counts follow", counted(nil, grown(1), up), false, 20 * math.Exp(2*stepUp), settling, false},
-		{"just enough", counted(nil, grown(.6), up), false, 20 * math.Exp(2*stepUp), settling, false},
+		{"just enough", counted(nil, grown(0.6), up), false, 20 * math.Exp(2*stepUp), settling, false},
 		{"they do not", counted(nil, 1000, up), false, 20, tracking, false},
-		{"a fifth of the way", counted(nil, grown(.2), up), false, 20 * math.Exp(.2*stepUp), tracking, false},
+		{"a fifth of the way", counted(nil, grown(0.2), up), false, 20 * math.Exp(0.2*stepUp), tracking, false},
 		{"they fall", counted(nil, 700, up), false, 20, tracking, false},
-		{"unsure", counted(nil, grown(.42), up), false, up, climbing, true},
+		{"unsure", counted(nil, grown(0.42), up), false, up, climbing, true},
 		{"nobody used it", counted(nil, 1000, 21), false, 20, climbing, false},
 		{"nobody used it, or needs it", counted(nil, 1000, 21), true, 20, climbing, false},
-		{"proven and not needed", counted(nil, grown(.9), up), true, up, tracking, false},
+		{"proven and not needed", counted(nil, grown(0.9), up), true, up, tracking, false},
 		{"unproven and not needed", counted(nil, 1000, up), true, 20, tracking, false},
-		{"hardly proven and not needed", counted(nil, grown(.44), up), true, 20 * math.Exp(.44*stepUp), tracking, false},
+		{"hardly proven and not needed", counted(nil, grown(0.44), up), true, 20 * math.Exp(0.44*stepUp), tracking, false},
 	}
 	for _, tt := range tests {
 		k := stepped(t)
@@ -61,7 +61,7 @@ func TestKneeJudgesAStep(t *testing.T) {
 			tt.w.Saturated = tt.w.Elapsed / 2
 		}
 		d := k.Update(tt.w)
-		if got := math.Exp(k.at); math.Abs(got/tt.want-1) > .001 || k.mode != tt.mode || d.Extend != tt.extend {
+		if got := math.Exp(k.at); math.Abs(got/tt.want-1) > 0.001 || k.mode != tt.mode || d.Extend != tt.extend {
 			t.Errorf("%s: at %.2f, want %.2f; mode %d, %+v", tt.name, got, tt.want, k.mode, d)
 		}
 	}
@@ -69,7 +69,7 @@ func TestKneeJudgesAStep(t *testing.T) {
 
 func TestKneeLooksAgainThreeTimes(t *testing.T) {
 	k := stepped(t)
-	w := counted(k, int64(1000*math.Exp(.42*stepUp)), 20*math.Exp(stepUp))
+	w := counted(k, int64(1000*math.Exp(0.42*stepUp)), 20*math.Exp(stepUp))
 	for i := range mostAgain {
 		if d := k.Update(w); !d.Extend {
 			t.Fatalf("look %d: %+v", i, d)
@@ -188,7 +188,7 @@ func TestKneeBrownOut(t *testing.T) {
 		t.Errorf("after a minute of nothing good: %v", got)
 	}
 	g.good = nil
-	if got := g.run(30 * time.Second); got < .8*before {
+	if got := g.run(30 * time.Second); got < 0.8*before {
 		t.Errorf("a minute later: %.1f, before %.1f", got, before)
 	}
 }
@@ -226,16 +226,16 @@ func TestContrast(t *testing.T) {
 	}{
 		{"concurrency costs no time", alike(50, 20*ms, 20), alike(50, 20*ms, 24), alike(50, 20*ms, 20), 1, 1e-9},
 		{"the same, the middle one lower", alike(50, 20*ms, 24), alike(50, 20*ms, 20), alike(50, 20*ms, 24), 1, 1e-9},
-		{"time in proportion to concurrency", alike(50, 20*ms, 20), alike(50, 24*ms, 24), alike(50, 20*ms, 20), 0, .06},
-		{"time above proportion", alike(50, 20*ms, 20), alike(50, 28*ms, 24), alike(50, 20*ms, 20), -.95, .2},
-		{"half of it costs time", alike(50, 20*ms, 20), alike(50, 22*ms, 24), alike(50, 20*ms, 20), .5, .06},
+		{"time in proportion to concurrency", alike(50, 20*ms, 20), alike(50, 24*ms, 24), alike(50, 20*ms, 20), 0, 0.06},
+		{"time above proportion", alike(50, 20*ms, 20), alike(50, 28*ms, 24), alike(50, 20*ms, 20), -0.95, 0.2},
+		{"half of it costs time", alike(50, 20*ms, 20), alike(50, 22*ms, 24), alike(50, 20*ms, 20), 0.5, 0.06},
 		{"drift cancels", alike(50, 18*ms, 20), alike(50, 20*ms, 24), alike(50, 22*ms, 20), 1, 1e-9},
-		{"drift beside a slope cancels", alike(50, 18*ms, 20), alike(50, 24*ms, 24), alike(50, 22*ms, 20), 0, .06},
-		{"an outlier in each", alike(50, 20*ms, 20, slow), alike(50, 20*ms, 24, slow), alike(50, 20*ms, 20, slow), 1, .01},
-		{"an outlier in one", alike(100, 20*ms, 20), alike(100, 20*ms, 24, slow), alike(100, 20*ms, 20), .83, .05},
-		{"what is cut off hides no slope", alike(50, 20*ms, 20, slow), alike(50, 24*ms, 24, slow), alike(50, 20*ms, 20, slow), 0, .3},
-		{"lateness grows", alike(50, 20*ms, 20), alike(30, 20*ms, 24, late(20, 20*ms, 24)...), alike(50, 20*ms, 20), -1.5, .2},
-		{"lateness shrinks", alike(40, 20*ms, 20, late(10, 20*ms, 20)...), alike(50, 20*ms, 24), alike(40, 20*ms, 20, late(10, 20*ms, 20)...), 2.3, .2},
+		{"drift beside a slope cancels", alike(50, 18*ms, 20), alike(50, 24*ms, 24), alike(50, 22*ms, 20), 0, 0.06},
+		{"an outlier in each", alike(50, 20*ms, 20, slow), alike(50, 20*ms, 24, slow), alike(50, 20*ms, 20, slow), 1, 0.01},
+		{"an outlier in one", alike(100, 20*ms, 20), alike(100, 20*ms, 24, slow), alike(100, 20*ms, 20), 0.83, 0.05},
+		{"what is cut off hides no slope", alike(50, 20*ms, 20, slow), alike(50, 24*ms, 24, slow), alike(50, 20*ms, 20, slow), 0, 0.3},
+		{"lateness grows", alike(50, 20*ms, 20), alike(30, 20*ms, 24, late(20, 20*ms, 24)...), alike(50, 20*ms, 20), -1.5, 0.2},
+		{"lateness shrinks", alike(40, 20*ms, 20, late(10, 20*ms, 20)...), alike(50, 20*ms, 24), alike(40, 20*ms, 20, late(10, 20*ms, 20)...), 2.3, 0.2},
 	}
 	for _, tt := range tests {
 		e, variance, ok := contrast(tt.a, tt.b, tt.c)
@@ -269,7 +269,7 @@ func TestContrastOfTooLittle(t *testing.T) {
 func cutOff(concurrency float64) *arm {
 	var a arm
 	for _, s := range some(5, 0, time.Second, concurrency, true) {
-		a.add(s, .01)
+		a.add(s, 0.01)
 	}
 	return &a
 }
@@ -290,14 +290,14 @@ func TestContrastKnowsItsScatter(t *testing.T) {
 	base := variance(25, 24)
 	// Half 20 ms, half 60: a relative variance of 1/4, over 50 jobs, and twice 50
 	// that count half.
-	want := .25 * (1./50 + 2./50/4) / math.Pow(math.Log(1.2), 2)
+	want := 0.25 * (1./50 + 2./50/4) / math.Pow(math.Log(1.2), 2)
 	if math.Abs(base/want-1) > 1e-6 {
 		t.Errorf("variance %.4f, want %.4f", base, want)
 	}
-	if r := variance(100, 24) / base; math.Abs(r-.25) > 1e-6 {
+	if r := variance(100, 24) / base; math.Abs(r-0.25) > 1e-6 {
 		t.Errorf("four times as many jobs: %v of the variance", r)
 	}
-	if r := variance(25, 20*1.2*1.2) / base; math.Abs(r-.25) > 1e-6 {
+	if r := variance(25, 20*1.2*1.2) / base; math.Abs(r-0.25) > 1e-6 {
 		t.Errorf("twice as far apart: %v of the variance", r)
 	}
 	_, exact, _ := contrast(alike(50, 20*ms, 20), alike(50, 20*ms, 24), alike(50, 20*ms, 20))
@@ -326,17 +326,17 @@ func TestCredit(t *testing.T) {
 
 func TestArmAdds(t *testing.T) {
 	var a arm
-	a.add(Sample{Latency: 20 * ms, Concurrency: math.E, Good: true}, .1)
-	a.add(Sample{Latency: 300 * ms, Concurrency: math.E, Good: true}, .1)
-	a.add(Sample{Latency: 100 * ms, Concurrency: math.E}, .1)
-	want := arm{n: 3, lnN: 3, cost: .22, cost2: .0204, whole: .12, good: 2, goodCost: .12}
+	a.add(Sample{Latency: 20 * ms, Concurrency: math.E, Good: true}, 0.1)
+	a.add(Sample{Latency: 300 * ms, Concurrency: math.E, Good: true}, 0.1)
+	a.add(Sample{Latency: 100 * ms, Concurrency: math.E}, 0.1)
+	want := arm{n: 3, lnN: 3, cost: 0.22, cost2: 0.0204, whole: 0.12, good: 2, goodCost: 0.12}
 	near := func(x, y float64) bool { return math.Abs(x-y) < 1e-12 }
 	if a.n != want.n || a.good != want.good || !near(a.lnN, want.lnN) || !near(a.cost, want.cost) || !near(a.cost2, want.cost2) ||
 		!near(a.whole, want.whole) || !near(a.goodCost, want.goodCost) {
 		t.Errorf("\n got %+v\nwant %+v", a, want)
 	}
 	var odd arm
-	odd.add(Sample{Latency: -time.Hour, Concurrency: math.Inf(-1)}, .1)
+	odd.add(Sample{Latency: -time.Hour, Concurrency: math.Inf(-1)}, 0.1)
 	odd.add(Sample{}, 0)
 	if math.IsNaN(odd.lnN) || math.IsInf(odd.lnN, 0) || odd.cost <= 0 {
 		t.Errorf("%+v of nonsense", odd)
@@ -349,14 +349,14 @@ func TestArmAdds(t *testing.T) {
 
 func TestGapWeighsByNoise(t *testing.T) {
 	last := math.Inf(1)
-	for _, variance := range []float64{.001, .01, .1, 1, 10} {
+	for _, variance := range []float64{0.001, 0.01, 0.1, 1, 10} {
 		g := newGap()
-		move := g.learn(.3, variance)
-		want := .3 * openGap * curvature / (openGap*curvature*curvature + variance*firstNoise)
+		move := g.learn(0.3, variance)
+		want := 0.3 * openGap * curvature / (openGap*curvature*curvature + variance*firstNoise)
 		if !(move < last) || math.Abs(move-want) > 1e-9 {
 			t.Errorf("a variance of %v moves it by %v (before: %v), want %v", variance, move, last, want)
 		}
-		if g := newGap(); g.learn(-.3, variance) != -move {
+		if g := newGap(); g.learn(-0.3, variance) != -move {
 			t.Errorf("up is not down at %v", variance)
 		}
 		last = move
@@ -373,17 +373,17 @@ func TestGapWeighsByNoise(t *testing.T) {
 func TestGapLearnsNoise(t *testing.T) {
 	g, calm := newGap(), newGap()
 	for i := range 60 {
-		g.learn(.3*float64(1-i%2*2), .01) // differ by .6 where .14 is to be expected
-		calm.learn(.01, .01)
+		g.learn(0.3*float64(1-i%2*2), 0.01) // differ by 0.6 where 0.14 is to be expected
+		calm.learn(0.01, 0.01)
 	}
 	if g.noise < 12 || g.noise > mostNoise || calm.noise != 1 {
 		t.Errorf("noise %.2f of what disagrees, %.2f of what agrees", g.noise, calm.noise)
 	}
-	if d, c := g.learn(.3, .01), calm.learn(.3, .01); math.Abs(d) >= c {
+	if d, c := g.learn(0.3, 0.01), calm.learn(0.3, 0.01); math.Abs(d) >= c {
 		t.Errorf("noisy %v, calm %v", d, c)
 	}
 	for range 60 {
-		g.learn(.01, .01)
+		g.learn(0.01, 0.01)
 	}
 	if g.noise > 1.1 {
 		t.Errorf("%.2f an hour later", g.noise)
@@ -393,19 +393,19 @@ func TestGapLearnsNoise(t *testing.T) {
 func TestGapGrowsSureAndIsSurprised(t *testing.T) {
 	g := newGap()
 	for range 40 {
-		g.learn(0, .01)
+		g.learn(0, 0.01)
 	}
-	if g.variance > .01 {
+	if g.variance > 0.01 {
 		t.Fatalf("still unsure: %v", g.variance)
 	}
 	sure := g
-	small := sure.learn(.05, .01)
+	small := sure.learn(0.05, 0.01)
 	g.noise = 1
 	before := g.variance
-	if g.learn(1, .01); g.variance <= before {
+	if g.learn(1, 0.01); g.variance <= before {
 		t.Errorf("no surprise: variance %v after %v", g.variance, before)
 	}
-	again := g.learn(.05, .01)
+	again := g.learn(0.05, 0.01)
 	if again <= small {
 		t.Errorf("moves by %v after a surprise, %v before", again, small)
 	}
@@ -435,7 +435,7 @@ func TestShift(t *testing.T) {
 	} {
 		var s shift
 		for i, l := range looks {
-			if got := s.observe(l.side, l.value, .1); got != l.want {
+			if got := s.observe(l.side, l.value, 0.1); got != l.want {
 				t.Errorf("%s: look %d: %d, want %d", name, i, got, l.want)
 			}
 		}
@@ -616,7 +616,7 @@ func TestKneeIsNotFrozen(t *testing.T) {
 		d := k.Start()
 		first := d.Limit
 		for now := time.Second; now < 6*time.Second; now += 100 * time.Millisecond {
-			d = k.Update(useless(now, d.Limit, .4, .99))
+			d = k.Update(useless(now, d.Limit, 0.4, 0.99))
 		}
 		if d.Limit != 2 {
 			t.Errorf("%s: from %d to %d while nothing that finishes is of use, want 2", name, first, d.Limit)
@@ -634,7 +634,7 @@ func TestKneeIdleIsNotCut(t *testing.T) {
 	d := k.Start()
 	first := d.Limit
 	for now := time.Second; now < 6*time.Second; now += 100 * time.Millisecond {
-		d = k.Update(useless(now, d.Limit, .1, .3))
+		d = k.Update(useless(now, d.Limit, 0.1, 0.3))
 	}
 	if d.Limit != first {
 		t.Errorf("from %d to %d", first, d.Limit)

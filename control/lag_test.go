@@ -112,9 +112,9 @@ func TestLagMapDamping(t *testing.T) {
 		want []int64
 	}{
 		{"none", LagMapConfig{}, []int64{505, 505, 10, 1000}},
-		{"smoothed", LagMapConfig{Smoothing: .5}, []int64{752, 628, 319, 659}},
-		{"in steps of 99", LagMapConfig{MaxChange: .1}, []int64{901, 802, 703, 802}},
-		{"hysteresis", LagMapConfig{Initial: 600, Hysteresis: .2}, []int64{600, 600, 10, 1000}},
+		{"smoothed", LagMapConfig{Smoothing: 0.5}, []int64{752, 628, 319, 659}},
+		{"in steps of 99", LagMapConfig{MaxChange: 0.1}, []int64{901, 802, 703, 802}},
+		{"hysteresis", LagMapConfig{Initial: 600, Hysteresis: 0.2}, []int64{600, 600, 10, 1000}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) { sameLimits(t, limits(t, lagMap(t, tt.cfg), all...), tt.want) })
@@ -240,7 +240,7 @@ func TestDrainRestore(t *testing.T) {
 
 func TestDrainFaults(t *testing.T) {
 	_, err := NewDrain(DrainConfig{
-		Min: -1, Max: -2, Initial: -1, Target: -1, Threshold: 2, Interval: 1, Fudge: 2, Decay: math.NaN(), Adder: -1, Multiplier: .5,
+		Min: -1, Max: -2, Initial: -1, Target: -1, Threshold: 2, Interval: 1, Fudge: 2, Decay: math.NaN(), Adder: -1, Multiplier: 0.5,
 		PerWork: math.Inf(1), Hold: -2, Safe: 5,
 	})
 	named(t, err, "Min: is -1", "Max: -2 will not do", "Initial: is -1", "Target: is -1", "Threshold: is 2", "Interval: is 1ns", "Fudge: is 2", "Decay: NaN", "Adder: is -1", "Multiplier: is 0.5",
@@ -412,18 +412,18 @@ func TestLagMapLoop(t *testing.T) {
 		reaches   bool    // the fixed point
 		condition string
 	}{
-		{20, LagMapConfig{}, 3, .10, 0, true, "plain"},
-		{41, LagMapConfig{}, 3, .10, 0, true, "plain"},
-		{50, LagMapConfig{}, 3, .20, .15, true, "plain, too many tenants for the goal"},
+		{20, LagMapConfig{}, 3, 0.10, 0, true, "plain"},
+		{41, LagMapConfig{}, 3, 0.10, 0, true, "plain"},
+		{50, LagMapConfig{}, 3, 0.20, 0.15, true, "plain, too many tenants for the goal"},
 		{91, LagMapConfig{}, 24, 2, 1, false, "plain, unstable"},
 		{200, LagMapConfig{}, 24, 4, 1, false, "plain, unstable"},
-		{20, LagMapConfig{Smoothing: .25}, 3, .10, 0, true, "smoothed"},
-		{50, LagMapConfig{Smoothing: .25}, 3, .10, 0, true, "smoothed"},
-		{91, LagMapConfig{Smoothing: .25}, 3, .10, 0, true, "smoothed"},
-		{100, LagMapConfig{Smoothing: .25}, 3, .10, 0, true, "smoothed"},
-		{200, LagMapConfig{Smoothing: .25}, 12, .10, 0, true, "smoothed, settles late"},
-		{50, LagMapConfig{Hysteresis: .15}, 6, 0, 0, false, "hysteresis: rests beside the fixed point"},
-		{50, LagMapConfig{MaxChange: .1}, 6, .10, 0, true, "in steps of a tenth"},
+		{20, LagMapConfig{Smoothing: 0.25}, 3, 0.10, 0, true, "smoothed"},
+		{50, LagMapConfig{Smoothing: 0.25}, 3, 0.10, 0, true, "smoothed"},
+		{91, LagMapConfig{Smoothing: 0.25}, 3, 0.10, 0, true, "smoothed"},
+		{100, LagMapConfig{Smoothing: 0.25}, 3, 0.10, 0, true, "smoothed"},
+		{200, LagMapConfig{Smoothing: 0.25}, 12, 0.10, 0, true, "smoothed, settles late"},
+		{50, LagMapConfig{Hysteresis: 0.15}, 6, 0, 0, false, "hysteresis: rests beside the fixed point"},
+		{50, LagMapConfig{MaxChange: 0.1}, 6, 0.10, 0, true, "in steps of a tenth"},
 	}
 	for _, tt := range tests {
 		samples := lagLoop{tenants: tt.tenants, demand: 30_000, service: 10_000, length: 4 * time.Minute}.run(lagMap(t, tt.cfg))
@@ -436,7 +436,7 @@ func TestLagMapLoop(t *testing.T) {
 		if got > tt.atMost || got < tt.atLeast {
 			t.Errorf("%d tenants, %s: %.3f from peak to peak, want from %v to %v", tt.tenants, tt.condition, got, tt.atLeast, tt.atMost)
 		}
-		if tt.reaches && math.Abs(last.lag-lag) > .02*lag {
+		if tt.reaches && math.Abs(last.lag-lag) > 0.02*lag {
 			t.Errorf("%d tenants, %s: lag %.0f in the end, the fixed point is %.0f", tt.tenants, tt.condition, last.lag, lag)
 		}
 	}
@@ -467,7 +467,7 @@ func TestDrainLoop(t *testing.T) {
 			if most := mostLag(rest); most > 1.1*target {
 				t.Errorf("%d tenants from %d: lag %.0f after the burst, target %d", tenants, initial, most, target)
 			}
-			if applied < .99 {
+			if applied < 0.99 {
 				t.Errorf("%d tenants from %d: the appliers idled, %.3f applied", tenants, initial, applied)
 			}
 		}

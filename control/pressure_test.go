@@ -161,7 +161,7 @@ func TestCappedIdleGateKeepsItsLimit(t *testing.T) {
 // The cap rises by itself: used or not, with signals below 1 or none at all.
 func TestCappedRecovers(t *testing.T) {
 	for name, readings := range map[string][]Reading{
-		"pressure 0": {known("a", 0)}, "pressure .5": {known("a", .5)}, "unknown": {{Name: "a", Value: 5}}, "none": nil,
+		"pressure 0": {known("a", 0)}, "pressure 0.5": {known("a", 0.5)}, "unknown": {{Name: "a", Value: 5}}, "none": nil,
 	} {
 		c := capped(t, &stub{limit: 64, next: time.Second}, CapConfig{})
 		g := gate{d: Decision{Limit: 64}}

@@ -35,16 +35,16 @@ func TestProbePools(t *testing.T) {
 		{"exhausted at Max: down", ProbeConfig{Initial: 256}, []tick{{1, 128, 128}}, sizes{115, 115}, probeDown, 256},
 		{"little used at Min: stays", ProbeConfig{Initial: 8}, []tick{{1, 3, 0}}, sizes{4, 4}, probeStable, 8},
 		{"exhausted at Min: up by one", ProbeConfig{Initial: 8}, []tick{{1, 4, 0}}, sizes{5, 5}, probeUp, 8},
-		{"an uneven ratio", ProbeConfig{Initial: 16, ReadRatio: .9}, nil, sizes{14, 4}, probeStable, 16},
-		{"and up", ProbeConfig{Initial: 16, ReadRatio: .9}, []tick{{1, 0, 4}}, sizes{16, 5}, probeUp, 16},
+		{"an uneven ratio", ProbeConfig{Initial: 16, ReadRatio: 0.9}, nil, sizes{14, 4}, probeStable, 16},
+		{"and up", ProbeConfig{Initial: 16, ReadRatio: 0.9}, []tick{{1, 0, 4}}, sizes{16, 5}, probeUp, 16},
 		{"idle: stays", ProbeConfig{Initial: 64}, []tick{{1, 3, 2}}, sizes{32, 32}, probeStable, 64},
 		{"both at Min", ProbeConfig{Initial: 8}, nil, sizes{4, 4}, probeStable, 8},
 		{"both at Max", ProbeConfig{Initial: 384}, nil, sizes{128, 128}, probeStable, 256},
 		{"Initial below the bounds", ProbeConfig{Initial: 1}, nil, sizes{4, 4}, probeStable, 8},
 		{"Initial above the bounds", ProbeConfig{Initial: 1000}, nil, sizes{128, 128}, probeStable, 256},
 		// Shipped, the step of one leads to 3 and to 129 here.
-		{"the step of one stops at Min", ProbeConfig{Initial: 16, ReadRatio: .9}, []tick{{1, 10, 0}}, sizes{13, 4}, probeDown, 16},
-		{"the step of one stops at Max", ProbeConfig{Initial: 256, ReadRatio: .9}, []tick{{1, 128, 26}}, sizes{128, 28}, probeUp, 256},
+		{"the step of one stops at Min", ProbeConfig{Initial: 16, ReadRatio: 0.9}, []tick{{1, 10, 0}}, sizes{13, 4}, probeDown, 16},
+		{"the step of one stops at Max", ProbeConfig{Initial: 256, ReadRatio: 0.9}, []tick{{1, 128, 26}}, sizes{128, 28}, probeUp, 256},
 		{"Min is Max", ProbeConfig{Initial: 8, Max: 4}, []tick{{1, 4, 4}}, sizes{4, 4}, probeStable, 8},
 		// 10 → 10.4 → 10.72 → 10.976 → 11.1808: only the fourth success moves the sizes.
 		{"fractions add up", ProbeConfig{Initial: 10}, []tick{{1, 5, 5}, {2, 6, 6}, {2, 6, 6}, {3, 6, 6}, {3, 6, 6}, {4, 6, 6}},
@@ -247,7 +247,7 @@ func TestProbePair(t *testing.T) {
 }
 
 func TestProbePairRestore(t *testing.T) {
-	p := pair(t, ProbeConfig{Initial: 16, ReadRatio: .9})
+	p := pair(t, ProbeConfig{Initial: 16, ReadRatio: 0.9})
 	saver, ok := p.Read().(Saver)
 	if !ok {
 		t.Fatal("the read controller is no Saver")
@@ -297,7 +297,7 @@ func TestProbeFaults(t *testing.T) {
 			t.Errorf("%+v was taken", cfg)
 		}
 	}
-	bad := ProbeConfig{Initial: -1, Min: -1, Max: -2, ReadRatio: 1.5, Step: .6, Weight: math.NaN(), Interval: 1}
+	bad := ProbeConfig{Initial: -1, Min: -1, Max: -2, ReadRatio: 1.5, Step: 0.6, Weight: math.NaN(), Interval: 1}
 	for name, err := range map[string]error{
 		"one":  second(NewProbe(bad)),
 		"pair": second(NewProbePair(bad)),

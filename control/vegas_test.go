@@ -69,7 +69,7 @@ func vegas(t *testing.T, cfg VegasConfig) *Vegas {
 func TestVegasSteps(t *testing.T) {
 	const ms = time.Millisecond
 	small := VegasConfig{Initial: 10, Max: 20}
-	half := VegasConfig{Initial: 100, Max: 200, Smoothing: .5, Backoff: .5}
+	half := VegasConfig{Initial: 100, Max: 200, Smoothing: 0.5, Backoff: 0.5}
 	tests := []struct {
 		name    string
 		cfg     VegasConfig
@@ -133,7 +133,7 @@ func TestVegasProbeRhythm(t *testing.T) {
 		return 0
 	}
 	// jitter × 30 × 10; what is no number in [0, 1) counts as a half.
-	for r, want := range map[float64]int{0: 150, .5: 225, 7: 225, math.Inf(-1): 225} {
+	for r, want := range map[float64]int{0: 150, 0.5: 225, 7: 225, math.Inf(-1): 225} {
 		if got := probedAfter(r); got != want {
 			t.Errorf("random number %v: probed after %d observations, want %d", r, got, want)
 		}

@@ -149,11 +149,11 @@ func TestLargestFirst(t *testing.T) {
 		alike, most float64 // the quiet keys get less with one lag for all, and as much in sum with the rule
 		shown       bool    // in a table of the page
 	}{
-		{"lag, one loud key", line(10, 1000), 1, even, 1.01, .99, true},
-		{"lag, one loud key that may fill the topic", line(1, 10_000), 1, uneven(rate / 2), 1.01, .99, false},
-		{"lag, ten loud keys that may fill the topic", line(1, 10_000), 10, even, .25, .95, true},
-		{"drain, one loud key, quiet keys that differ", flow(1, 10_000), 1, uneven(rate / 2), .95, .99, true},
-		{"drain, ten loud keys", flow(10, 1000), 10, even, 1.01, .99, false},
+		{"lag, one loud key", line(10, 1000), 1, even, 1.01, 0.99, true},
+		{"lag, one loud key that may fill the topic", line(1, 10_000), 1, uneven(rate / 2), 1.01, 0.99, false},
+		{"lag, ten loud keys that may fill the topic", line(1, 10_000), 10, even, 0.25, 0.95, true},
+		{"drain, one loud key, quiet keys that differ", flow(1, 10_000), 1, uneven(rate / 2), 0.95, 0.99, true},
+		{"drain, ten loud keys", flow(10, 1000), 10, even, 1.01, 0.99, false},
 	}
 	for _, tt := range tests {
 		l := drainLoop{rate, tt.loud, tt.quiet}
@@ -170,7 +170,7 @@ func TestLargestFirst(t *testing.T) {
 		if alike.quiet >= tt.alike || first.quiet < tt.most {
 			t.Errorf("%s: the quiet keys got %.2f and %.2f, want less than %.2f and at least %.2f", tt.name, alike.quiet, first.quiet, tt.alike, tt.most)
 		}
-		if first.used < .98 || first.peak-first.low > alike.peak-alike.low {
+		if first.used < 0.98 || first.peak-first.low > alike.peak-alike.low {
 			t.Errorf("%s: %+v, all alike %+v", tt.name, first, alike)
 		}
 	}

@@ -482,13 +482,13 @@ func (tw *twin) reconfigure(arg, who byte) {
 	case 1:
 		to.overrides = map[string]Override{key: {Limit: int64(1 + arg>>5)}}
 	case 2:
-		to.overrides = map[string]Override{key: {Scale: .25 * float64(1+who&15)}}
+		to.overrides = map[string]Override{key: {Scale: 0.25 * float64(1+who&15)}}
 	}
 	if who&4 != 0 {
-		to.shares = map[weir.Priority]float64{weir.Background: .25, weir.Normal: .5}
+		to.shares = map[weir.Priority]float64{weir.Background: 0.25, weir.Normal: 0.5}
 	}
 	if who&8 != 0 {
-		to.users, to.tenants = map[string]float64{"a": float64(int(1) << (who >> 4 & 7))}, map[string]float64{"x": .5, "": 2}
+		to.users, to.tenants = map[string]float64{"a": float64(int(1) << (who >> 4 & 7))}, map[string]float64{"x": 0.5, "": 2}
 	}
 	m.reconfigure(*tw.now, to)
 	if err := tw.g.Reconfigure(tw.config()); err != nil {

@@ -286,7 +286,7 @@ func TestRefuseOversize(t *testing.T) {
 // A limit that a controller moves may grow to what asks too much now. Nobody is told to wait for that.
 func TestOversizeOfWhatMoves(t *testing.T) {
 	g, _ := byHand(t, Config{Controller: &spy{limit: 4}, RefuseOversize: true,
-		Overrides: map[string]Override{"own": {Limit: 5}, "half": {Scale: .5}}})
+		Overrides: map[string]Override{"own": {Limit: 5}, "half": {Scale: 0.5}}})
 	for key, limit := range map[string]float64{"own": 5, "half": 2, "": 4} {
 		if r := refused(t, g, weir.Work{Tenant: key, Cost: 6}, weir.ReasonTooLarge); r.Limit != limit || r.Retryable {
 			t.Errorf("%q: %+v", key, r)

@@ -70,7 +70,7 @@ func (l *line) reconfigure(q limit.Queue) {
 // A share is guaranteed to each key by itself, and changes for those that wait: here
 // and in a room that was left and is used again.
 func TestSharesOfEachKey(t *testing.T) {
-	queue := limit.Queue{Order: limit.FIFO, Shares: map[weir.Priority]float64{weir.Background: .25}}
+	queue := limit.Queue{Order: limit.FIFO, Shares: map[weir.Priority]float64{weir.Background: 0.25}}
 	l := newLine(t, Config{Queue: queue})
 	fill := func(key string) {
 		for range 40 {
@@ -92,7 +92,7 @@ func TestSharesOfEachKey(t *testing.T) {
 		}
 	}
 	l.finish("a", 44)
-	queue.Shares[weir.Background] = .5
+	queue.Shares[weir.Background] = 0.5
 	l.reconfigure(queue)
 	fill("a")
 	if got := l.finish("a", 12); strings.Count(got, "b") != 6 {
@@ -201,7 +201,7 @@ func TestOrderChangesLive(t *testing.T) {
 // Who loses its place hears by what, and a share keeps its places: half of those
 // that a key may have.
 func TestDisplaced(t *testing.T) {
-	l := newLine(t, Config{Queue: limit.Queue{Len: 8, Order: limit.FIFO, Shares: map[weir.Priority]float64{weir.Background: .5}}})
+	l := newLine(t, Config{Queue: limit.Queue{Len: 8, Order: limit.FIFO, Shares: map[weir.Priority]float64{weir.Background: 0.5}}})
 	for _, name := range []string{"n1", "n2", "n3", "n4"} {
 		l.come("k", name, weir.Work{Tenant: "k"})
 	}
@@ -225,7 +225,7 @@ func TestDisplaced(t *testing.T) {
 // Where other keys have left few places, a small share does not take them from higher
 // priorities, nor keep one from them.
 func TestShareOfFewPlaces(t *testing.T) {
-	l := newLine(t, Config{Queue: limit.Queue{Len: 64, Order: limit.FIFO, Shares: map[weir.Priority]float64{weir.Background: .05}}})
+	l := newLine(t, Config{Queue: limit.Queue{Len: 64, Order: limit.FIFO, Shares: map[weir.Priority]float64{weir.Background: 0.05}}})
 	for key := range 6 {
 		for range 64 {
 			l.come(fmt.Sprint(key), "x", weir.Work{Tenant: fmt.Sprint(key)})
@@ -248,7 +248,7 @@ func TestShareOfFewPlaces(t *testing.T) {
 
 func TestPartsOutOfRange(t *testing.T) {
 	_, err := New(Config{Name: "t", Limit: 1, Queue: limit.Queue{Order: 9,
-		Shares:  map[weir.Priority]float64{weir.Background: .7, weir.Normal: .7, 9: .1},
+		Shares:  map[weir.Priority]float64{weir.Background: 0.7, weir.Normal: 0.7, 9: 0.1},
 		Weights: limit.Weights{Users: map[string]float64{"a": -1}, Tenants: map[string]float64{"b": 1e9}}}})
 	if err == nil {
 		t.Fatal("accepted")

@@ -376,7 +376,7 @@ func TestRefusalsHaveTheNumbers(t *testing.T) {
 	}
 	*now = 300 * ms
 	l.Step()
-	if r := weir.AsRejection(answer); r == nil || r.Reason != weir.ReasonQueueTimeout || r.Value != .3 || r.Limit != .3 ||
+	if r := weir.AsRejection(answer); r == nil || r.Reason != weir.ReasonQueueTimeout || r.Value != 0.3 || r.Limit != 0.3 ||
 		r.RetryAfter <= 0 || !r.Retryable {
 		t.Errorf("%+v", r)
 	}
@@ -562,7 +562,7 @@ func TestCompanyAcrossReconfigure(t *testing.T) {
 		{Start: time.Hour, Latency: 100 * ms, Concurrency: 2, Good: true},
 		{Start: time.Hour, Latency: 200 * ms, Concurrency: 1.5, Good: true},
 	}
-	if !slices.Equal(c.seen.Samples, want) || c.seen.MeanInFlight != .3 {
+	if !slices.Equal(c.seen.Samples, want) || c.seen.MeanInFlight != 0.3 {
 		t.Errorf("\n got %v\nwant %v, mean %v", c.seen.Samples, want, c.seen.MeanInFlight)
 	}
 }

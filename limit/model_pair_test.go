@@ -169,8 +169,8 @@ func (p *pair) reconfigure(arg uint32) {
 		return
 	}
 	m.places, m.order = int(arg%9)+1, Order(arg>>4%4)
-	m.reweigh(Weights{Users: map[string]float64{"a": float64(int(1) << (arg >> 6 % 4))}, Tenants: map[string]float64{"x": .5, "": 2}})
-	m.shares = [][4]float64{{}, {.125, .25}, {.5, .125}}[arg>>8%3]
+	m.reweigh(Weights{Users: map[string]float64{"a": float64(int(1) << (arg >> 6 % 4))}, Tenants: map[string]float64{"x": 0.5, "": 2}})
+	m.shares = [][4]float64{{}, {0.125, 0.25}, {0.5, 0.125}}[arg>>8%3]
 	p.log("reconfigure: %d places, order %d, %v, shares %v", m.places, m.order, m.weights, m.shares)
 	q := Queue{Len: m.places, MaxWait: -1, Order: m.order, Weights: m.weights, ByTime: arg>>9%2 == 0,
 		Shares: map[weir.Priority]float64{weir.Background: m.shares[0], weir.Normal: m.shares[1]}}

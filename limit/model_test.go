@@ -95,7 +95,7 @@ func (d *modelDemand) above(class int) float64 {
 
 // starves reports whether nearly all that is served is above a class, and little of its own.
 func (d *modelDemand) starves(class int) bool {
-	return d.above(class) >= .95 && d.went[class] < d.came[class]/2
+	return d.above(class) >= 0.95 && d.went[class] < d.came[class]/2
 }
 
 // fares reports whether all that comes to a class is served, but for what is chance.
@@ -310,11 +310,11 @@ func (m *model) look(now time.Duration) {
 	q.down = [2]int{4, q.down[0]}
 	q.many = q.intervals > 0 && !(float64(q.served-q.firsts) > 2*math.Sqrt(float64(q.served)))
 	q.firsts = 0
-	q.recent[0], q.recent[1] = .7*q.recent[0]+float64(q.came), .7*q.recent[1]+float64(q.served)
+	q.recent[0], q.recent[1] = 0.7*q.recent[0]+float64(q.came), 0.7*q.recent[1]+float64(q.served)
 	q.hope = math.MaxInt
 	certain := q.recent[0] - 2*math.Sqrt(q.recent[0]+q.recent[1])
 	for k := 8; k < 1000 && q.recent[1] >= 1; k++ { // the least with a chance of no more than 1 in 100
-		if math.Pow(q.recent[1]/certain, float64(k)) <= .01 && certain > q.recent[1] {
+		if math.Pow(q.recent[1]/certain, float64(k)) <= 0.01 && certain > q.recent[1] {
 			q.hope = k
 			break
 		}
@@ -330,10 +330,10 @@ func (m *model) look(now time.Duration) {
 			d.fed[class] = now
 		}
 	}
-	d.served *= .7
+	d.served *= 0.7
 	for class := range 4 {
-		d.came[class] *= .7
-		d.went[class] *= .7
+		d.came[class] *= 0.7
+		d.went[class] *= 0.7
 	}
 	q.intervals, q.from, q.came, q.served = q.intervals+1, now, 0, 0
 }
@@ -568,7 +568,7 @@ func (m *model) ahead(w *modelWaiter) int64 { return m.withOthers(w, m.aheadInCl
 func (m *model) withOthers(w *modelWaiter, own float64) int64 {
 	all := own + m.units(func(o *modelWaiter) bool { return o.class > w.class })
 	if part := m.queue.demand.above(w.class); !m.queue.demand.starves(w.class) {
-		if all /= 1 - min(part, .95); part > 0 {
+		if all /= 1 - min(part, 0.95); part > 0 {
 			m.seen["higher work to come"]++
 		}
 	}

@@ -23,7 +23,7 @@ func TestSharesOfTime(t *testing.T) {
 	}
 	for i, want := range []float64{1, 1. / 8, 1} {
 		slices.Sort(all[i])
-		if got := all[i][1]; math.Abs(got/want-1) > .02 {
+		if got := all[i][1]; math.Abs(got/want-1) > 0.02 {
 			t.Errorf("phase %d: %v long ones for a short one, want %v", i, got, want)
 		}
 	}

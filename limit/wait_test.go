@@ -76,7 +76,7 @@ func TestPriorityIsStrict(t *testing.T) {
 // A share is guaranteed and not more: of eight served while all wait one is
 // background work.
 func TestShareIsGuaranteed(t *testing.T) {
-	s := newLine(t, Config{Queue: Queue{Shares: map[weir.Priority]float64{weir.Background: .125}}})
+	s := newLine(t, Config{Queue: Queue{Shares: map[weir.Priority]float64{weir.Background: 0.125}}})
 	for range 32 {
 		s.come("b", weir.Work{Priority: weir.Background})
 		s.come("h", weir.Work{Priority: weir.High})
@@ -310,7 +310,7 @@ func TestSettlesWhileHeld(t *testing.T) {
 func TestAllKindsFromManyGoroutines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := weir.Must(New(Config{Name: "t", Limit: 3, Queue: Queue{Len: 12, MaxWait: 40 * ms,
-			Shares: map[weir.Priority]float64{weir.Background: .1}, Weights: Weights{Users: map[string]float64{"a": 2}}}}))
+			Shares: map[weir.Priority]float64{weir.Background: 0.1}, Weights: Weights{Users: map[string]float64{"a": 2}}}}))
 		var wg sync.WaitGroup
 		for g := range 40 {
 			wg.Go(func() {
@@ -405,9 +405,9 @@ func TestNobodyWaitsInVain(t *testing.T) {
 		value, limit float64
 	}{
 		{"time enough", weir.Work{Deadline: by(400 * ms), MaxWait: 200 * ms}, nil, 0, 0, 0},
-		{"a deadline too near", weir.Work{Deadline: by(399 * ms)}, nil, weir.ReasonDeadline, .4, .399},
-		{"a wait too short", weir.Work{MaxWait: 199 * ms}, nil, weir.ReasonQueueTimeout, .2, .199},
-		{"units, not waiters", weir.Work{Cost: 2, MaxWait: 199 * ms}, nil, weir.ReasonQueueTimeout, .2, .199},
+		{"a deadline too near", weir.Work{Deadline: by(399 * ms)}, nil, weir.ReasonDeadline, 0.4, 0.399},
+		{"a wait too short", weir.Work{MaxWait: 199 * ms}, nil, weir.ReasonQueueTimeout, 0.2, 0.199},
+		{"units, not waiters", weir.Work{Cost: 2, MaxWait: 199 * ms}, nil, weir.ReasonQueueTimeout, 0.2, 0.199},
 		{"the rate is unknown", weir.Work{Deadline: by(ms)}, func(l *Limiter) { l.drain.Rate = 0 }, 0, 0, 0},
 		{"the rate is old", weir.Work{Deadline: by(ms)}, func(l *Limiter) { l.drain.Known = -time.Hour }, 0, 0, 0},
 		{"the service is unknown", weir.Work{Deadline: by(200 * ms)}, func(l *Limiter) { l.service = room.Service{} }, 0, 0, 0},
@@ -539,8 +539,8 @@ func TestUnknownOrder(t *testing.T) {
 func TestQueueFaults(t *testing.T) {
 	q := Queue{
 		Order: EDF + 1,
-		Shares: map[weir.Priority]float64{weir.Background: math.NaN(), weir.Normal: -.1, weir.High: .6, weir.Critical: .5,
-			weir.Critical + 1: .1, weir.Background - 1: .1},
+		Shares: map[weir.Priority]float64{weir.Background: math.NaN(), weir.Normal: -0.1, weir.High: 0.6, weir.Critical: 0.5,
+			weir.Critical + 1: 0.1, weir.Background - 1: 0.1},
 		Weights: Weights{
 			Users:   map[string]float64{"zero": 0, "good": 1, "negative": -1, "huge": math.Inf(1)},
 			Tenants: map[string]float64{"": math.NaN(), strings.Repeat("x", 10<<10): MaxWeight, "heavy": MaxWeight * 2},
@@ -565,7 +565,7 @@ func TestQueueFaults(t *testing.T) {
 }
 
 func TestQueueLimitsAreAllowed(t *testing.T) {
-	q := Queue{Shares: map[weir.Priority]float64{weir.Background: .1, weir.Normal: .2, weir.High: .7},
+	q := Queue{Shares: map[weir.Priority]float64{weir.Background: 0.1, weir.Normal: 0.2, weir.High: 0.7},
 		Weights: Weights{Users: map[string]float64{"a": MinWeight}, Tenants: map[string]float64{"b": MaxWeight}}}
 	l, err := New(Config{Limit: 1, Queue: q})
 	if err != nil {

@@ -50,7 +50,7 @@ func TestFaults(t *testing.T) {
 		{"huge limit", limitSpec(LimitSpec{Limit: 1 << 40}), []string{"gates.api.limit.limit: is 1099511627776, too large"}},
 		{"fixed with a band", limitSpec(LimitSpec{Limit: 5, Min: 1, Max: 9}),
 			[]string{"gates.api.limit.min: means nothing to the controller fixed", "gates.api.limit.max: means nothing"}},
-		{"fixed with what is AIMD's", limitSpec(LimitSpec{Limit: 5, Threshold: ms, Percentile: .5, Backoff: .9, Window: ms, MinSamples: 1}),
+		{"fixed with what is AIMD's", limitSpec(LimitSpec{Limit: 5, Threshold: ms, Percentile: 0.5, Backoff: 0.9, Window: ms, MinSamples: 1}),
 			[]string{"gates.api.limit.window: ", "gates.api.limit.threshold: ", "gates.api.limit.percentile: ", "gates.api.limit.backoff: ",
 				"gates.api.limit.min_samples: "}},
 		{"fixed by its limit", limitSpec(LimitSpec{Limit: 5, Min: 2}),

@@ -472,7 +472,7 @@ func TestResetOfNobody(t *testing.T) {
 func TestResetWithoutAPlace(t *testing.T) {
 	var clock still
 	m := crowded(t, &clock)
-	r := &rig{newQuota(t, Config{Name: "q", Rules: everyUser(Window{Rate: .001, Burst: 10}), Store: m, Now: clock.now}), t, &clock}
+	r := &rig{newQuota(t, Config{Name: "q", Rules: everyUser(Window{Rate: 0.001, Burst: 10}), Store: m, Now: clock.now}), t, &clock}
 	if _, err := r.Reset(ctx, alice); err != nil {
 		t.Errorf("nobody shares yet: %v", err)
 	}

@@ -158,9 +158,9 @@ func TestReconfigure(t *testing.T) {
 
 // Rules alone can be changed; the rest stays, and all of it if a rule is faulty.
 func TestSetRules(t *testing.T) {
-	r := newRig(t, Config{Debt: true, Rules: everyUser(Window{Rate: 1, Burst: .5}), Queue: Queue{Len: 3}})
+	r := newRig(t, Config{Debt: true, Rules: everyUser(Window{Rate: 1, Burst: 0.5}), Queue: Queue{Len: 3}})
 	r.admit(of(alice, 10))
-	rules := append(everyUser(Window{Rate: 2, Burst: .5}), Rule{Name: "root", User: Named("root"), Exempt: true}, Rule{User: Named("eve"), Blocked: true})
+	rules := append(everyUser(Window{Rate: 2, Burst: 0.5}), Rule{Name: "root", User: Named("root"), Exempt: true}, Rule{User: Named("eve"), Blocked: true})
 	if err := r.SetRules(rules); err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +213,7 @@ func TestReconfigureForgivesNothing(t *testing.T) {
 
 // Nor does it forgive what is charged or corrected while the rule changes.
 func TestChargeDuringAChange(t *testing.T) {
-	slow := everyUser(Window{Rate: .001, Burst: 100})
+	slow := everyUser(Window{Rate: 0.001, Burst: 100})
 	for _, c := range []struct{ fallback, corrected bool }{{false, false}, {false, true}, {true, false}, {true, true}} {
 		var clock still
 		var meanwhile func()
@@ -250,7 +250,7 @@ func TestChargeDuringAChange(t *testing.T) {
 		}
 		clock.advance(15 * time.Second)
 		m.Purge()
-		if d := take(t, m, Request{Key: "q/user=alice", Windows: slow[0].Windows, Mode: DryRun}); math.Abs(d.Remaining-.015) > 1e-6 || meanwhile != nil {
+		if d := take(t, m, Request{Key: "q/user=alice", Windows: slow[0].Windows, Mode: DryRun}); math.Abs(d.Remaining-0.015) > 1e-6 || meanwhile != nil {
 			t.Errorf("%+v: %v left, want what has come back since the change", c, d.Remaining)
 		}
 	}
@@ -294,7 +294,7 @@ func TestChangedRuleLeavesStrangersAlone(t *testing.T) {
 // Changes of rules free the numbers of windows by themselves, also if no key is new.
 func TestChangesForKnownKeys(t *testing.T) {
 	const others, users = 30_000, 100
-	r := newRig(t, Config{Rules: everyUser(Window{Rate: .001, Burst: 10})})
+	r := newRig(t, Config{Rules: everyUser(Window{Rate: 0.001, Burst: 10})})
 	for i := range others {
 		r.admit(weir.Work{User: fmt.Sprint("other ", i)})
 	}
@@ -304,7 +304,7 @@ func TestChangesForKnownKeys(t *testing.T) {
 		for i := range rules {
 			rules[i] = Rule{User: Named(fmt.Sprint(i)), Windows: []Window{{Rate: 1, Burst: float64(1000 + users*change + i)}}}
 		}
-		if err := r.SetRules(append(rules, everyUser(Window{Rate: .001, Burst: 10})...)); err != nil {
+		if err := r.SetRules(append(rules, everyUser(Window{Rate: 0.001, Burst: 10})...)); err != nil {
 			t.Fatal(err)
 		}
 		for i := range rules {

@@ -92,7 +92,7 @@ func (m *Memory) Decide(_ context.Context, r *Request) (Decision, error) {
 // of a window may count from this much earlier.
 const (
 	sameTick    = time.Millisecond
-	tickSeconds = .001
+	tickSeconds = 0.001
 )
 
 // decide is Decide by the hash of the key.

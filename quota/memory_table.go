@@ -25,8 +25,8 @@ type shard struct {
 // to 35 bytes, plus what the allocator rounds up.
 const (
 	leastCells = 4
-	fullAt     = .82
-	beginAt    = .7
+	fullAt     = 0.82
+	beginAt    = 0.7
 )
 
 func newTable(buckets, least int) *table {

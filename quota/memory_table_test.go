@@ -98,7 +98,7 @@ func TestLimitsWithoutNumber(t *testing.T) {
 	for i := range maxClasses + 100 {
 		take(t, m, Request{Key: fmt.Sprint(i), Windows: []Window{{Rate: 1 + float64(i), Burst: 1000}}, Cost: 500})
 	}
-	take(t, m, Request{Key: "slowest", Windows: []Window{{Rate: .001, Burst: 1000}}, Cost: 500})
+	take(t, m, Request{Key: "slowest", Windows: []Window{{Rate: 0.001, Burst: 1000}}, Cost: 500})
 	take(t, m, Request{Key: "month", Windows: []Window{PerCalendar(1000, Month, nil)}, Cost: 1})
 	clock.advance(time.Hour)
 	if m.Purge(); m.Stats().Keys < 100 || m.Stats().Keys > 103 {
@@ -116,7 +116,7 @@ func TestChangeOfALimitWithoutNumber(t *testing.T) {
 	var clock still
 	m := newMemory(t, MemoryConfig{Now: clock.now})
 	m.classes.most = 1
-	was, now := Window{Rate: 10, Burst: 50}, Window{Rate: .001, Burst: 100}
+	was, now := Window{Rate: 10, Burst: 50}, Window{Rate: 0.001, Burst: 100}
 	take(t, m, Request{Key: "before", Windows: []Window{was}, Cost: 50})
 	m.classes.replaced(map[Window][]Window{was: {now}}, m.moments())
 	take(t, m, Request{Key: "after", Windows: []Window{now}, Cost: 40})
@@ -182,7 +182,7 @@ func TestSlowWindowOfACalendar(t *testing.T) {
 				}
 				terms = terms.and(&windows[0], nil).and(&windows[1], nil)
 			}
-			for _, used := range []float64{.001, 5, 10} {
+			for _, used := range []float64{0.001, 5, 10} {
 				b := bucket{tokens: 10 - used}
 				if terms.full(b, moment{now: length - time.Second, wall: length - time.Second, epoch: start}) {
 					t.Errorf("%v, %s: a bucket that lacks %v is full within %v", w.Calendar, name, used, length)
@@ -203,7 +203,7 @@ func TestNumbersAreGivenAgain(t *testing.T) {
 	m.classes.most = 8
 	customer := Request{Key: "customer", Cost: 1}
 	for i := range 100 {
-		customer.Windows = []Window{{Rate: .001, Burst: float64(1000 + i)}}
+		customer.Windows = []Window{{Rate: 0.001, Burst: float64(1000 + i)}}
 		take(t, m, customer)
 	}
 	for i := range 1000 {
@@ -261,7 +261,7 @@ func TestRoundsInVain(t *testing.T) {
 	m := newMemory(t, MemoryConfig{MaxKeys: 10, Now: clock.now})
 	m.classes.most = 4
 	resident := func(i int) {
-		take(t, m, Request{Key: fmt.Sprint(i), Windows: []Window{{Rate: .001, Burst: float64(10 + i)}}, Cost: 10})
+		take(t, m, Request{Key: fmt.Sprint(i), Windows: []Window{{Rate: 0.001, Burst: float64(10 + i)}}, Cost: 10})
 	}
 	for i := range 5 {
 		resident(i)

@@ -61,7 +61,7 @@ func TestBadMemory(t *testing.T) {
 	if err := m.Refund(ctx, "k", limits, math.NaN()); err == nil {
 		t.Error("NaN is given")
 	}
-	if r := take(t, m, Request{Key: "k", Windows: limits, Cost: 1}); !r.OK || math.Abs(r.Remaining) > .1 {
+	if r := take(t, m, Request{Key: "k", Windows: limits, Cost: 1}); !r.OK || math.Abs(r.Remaining) > 0.1 {
 		t.Errorf("the bucket afterwards: %+v", r)
 	}
 }
@@ -156,7 +156,7 @@ func TestHotKey(t *testing.T) {
 		t.Errorf("admitted %v, %v left; no more than %v came", got, left, most)
 	}
 	took := time.Since(began)
-	if got := float64(admitted.Load()); took < time.Second && got+left < .9*min(most, 160_000) {
+	if got := float64(admitted.Load()); took < time.Second && got+left < 0.9*min(most, 160_000) {
 		t.Errorf("admitted %v, %v left: tokens are lost, %v came", got, left, most)
 	}
 }
@@ -329,7 +329,7 @@ func TestBytesOfABucket(t *testing.T) {
 	}
 	before := heap()
 	m := newMemory(t, MemoryConfig{MaxKeys: n})
-	limits := []Window{{Rate: .001, Burst: 10}}
+	limits := []Window{{Rate: 0.001, Burst: 10}}
 	var worst float64
 	for i := 1; i <= n; i++ {
 		if r, err := m.decide(rand.Uint64(), &Request{Windows: limits, Cost: 1}); err != nil || !r.OK {
@@ -470,10 +470,10 @@ func TestDryRunMakesNoBucket(t *testing.T) {
 			take(t, m, Request{Key: "resident", Windows: limits[:n], Cost: 1})
 			take(t, m, Request{Key: "shares", Windows: limits[:n], Cost: 4})
 			d := take(t, m, Request{Key: "newcomer", Windows: limits[:n], Cost: 6, Mode: DryRun})
-			if s := m.Stats(); !d.OK || math.Abs(d.Remaining-6) > .001 || s.Keys != int64(n) || s.Overflowed != uint64(n) {
+			if s := m.Stats(); !d.OK || math.Abs(d.Remaining-6) > 0.001 || s.Keys != int64(n) || s.Overflowed != uint64(n) {
 				t.Errorf("%d windows: %+v, %+v", n, d, s)
 			}
-			if d := take(t, m, Request{Key: "resident", Windows: limits[:n], Mode: DryRun}); math.Abs(d.Remaining-9) > .001 {
+			if d := take(t, m, Request{Key: "resident", Windows: limits[:n], Mode: DryRun}); math.Abs(d.Remaining-9) > 0.001 {
 				t.Errorf("%d windows: the resident has %+v", n, d)
 			}
 		}
@@ -681,7 +681,7 @@ func TestNoKeyEscapesByOverflow(t *testing.T) {
 		var clock still
 		m := newMemory(t, MemoryConfig{MaxKeys: 1 + r.IntN(8), Now: clock.now})
 		own := newMemory(t, MemoryConfig{Now: clock.now})
-		limits := []Window{{Rate: 1, Burst: 20}, {Rate: .5, Burst: 30}}[:1+r.IntN(2)]
+		limits := []Window{{Rate: 1, Burst: 20}, {Rate: 0.5, Burst: 30}}[:1+r.IntN(2)]
 		debt := r.IntN(2) == 0
 		for range 2000 {
 			key, cost := fmt.Sprint(r.IntN(12)), int64(r.IntN(20))

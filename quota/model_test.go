@@ -55,7 +55,7 @@ func (e *exact) take(n *big.Rat) {
 // slack of the other answer.
 func FuzzBucket(f *testing.F) {
 	f.Add(uint64(1), 10., 20., true)
-	f.Add(uint64(2), .015, 30., false)
+	f.Add(uint64(2), 0.015, 30., false)
 	f.Add(uint64(3), 1e9, 1e12, true)
 	f.Fuzz(func(t *testing.T, seed uint64, rate, burst float64, debt bool) {
 		l := Window{Rate: rate, Burst: burst}
@@ -76,7 +76,7 @@ func FuzzBucket(f *testing.F) {
 			}
 			e.refill(p.at.now)
 			if r.IntN(20) == 0 {
-				changed(p, e, rate*(.5+r.Float64()), burst*(.5+r.Float64()))
+				changed(p, e, rate*(0.5+r.Float64()), burst*(0.5+r.Float64()))
 			}
 			cost := int64(burst * r.Float64() * 1.2)
 			if r.IntN(10) == 0 {
@@ -116,7 +116,7 @@ func compare(t *testing.T, p *pail, e *exact, cost int64) {
 			t.Fatalf("%v, cost %d: wait %v, want Never", *l, cost, got.Wait)
 		}
 	case got.Wait != Never:
-		if sec := lack / l.Rate; got.Wait.Seconds() < sec-err/l.Rate || got.Wait.Seconds() > sec+.001+err/l.Rate+1e-9*sec {
+		if sec := lack / l.Rate; got.Wait.Seconds() < sec-err/l.Rate || got.Wait.Seconds() > sec+0.001+err/l.Rate+1e-9*sec {
 			t.Fatalf("%v, %v tokens, cost %d: wait %v, the model says %vs", *l, before, cost, got.Wait, sec)
 		}
 	}
@@ -137,13 +137,13 @@ func TestWaitIsHonest(t *testing.T) {
 		if float64(cost) > l.Burst {
 			continue
 		}
-		p.buckets[0].tokens, p.buckets[0].last = l.Burst*(r.Float64()-.5), p.at.now
+		p.buckets[0].tokens, p.buckets[0].last = l.Burst*(r.Float64()-0.5), p.at.now
 		got := p.take(cost)
 		if got.OK || got.Wait > 1000*time.Hour {
 			continue
 		}
 		p.advance(got.Wait - 2*time.Millisecond)
-		if early := p.take(cost); got.Wait > 2*time.Millisecond && early.OK && l.slack()/l.Rate < .001 {
+		if early := p.take(cost); got.Wait > 2*time.Millisecond && early.OK && l.slack()/l.Rate < 0.001 {
 			t.Fatalf("%v: cost %d was let through two milliseconds before %v", l, cost, got.Wait)
 		}
 		p.advance(2 * time.Millisecond)
@@ -157,7 +157,7 @@ func TestWaitIsHonest(t *testing.T) {
 // forgotten would give. A change is the exception: what is full by then may begin anew. In the end nothing is kept.
 func TestRulesThatChange(t *testing.T) {
 	const users = 12
-	pool := []Window{{Rate: 1, Burst: 10}, {Rate: 2, Burst: 10}, {Rate: .2, Burst: 20}, {Rate: 5, Burst: 100}, PerCalendar(15, Hour, nil)}
+	pool := []Window{{Rate: 1, Burst: 10}, {Rate: 2, Burst: 10}, {Rate: 0.2, Burst: 20}, {Rate: 5, Burst: 100}, PerCalendar(15, Hour, nil)}
 	type keyed struct {
 		bucket
 		windows []Window // those of its rule since it was used

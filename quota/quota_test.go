@@ -316,7 +316,7 @@ func TestCrowd(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	const early = .001 // seconds: who would wait for less starts at once
+	const early = 0.001 // seconds: who would wait for less starts at once
 	most := 50 + 2000*(time.Since(began).Seconds()+early)
 	if s := q.Snapshot(); float64(spent) > most || s.InFlight != 0 || s.Waiting != 0 {
 		t.Errorf("spent %d, no more than %.0f came; %+v", spent, most, s)
@@ -580,7 +580,7 @@ func TestStoreLies(t *testing.T) {
 
 // What the work has really cost is settled, once, and Cancel gives all back.
 func TestSettle(t *testing.T) {
-	r := newRig(t, Config{Rules: everyUser(Window{Rate: .001, Burst: 100}, Window{Rate: .001, Burst: 1000})})
+	r := newRig(t, Config{Rules: everyUser(Window{Rate: 0.001, Burst: 100}, Window{Rate: 0.001, Burst: 1000})})
 	p := r.admit(of(alice, 10))
 	p.SetCost("", 25)
 	p.SetCost("another gate", 90)
@@ -653,7 +653,7 @@ func TestSettleAfterAChange(t *testing.T) {
 	r := newRig(t, Config{Rules: everyUser(Window{Rate: 1, Burst: 10})})
 	p := r.admit(of(alice, 10))
 	for _, burst := range []float64{50, 100} {
-		if err := r.Reconfigure(Config{Rules: everyUser(Window{Rate: .001, Burst: burst}, Window{Rate: .001, Burst: 7})}); err != nil {
+		if err := r.Reconfigure(Config{Rules: everyUser(Window{Rate: 0.001, Burst: burst}, Window{Rate: 0.001, Burst: 7})}); err != nil {
 			t.Fatal(err)
 		}
 	}

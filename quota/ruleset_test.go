@@ -284,7 +284,7 @@ func TestBadRules(t *testing.T) {
 		{[]Rule{{Address: Named("10.0.0.1"), Windows: one}, {Address: Named("10.0.0.1/32"), Windows: one}}, "matches the same"},
 		{[]Rule{{Address: Named("10.0.0.0/33"), Windows: one}}, `Rules[0].Address: "10.0.0.0/33" will not do; must be an IP address`},
 		{[]Rule{{Priority: Named("urgent"), Windows: one}}, `Rules[0].Priority: "urgent" will not do; must be background`},
-		{[]Rule{{Windows: []Window{{Rate: 1, Burst: .5}}}}, "Rules[0].Windows[0].Burst: 0.5 will not do; must be at least 1"},
+		{[]Rule{{Windows: []Window{{Rate: 1, Burst: 0.5}}}}, "Rules[0].Windows[0].Burst: 0.5 will not do; must be at least 1"},
 		{[]Rule{{Windows: []Window{{}}}}, "Windows[0].Burst: 0 will not do"},
 		{[]Rule{{Name: "a", User: Every, Windows: one}, {Name: "a", Client: Every, Windows: one}}, `is called "a", as is Rules[0]; give`},
 	} {

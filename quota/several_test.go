@@ -341,7 +341,7 @@ func TestChargeAllFlood(t *testing.T) {
 		}
 		for i, user := range []string{"user=b", "user=c", "user=d", "user=e"} {
 			time.Sleep(150 * time.Millisecond) // in the flood, of 2 s
-			if all := about("all=1", user); !q.ChargeAll(t.Context(), all) || int(all[0].Answer.Remaining+.01) != 3-i {
+			if all := about("all=1", user); !q.ChargeAll(t.Context(), all) || int(all[0].Answer.Remaining+0.01) != 3-i {
 				t.Errorf("%s: %v, %v left, want %d", user, all[0].Refused, all[0].Answer.Remaining, 3-i)
 			}
 		}

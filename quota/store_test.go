@@ -69,8 +69,8 @@ func TestKafkaVectors(t *testing.T) {
 		{"K17, S24", Samples(5, 100, time.Second), Strict, []step{{0, 560, true, 0, -60}, {0, 1, false, 12 * time.Second, -60}, {12*time.Second - time.Microsecond, 1, false, ms, -5e-6}, {time.Microsecond, 1, true, 0, -1}}},
 		{"K20, K23", Samples(2, 10, time.Second), Strict, []step{{0, 30, true, 0, -10}, {0, 30, false, 5 * time.Second, -10}}},
 		{"K25", Samples(10, 11, time.Second), Strict, []step{{0, 60, true, 0, 50}, {0, 60, true, 0, -10}, {0, 1, false, time.Second, -10}}},
-		{"K27", Samples(10, 11, time.Second), Strict, []step{{0, 111, true, 0, -1}, {99 * ms, 1, false, ms, -.01}, {ms, 1, true, 0, -1}}},
-		{"K30", Samples(.015, 1, 2000*time.Second), Strict, []step{{0, 10, true, 0, 20}, {0, 10, true, 0, 10}, {0, 20, true, 0, -10}, {0, 1, false, 666667 * ms, -10}}},
+		{"K27", Samples(10, 11, time.Second), Strict, []step{{0, 111, true, 0, -1}, {99 * ms, 1, false, ms, -0.01}, {ms, 1, true, 0, -1}}},
+		{"K30", Samples(0.015, 1, 2000*time.Second), Strict, []step{{0, 10, true, 0, 20}, {0, 10, true, 0, 10}, {0, 20, true, 0, -10}, {0, 1, false, 666667 * ms, -10}}},
 		{"zero is no debt", Per(1, time.Second), Strict, []step{{0, 1, true, 0, 0}, {0, 1, true, 0, -1}, {0, 1, false, time.Second, -1}}},
 		{"a debt too small for a millisecond", Samples(1e6, 1, time.Second), Strict, []step{{0, 1e6 + 1, true, 0, -1}, {0, 1, false, ms, -1}}},
 	} {
@@ -137,7 +137,7 @@ func TestStrictBucket(t *testing.T) {
 	newPail(false, Window{Rate: 10, Burst: 20}).play(t, []step{
 		{0, 20, true, 0, 0},
 		{0, 1, false, 100 * ms, 0},
-		{99 * ms, 1, false, ms, .99},
+		{99 * ms, 1, false, ms, 0.99},
 		{ms, 1, true, 0, 0},
 		{2 * time.Second, 21, false, Never, 20},
 		{0, 20, true, 0, 0},
@@ -300,7 +300,7 @@ func TestPrecedenceChangesTheBucket(t *testing.T) {
 // it hears at once that the wait is longer, and nothing has been taken.
 func TestDeadlineBeforeTheTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newQuota(t, Config{Name: "q", Rules: everyUser(Window{Rate: .01, Burst: 1}), Queue: Queue{Len: 1, MaxWait: -1}})
+		q := newQuota(t, Config{Name: "q", Rules: everyUser(Window{Rate: 0.01, Burst: 1}), Queue: Queue{Len: 1, MaxWait: -1}})
 		if _, err := q.Admit(ctx, alice); err != nil {
 			t.Fatal(err)
 		}

@@ -63,7 +63,7 @@ func TestWaitersGiveBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				rejected := 0
-				q := newQuota(t, Config{Name: "q", Rules: everyUser(Window{Rate: .01, Burst: 1}), Queue: Queue{Len: 1, MaxWait: -1},
+				q := newQuota(t, Config{Name: "q", Rules: everyUser(Window{Rate: 0.01, Burst: 1}), Queue: Queue{Len: 1, MaxWait: -1},
 					Hooks: weir.Hooks{Rejected: func(weir.Work, *weir.Rejection) { rejected++ }}})
 				if _, err := q.Admit(ctx, alice); err != nil {
 					t.Fatal(err)
@@ -79,7 +79,7 @@ func TestWaitersGiveBack(t *testing.T) {
 				synctest.Wait()
 				c.leave(q, cancel)
 				wg.Wait()
-				r := take(t, q.store, Request{Key: "q/user=alice", Windows: []Window{{Rate: .01, Burst: 1}}, Debt: true, Mode: DryRun})
+				r := take(t, q.store, Request{Key: "q/user=alice", Windows: []Window{{Rate: 0.01, Burst: 1}}, Debt: true, Mode: DryRun})
 				if math.Abs(r.Remaining) > 1e-3 || rejected != 1 || q.Snapshot().Waiting != 0 {
 					t.Errorf("%v left, want 0; %d rejected; %+v", r.Remaining, rejected, q.Snapshot())
 				}
@@ -91,7 +91,7 @@ func TestWaitersGiveBack(t *testing.T) {
 // Who would have to wait too long is refused at once, with the wait, and takes
 // nothing.
 func TestPatience(t *testing.T) {
-	r := newRig(t, Config{Rules: everyUser(Window{Rate: .1, Burst: 1}), Queue: Queue{Len: 10, MaxWait: 15 * time.Second}})
+	r := newRig(t, Config{Rules: everyUser(Window{Rate: 0.1, Burst: 1}), Queue: Queue{Len: 10, MaxWait: 15 * time.Second}})
 	r.admit(alice)
 	for name, w := range map[string]weir.Work{
 		"by itself":   {User: "alice", MaxWait: 9 * time.Second},

@@ -16,8 +16,8 @@ func TestLimits(t *testing.T) {
 		text  string
 	}{
 		{Per(10, time.Second), Window{Rate: 10, Burst: 10}, "10/s, burst 10"},
-		{Per(30, time.Minute), Window{Rate: .5, Burst: 30}, "30/min, burst 30"},
-		{Per(.5, time.Minute), Window{Rate: .5 / 60, Burst: 1}, "30/h, burst 1"},
+		{Per(30, time.Minute), Window{Rate: 0.5, Burst: 30}, "30/min, burst 30"},
+		{Per(0.5, time.Minute), Window{Rate: 0.5 / 60, Burst: 1}, "30/h, burst 1"},
 		{Per(1000, time.Hour), Window{Rate: 1000. / 3600, Burst: 1000}, "1000/h, burst 1000"},
 		{Per(1000, 24*time.Hour), Window{Rate: 1000. / 86400, Burst: 1000}, "1000/24h, burst 1000"},
 		{Per(2.5, time.Second), Window{Rate: 2.5, Burst: 2.5}, "150/min, burst 2.5"},

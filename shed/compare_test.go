@@ -67,7 +67,7 @@ func TestOverload(t *testing.T) {
 				t.Errorf("%gx, %s: %.3f of critical work let through, want %v", load, ways[way].name, critical[way], least)
 			}
 			if useful[way] < 0.75 {
-				t.Errorf("%gx, %s: %.2f of the capacity useful, want .75", load, ways[way].name, useful[way])
+				t.Errorf("%gx, %s: %.2f of the capacity useful, want 0.75", load, ways[way].name, useful[way])
 			}
 		}
 		if critical[loadThresholds] > critical[loadCursor]-0.2 || critical[waitThresholds] > critical[waitCursor]-0.2 {
@@ -92,9 +92,9 @@ func TestStepOfTheLoad(t *testing.T) {
 			up := w.until(gate, load, func(c count) bool { return c.passed()*load < 1.1 })
 			w.run(gate, load, 5*time.Second) // until the queue of the first moments is gone
 			down := w.until(gate, 0.5, func(c count) bool { return c.share(weir.Background) > 0.99 })
-			t.Logf("%s: from .5 to %gx in %d windows, and back in %d", ways[c.way].name, load, up, down)
+			t.Logf("%s: from 0.5 to %gx in %d windows, and back in %d", ways[c.way].name, load, up, down)
 			if up > c.up || down > c.down {
-				t.Errorf("%s: from .5 to %gx in %d windows and back in %d, want at most %d and %d",
+				t.Errorf("%s: from 0.5 to %gx in %d windows and back in %d, want at most %d and %d",
 					ways[c.way].name, load, up, down, c.up, c.down)
 			}
 		}
@@ -116,7 +116,7 @@ func TestLostCapacity(t *testing.T) {
 		useful := c.useful() * 5 * 2
 		t.Logf("%s: %.2f of what is left is useful", ways[way].name, useful)
 		if useful < 0.7 || c.share(weir.Critical) < c.share(weir.Background) {
-			t.Errorf("%s: %.2f of what is left is useful, want .7; %.3f of critical and %.3f of background work let through",
+			t.Errorf("%s: %.2f of what is left is useful, want 0.7; %.3f of critical and %.3f of background work let through",
 				ways[way].name, useful, c.share(weir.Critical), c.share(weir.Background))
 		}
 	}

@@ -72,8 +72,8 @@ func TestQueuesAgreeWithTheory(t *testing.T) {
 	long(t)
 	exp := Dist{Dist: "exponential", Mean: d("10ms")}
 	mmc := func(c int, rps float64) float64 {
-		a := rps * .010
-		return .010 + erlangC(c, a)/(float64(c)/.010-rps)
+		a := rps * 0.010
+		return 0.010 + erlangC(c, a)/(float64(c)/0.010-rps)
 	}
 	tests := []struct {
 		name string
@@ -85,18 +85,18 @@ func TestQueuesAgreeWithTheory(t *testing.T) {
 		{"M/M/2", Backend{Law: "cores", Cores: 2, Service: exp}, 160, mmc(2, 160)},
 		{"M/M/10", Backend{Law: "pool", Workers: 10, Service: exp}, 850, mmc(10, 850)},
 		// Pollaczek-Khinchine: the wait is ρ(1+cv²)/2/(μ−λ), with cv = 0.
-		{"M/D/1", Backend{Law: "pool", Workers: 1, Service: Dist{Dist: "constant", Mean: d("10ms")}}, 70, .010 + .7*.5/(100-70)},
-		{"M/E4/1", Backend{Law: "pool", Workers: 1, Service: Dist{Dist: "erlang", K: 4, Mean: d("10ms")}}, 70, .010 + .7*(1+.25)/2/(100-70)},
-		{"M/G/1", Backend{Law: "pool", Workers: 1, Service: Dist{Dist: "lognormal", CV: 1.5, Mean: d("10ms")}}, 70, .010 + .7*(1+2.25)/2/(100-70)},
+		{"M/D/1", Backend{Law: "pool", Workers: 1, Service: Dist{Dist: "constant", Mean: d("10ms")}}, 70, 0.010 + 0.7*0.5/(100-70)},
+		{"M/E4/1", Backend{Law: "pool", Workers: 1, Service: Dist{Dist: "erlang", K: 4, Mean: d("10ms")}}, 70, 0.010 + 0.7*(1+0.25)/2/(100-70)},
+		{"M/G/1", Backend{Law: "pool", Workers: 1, Service: Dist{Dist: "lognormal", CV: 1.5, Mean: d("10ms")}}, 70, 0.010 + 0.7*(1+2.25)/2/(100-70)},
 		// Processor sharing does not care about the distribution.
 		{"M/M/1-PS", Backend{Law: "cores", Cores: 1, Discipline: "ps", Service: exp}, 70, 1 / (100. - 70)},
 		{"M/D/1-PS", Backend{Law: "cores", Cores: 1, Discipline: "ps", Service: Dist{Dist: "constant", Mean: d("10ms")}}, 70, 1 / (100. - 70)},
-		{"mutex", Backend{Law: "mutex", Outside: d("8ms"), Service: exp}, 70, .008 + 1/(100.-70)},
+		{"mutex", Backend{Law: "mutex", Outside: d("8ms"), Service: exp}, 70, 0.008 + 1/(100.-70)},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			mean, _ := openRun(t, tt.b, tt.rps, 7)
-			within(t, "mean latency", mean, tt.want, .04)
+			within(t, "mean latency", mean, tt.want, 0.04)
 		})
 	}
 }
@@ -107,9 +107,9 @@ func TestQuantilesAgreeWithTheory(t *testing.T) {
 	b := Backend{Law: "pool", Workers: 1, Service: Dist{Dist: "exponential", Mean: d("10ms")}}
 	_, r := openRun(t, b, 50, 3)
 	s := r.Windows[0]
-	within(t, "p50", s.P50.Seconds(), math.Ln2/50, .02)
-	within(t, "p99", s.P99.Seconds(), math.Log(100)/50, .04)
-	within(t, "p999", s.P999.Seconds(), math.Log(1000)/50, .08)
+	within(t, "p50", s.P50.Seconds(), math.Ln2/50, 0.02)
+	within(t, "p99", s.P99.Seconds(), math.Log(100)/50, 0.04)
+	within(t, "p999", s.P999.Seconds(), math.Log(1000)/50, 0.08)
 }
 
 // throughput measures the backend in a closed loop, as one would measure a real
@@ -141,9 +141,9 @@ func throughput(b *Backend, n, jobs int, seed uint64) float64 {
 func TestClosedLoopFollowsTheLaw(t *testing.T) {
 	exp := Dist{Dist: "exponential", Mean: d("10ms")}
 	backends := []Backend{
-		{Law: "usl", Sigma: .05, Kappa: .0005, Service: exp},
-		{Law: "usl", Sigma: .02, Kappa: .002, Service: Dist{Dist: "bimodal", Modes: []Mode{{.99, d("5ms")}, {.01, d("250ms")}}}},
-		{Law: "cores", Cores: 2, Discipline: "ps", Thrash: .01, Service: exp},
+		{Law: "usl", Sigma: 0.05, Kappa: 0.0005, Service: exp},
+		{Law: "usl", Sigma: 0.02, Kappa: 0.002, Service: Dist{Dist: "bimodal", Modes: []Mode{{0.99, d("5ms")}, {0.01, d("250ms")}}}},
+		{Law: "cores", Cores: 2, Discipline: "ps", Thrash: 0.01, Service: exp},
 		{Law: "cores", Cores: 4, Service: exp},
 		{Law: "pool", Workers: 20, Service: exp},
 	}
@@ -151,7 +151,7 @@ func TestClosedLoopFollowsTheLaw(t *testing.T) {
 		for _, n := range []int{1, 3, 10, 44, 120} {
 			t.Run(fmt.Sprint(b.Law, b.Discipline, n), func(t *testing.T) {
 				law := b.model()
-				within(t, "throughput", throughput(&b, n, 60_000, 1), law.Throughput(n)/b.alone(), .05)
+				within(t, "throughput", throughput(&b, n, 60_000, 1), law.Throughput(n)/b.alone(), 0.05)
 			})
 		}
 	}
@@ -169,7 +169,7 @@ func TestCapacityIsTheBestOfASweep(t *testing.T) {
 		if b.Law == "mutex" {
 			best = 60 // the lock is never idle only with many
 		}
-		within(t, name+" at its best", throughput(&b, best, 60_000, 2), rps, .03)
+		within(t, name+" at its best", throughput(&b, best, 60_000, 2), rps, 0.03)
 		for _, n := range []int{1, 2, 5, 20, 40, 50, 100, 200} {
 			if x := throughput(&b, n, 30_000, 3); x > 1.04*rps {
 				t.Errorf("%s: %d at once do %.1f a second, more than the capacity %.1f", name, n, x, rps)
@@ -189,7 +189,7 @@ func TestStandardCapacities(t *testing.T) {
 			t.Fatal(err)
 		}
 		rps, best := std.Backend.Capacity()
-		within(t, name, rps, w.rps, .001)
+		within(t, name, rps, w.rps, 0.001)
 		if best != w.best {
 			t.Errorf("%s is best at %d, want %d", name, best, w.best)
 		}
@@ -213,12 +213,12 @@ func TestCapacityChanges(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			s := tt.b.newServer()
-			s.Enter(0, 0, .010)
-			s.Enter(0, 1, .010)
+			s.Enter(0, 0, 0.010)
+			s.Enter(0, 1, 0.010)
 			for s.Next() <= 4e6 {
 				s.Step(s.Next())
 			}
-			s.setCapacity(4e6, .5)
+			s.setCapacity(4e6, 0.5)
 			var got []time.Duration
 			for s.Len() > 0 {
 				at := s.Next()
@@ -239,9 +239,9 @@ func TestWorkersAreLostAndComeBack(t *testing.T) {
 	b := Backend{Law: "pool", Workers: 4, Service: Dist{Dist: "constant", Mean: d("10ms")}}
 	s := b.newServer()
 	for i := range 8 {
-		s.Enter(0, int32(i), .010)
+		s.Enter(0, int32(i), 0.010)
 	}
-	s.setCapacity(1e6, .25) // four are served, one worker is left
+	s.setCapacity(1e6, 0.25) // four are served, one worker is left
 	finish := func() time.Duration {
 		at := s.Next()
 		s.Step(at)
@@ -279,12 +279,12 @@ func TestDistributionsHaveTheirMoments(t *testing.T) {
 		dist     Dist
 		mean, cv float64
 	}{
-		{"constant", Dist{Dist: "constant", Mean: d("10ms")}, .010, 0},
-		{"exponential", Dist{Dist: "exponential", Mean: d("10ms")}, .010, 1},
-		{"erlang", Dist{Dist: "erlang", K: 4, Mean: d("10ms")}, .010, .5},
-		{"lognormal", Dist{Dist: "lognormal", CV: 2, Mean: d("10ms")}, .010, 2},
+		{"constant", Dist{Dist: "constant", Mean: d("10ms")}, 0.010, 0},
+		{"exponential", Dist{Dist: "exponential", Mean: d("10ms")}, 0.010, 1},
+		{"erlang", Dist{Dist: "erlang", K: 4, Mean: d("10ms")}, 0.010, 0.5},
+		{"lognormal", Dist{Dist: "lognormal", CV: 2, Mean: d("10ms")}, 0.010, 2},
 		// 99 % x 1, 1 % x 50: the mean is 1.49, the second moment 25.99.
-		{"bimodal", Dist{Dist: "bimodal", Modes: []Mode{{99, d("1ms")}, {1, d("50ms")}}}, .00149, math.Sqrt(25.99-1.49*1.49) / 1.49},
+		{"bimodal", Dist{Dist: "bimodal", Modes: []Mode{{99, d("1ms")}, {1, d("50ms")}}}, 0.00149, math.Sqrt(25.99-1.49*1.49) / 1.49},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -302,10 +302,10 @@ func TestDistributionsHaveTheirMoments(t *testing.T) {
 				squares += x * x
 			}
 			mean := sum / n
-			within(t, "mean", mean, tt.mean, .01)
+			within(t, "mean", mean, tt.mean, 0.01)
 			within(t, "mean by formula", tt.dist.mean(), tt.mean, 1e-9)
 			cv := math.Sqrt(math.Max(0, squares/n-mean*mean)) / mean
-			if math.Abs(cv-tt.cv) > .02*tt.cv+1e-5 {
+			if math.Abs(cv-tt.cv) > 0.02*tt.cv+1e-5 {
 				t.Errorf("coefficient of variation: got %.4f, want %.4f", cv, tt.cv)
 			}
 		})

@@ -74,7 +74,7 @@ func (l *ledger) sumUp(window int, w *world, s *Summary) {
 		possible := math.Min(float64(t.offered), s.Capacity*seconds/float64(c.calls))
 		s.Classes = append(s.Classes, ClassSummary{
 			Name: c.name, Offered: t.offered, Done: t.done, Attempts: t.attempts, Admitted: t.admitted, Refused: t.refused, GaveUp: t.gaveUp,
-			P50: t.latency.Quantile(.5), P99: t.latency.Quantile(.99), WaitP99: t.wait.Quantile(.99), Starved: t.starved,
+			P50: t.latency.Quantile(0.5), P99: t.latency.Quantile(0.99), WaitP99: t.wait.Quantile(0.99), Starved: t.starved,
 			Served: share(float64(t.done), float64(t.offered)), Tasks: share(float64(t.done), possible),
 			Given: share(t.given(), given), Work: share(t.work, power*seconds), Slack: share(t.work, power*seconds-(busy-t.work)),
 			Jain: jain(t.doneShares()), Behind: t.behind, Reasons: byReason(&t.reasons),

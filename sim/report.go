@@ -346,8 +346,8 @@ func (w *window) summary() Summary {
 		Offered: w.offered, Attempts: w.attempts, Admitted: w.admitted,
 		Answered: w.answered, Good: w.good, GaveUp: w.gaveUp, Abandoned: w.abandoned,
 		Capacity: w.capacity.mean(),
-		P50:      w.latency.Quantile(.5), P99: w.latency.Quantile(.99), P999: w.latency.Quantile(.999),
-		WaitP99: w.wait.Quantile(.99), RefusalP99: w.refusal.Quantile(.99),
+		P50:      w.latency.Quantile(0.5), P99: w.latency.Quantile(0.99), P999: w.latency.Quantile(0.999),
+		WaitP99: w.wait.Quantile(0.99), RefusalP99: w.refusal.Quantile(0.99),
 		Limit: w.limit.public(), Inside: w.inside.public(),
 	}
 	var refused uint64
@@ -425,9 +425,9 @@ var metrics = []metric{
 	{"inside_max", "", "inside max", "highest concurrency in the backend", ofSummary(func(s *Summary) float64 { return s.Inside.Max })},
 	{"over_limit", "", "most over the limit", "the most by which an admission brought the backend over the limit", ofSummary(func(s *Summary) float64 { return s.OverLimit })},
 	{"limit_rise", "", "", "highest limit of the stretch over the one it began with", (*Result).limitRise},
-	{"settle", "s", "", "time from the start of the stretch until goodput holds the level (.95 by default) of offered load or capacity, whichever is less", (*Result).settle},
-	{"calm", "s", "", "time from the start of the stretch until refusals stay below the level (.01 by default) of attempts", (*Result).calm},
-	{"refill", "s", "", "time from the start of the stretch until a cache answers at least the level (.9 by default) of requests", (*Result).refill},
+	{"settle", "s", "", "time from the start of the stretch until goodput holds the level (0.95 by default) of offered load or capacity, whichever is less", (*Result).settle},
+	{"calm", "s", "", "time from the start of the stretch until refusals stay below the level (0.01 by default) of attempts", (*Result).calm},
+	{"refill", "s", "", "time from the start of the stretch until a cache answers at least the level (0.9 by default) of requests", (*Result).refill},
 }
 
 // Metrics returns the names a [Goal] can use, with what each means.
@@ -477,7 +477,7 @@ const (
 // stretch. It is at most the length of the stretch, which also stands for never.
 func (r *Result) settle(g *Goal) float64 {
 	s := r.window(g)
-	level := cmp.Or(g.Level, .95)
+	level := cmp.Or(g.Level, 0.95)
 	target := math.Min(share(float64(s.Offered), (s.To-s.From).Seconds()), s.Capacity)
 	return r.firstSurplus(s, target, func(b *bin) float64 {
 		return float64(b.good) - level*target*r.binWidth.Seconds()
@@ -488,7 +488,7 @@ func (r *Result) settle(g *Goal) float64 {
 // stretch.
 func (r *Result) calm(g *Goal) float64 {
 	s := r.window(g)
-	level := cmp.Or(g.Level, .01)
+	level := cmp.Or(g.Level, 0.01)
 	rate := share(float64(s.Attempts), (s.To - s.From).Seconds())
 	return r.firstSurplus(s, rate, func(b *bin) float64 {
 		return level*float64(b.attempts) - float64(b.refused)
@@ -498,7 +498,7 @@ func (r *Result) calm(g *Goal) float64 {
 // refill finds when the cache begins to answer its share.
 func (r *Result) refill(g *Goal) float64 {
 	s := r.window(g)
-	level := cmp.Or(g.Level, .9)
+	level := cmp.Or(g.Level, 0.9)
 	rate := share(float64(s.Offered+s.Hits), (s.To - s.From).Seconds())
 	return r.firstSurplus(s, rate, func(b *bin) float64 {
 		return float64(b.hits) - level*float64(b.hits+b.offered)

@@ -14,7 +14,7 @@ func TestMaxMin(t *testing.T) {
 		{10, []float64{20, 20}, []float64{1, 1}, []float64{5, 5}},
 		{10, []float64{2, 20}, []float64{1, 1}, []float64{2, 8}},
 		{7, []float64{100, 100, 100}, []float64{1, 2, 4}, []float64{1, 2, 4}},
-		{7, []float64{100, .5, 100}, []float64{1, 2, 4}, []float64{1.3, .5, 5.2}},
+		{7, []float64{100, 0.5, 100}, []float64{1, 2, 4}, []float64{1.3, 0.5, 5.2}},
 		{10, []float64{1, 2, 3}, []float64{1, 1, 1}, []float64{1, 2, 3}},
 	} {
 		got := maxMin(c.capacity, c.demands, c.weights)
@@ -37,7 +37,7 @@ func TestMaxMinIsMaxMin(t *testing.T) {
 		demands, weights := make([]float64, n), make([]float64, n)
 		var asked float64
 		for i := range n {
-			demands[i], weights[i] = 10*r.Float64(), .1+r.Float64()
+			demands[i], weights[i] = 10*r.Float64(), 0.1+r.Float64()
 			asked += demands[i]
 		}
 		capacity := 20 * r.Float64()
@@ -85,7 +85,7 @@ func TestJain(t *testing.T) {
 		want   float64
 	}{
 		{[]float64{1, 1, 1, 1}, 1},
-		{[]float64{4, 0, 0, 0}, .25},
+		{[]float64{4, 0, 0, 0}, 0.25},
 		{nil, 0},
 	} {
 		if got := jain(c.values); got != c.want {

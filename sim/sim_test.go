@@ -339,7 +339,7 @@ func TestRates(t *testing.T) {
 	r := mustRun(t, s).Runs[0]
 	for i, want := range []float64{20 * (500 + 100), 20 * 100, 20 * (200 + 100)} {
 		got := float64(r.Windows[i+1].Offered)
-		within(t, "offered", got, want, .03)
+		within(t, "offered", got, want, 0.03)
 	}
 }
 
@@ -426,7 +426,7 @@ func TestGoalsAreAboutTheirOwnStretch(t *testing.T) {
 		for i, want := range tt.want {
 			got := r.window(&s.Goals[i])
 			within(t, "from", got.From.Seconds(), want[0], 0)
-			within(t, "to", got.To.Seconds(), want[1], .01)
+			within(t, "to", got.To.Seconds(), want[1], 0.01)
 		}
 	}
 }

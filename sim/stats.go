@@ -244,7 +244,7 @@ func (s *statistics) closeBin(t time.Duration) {
 }
 
 func (s *statistics) closeColumn() {
-	s.columns = append(s.columns, column{s.columnHist.Quantile(.5), s.columnHist.Quantile(.99)})
+	s.columns = append(s.columns, column{s.columnHist.Quantile(0.5), s.columnHist.Quantile(0.99)})
 	s.columnHist.Reset()
 	s.columnEnd += s.columnWidth
 }

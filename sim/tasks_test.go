@@ -104,7 +104,7 @@ func TestTasks(t *testing.T) {
 
 // What work has really cost changes the next turns only where gates do not count requests.
 func TestSettledCost(t *testing.T) {
-	for count, want := range map[string]struct{ least, most float64 }{"cost": {0, .2}, "requests": {.45, .55}} {
+	for count, want := range map[string]struct{ least, most float64 }{"cost": {0, 0.2}, "requests": {0.45, 0.55}} {
 		_, classes := one(t, `{"name": "settled",
 			"backend": {"law": "pool", "workers": 1, "service": {"dist": "constant", "mean": "10ms"}},
 			"policy": {"gates": {"g": {"limit": {"limit": 1, "count": "`+count+`"}}}, "routes": [{"match": ["/"], "gates": ["g"]}]},
@@ -116,7 +116,7 @@ func TestSettledCost(t *testing.T) {
 		if part := dear / (cheap + dear); part < want.least || part > want.most {
 			t.Errorf("count: %s: %.3f of what was let in cost 20 in the end; want %v to %v", count, part, want.least, want.most)
 		}
-		if got := classes["dear"].Given; got < .45 || got > .55 { // in units of the gate
+		if got := classes["dear"].Given; got < 0.45 || got > 0.55 { // in units of the gate
 			t.Errorf("count: %s: %.3f was given to what costs 20 in the end; want half", count, got)
 		}
 	}
@@ -139,7 +139,7 @@ func TestFairBesideThePolicy(t *testing.T) {
 		{``, `"shares": {"background": 0.3}`},
 	} {
 		_, classes := one(t, text(tt.queue, tt.fair), sim.Options{})
-		if got := classes["batch"].Given; got < .28 || got > .32 {
+		if got := classes["batch"].Given; got < 0.28 || got > 0.32 {
 			t.Errorf("{%s} beside {%s}: %.3f for background, want 0.3", tt.queue, tt.fair, got)
 		}
 	}
@@ -168,7 +168,7 @@ func TestFiguresOfThePolicysWeights(t *testing.T) {
 			"policy": {"gates": {"g": {"limit": {"limit": 10, "queue": {`+tt.queue+`}}}}, "routes": [{"match": ["/"], "gates": ["g"]}]},
 			"phases": [{"for": "10s", "load": 6}], "traffic": [{"name": "a", `+tt.a+`}, {"name": "b", `+tt.b+`}],
 			"goals": [{"metric": "inversions"}]}`, sim.Options{})
-		if s.ShareError > .02 || s.UserError > .02 || s.Inversions > 0 {
+		if s.ShareError > 0.02 || s.UserError > 0.02 || s.Inversions > 0 {
 			t.Errorf("{%s}: the tenants are off by %.3f, the users by %.3f, with %d inversions; want none", tt.queue, s.ShareError, s.UserError, s.Inversions)
 		}
 	}
@@ -184,11 +184,11 @@ func TestClaimsOfClientsInALoop(t *testing.T) {
 		return s.ShareError
 	}
 	plain := figure("requests", "")
-	if plain < .1 || plain > .25 {
+	if plain < 0.1 || plain > 0.25 {
 		t.Errorf("a client that waits a fifth longer than alone is off by %.3f, want some 0.17", plain)
 	}
 	for _, tt := range [][2]string{{"requests", `, "cost": 20`}, {"requests", `, "settled": 20`}, {"cost", `, "cost": 20`}, {"cost", `, "settled": 20`}} {
-		if got := figure(tt[0], tt[1]); math.Abs(got-plain) > .02 {
+		if got := figure(tt[0], tt[1]); math.Abs(got-plain) > 0.02 {
 			t.Errorf("a gate that counts %s, clients with %s: off by %.3f, want %.3f as without", tt[0], tt[1], got, plain)
 		}
 	}
@@ -235,7 +235,7 @@ func TestOnly(t *testing.T) {
 	if n := offered(s.Only("critical", 1), 1); n != 0 {
 		t.Errorf("%d bulk requests beside critical alone", n)
 	}
-	if n := offered(s.Only("critical", .1), 0); n < both/20 || n > both/5 {
+	if n := offered(s.Only("critical", 0.1), 0); n < both/20 || n > both/5 {
 		t.Errorf("%d critical requests at a tenth of %d", n, both)
 	}
 }

@@ -70,7 +70,7 @@ func (o *overloaded) tell(t *testing.T, classes []string) (of []toldOf, good uin
 	}
 	var traffic []string
 	for i, class := range classes {
-		quiet := .5 * o.load[i] / all
+		quiet := 0.5 * o.load[i] / all
 		traffic = append(traffic, fmt.Sprintf(`{%s, "client": "k", "tell_deadline": false,
 			"phases": [{"for": %q, "load": %v}, {"for": %q, "load": %v}, {"for": %q, "load": %v}]%s}`,
 			class, calm, quiet, o.lasts, o.load[i], after, quiet, returns))
@@ -140,19 +140,19 @@ func TestWhatIsTold(t *testing.T) {
 		long    = 20 * time.Second
 	)
 	for _, o := range []overloaded{
-		{"twice the load, a tenth left for background", long, limit, "", false, []float64{.3, .6, 1.1}, .15, 4, 10, 0},
-		{"the same, oldest first", long, fifo, "", false, []float64{.3, .6, 1.1}, .15, 4, 30, 0},
-		{"the same, all come back", long, limit, "", true, []float64{.3, .6, 1.1}, .15, 8, 15, 95_000},
-		{"twice the load, nothing left for background", long, limit, "", false, []float64{.6, .8, .6}, .15, 4, 30, 0},
-		{"the same, a pool of a key", long, pools, "", false, []float64{.6, .8, .6}, .15, 4, 30, 0},
-		{"ten times, a tenth left for background", long, limit, "", false, []float64{.3, .6, 9.1}, .15, 4, 30, 0},
-		{"the same, all come back", long, limit, "", true, []float64{.3, .6, 9.1}, .15, 15, 30, 98_000},
-		{"ten times, two fifths left for normal", long, limit, "", false, []float64{.6, 4, 5.4}, .15, 8, 30, 0},
-		{"ten times, critical alone too much", long, limit, "", false, []float64{2, 3, 5}, .15, 4, 30, 0},
-		{"the same, a tenth guaranteed to background", long, limit, tenth, false, []float64{2, 3, 5}, .12, 8, 30, 0},
-		{"the same for 1.2 s", 1200 * time.Millisecond, limit, "", false, []float64{2, 3, 5}, .5, 2, 2, 0},
-		{"twice the load of tenants", long, limit, weights, false, []float64{.67, .67, .67}, .15, 6, 1, 0},
-		{"ten times the load of tenants", long, limit, weights, false, []float64{3.3, 3.3, 3.3}, .05, 20, 1, 0},
+		{"twice the load, a tenth left for background", long, limit, "", false, []float64{0.3, 0.6, 1.1}, 0.15, 4, 10, 0},
+		{"the same, oldest first", long, fifo, "", false, []float64{0.3, 0.6, 1.1}, 0.15, 4, 30, 0},
+		{"the same, all come back", long, limit, "", true, []float64{0.3, 0.6, 1.1}, 0.15, 8, 15, 95_000},
+		{"twice the load, nothing left for background", long, limit, "", false, []float64{0.6, 0.8, 0.6}, 0.15, 4, 30, 0},
+		{"the same, a pool of a key", long, pools, "", false, []float64{0.6, 0.8, 0.6}, 0.15, 4, 30, 0},
+		{"ten times, a tenth left for background", long, limit, "", false, []float64{0.3, 0.6, 9.1}, 0.15, 4, 30, 0},
+		{"the same, all come back", long, limit, "", true, []float64{0.3, 0.6, 9.1}, 0.15, 15, 30, 98_000},
+		{"ten times, two fifths left for normal", long, limit, "", false, []float64{0.6, 4, 5.4}, 0.15, 8, 30, 0},
+		{"ten times, critical alone too much", long, limit, "", false, []float64{2, 3, 5}, 0.15, 4, 30, 0},
+		{"the same, a tenth guaranteed to background", long, limit, tenth, false, []float64{2, 3, 5}, 0.12, 8, 30, 0},
+		{"the same for 1.2 s", 1200 * time.Millisecond, limit, "", false, []float64{2, 3, 5}, 0.5, 2, 2, 0},
+		{"twice the load of tenants", long, limit, weights, false, []float64{0.67, 0.67, 0.67}, 0.15, 6, 1, 0},
+		{"ten times the load of tenants", long, limit, weights, false, []float64{3.3, 3.3, 3.3}, 0.05, 20, 1, 0},
 	} {
 		classes := priorities
 		if o.fair == weights {

@@ -84,8 +84,8 @@ func TestSuspendedClientsLeave(t *testing.T) {
 func TestGoodputByWork(t *testing.T) {
 	s := summary(t, `{"name": "work", `+pool+`, "policy": "none", "phases": [{"for": "20s", "rps": 50, "work": 2}], "traffic": [{"arrivals": "regular"}]}`)
 	within(t, "capacity", s.Capacity, 100, 1e-9)
-	within(t, "goodput", s.Ratio, .5, .01)
-	within(t, "goodput by work", s.WorkRatio, .5, .01)
+	within(t, "goodput", s.Ratio, 0.5, 0.01)
+	within(t, "goodput by work", s.WorkRatio, 0.5, 0.01)
 }
 
 // A shape keeps its form and takes the backend's mean; patience is in units of
@@ -114,7 +114,7 @@ func TestCache(t *testing.T) {
 		"goals": [{"metric": "refill", "from": "0s", "to": "20s", "level": 0.8}, {"metric": "refill", "from": "20s", "to": "40s", "level": 0.8}]}`)
 	r := mustRun(t, s)
 	before, after := r.Runs[0].Windows[1], r.Runs[0].Windows[2]
-	if share := float64(before.Hits) / float64(before.Hits+before.Offered); share < .85 || share > .95 {
+	if share := float64(before.Hits) / float64(before.Hits+before.Offered); share < 0.85 || share > 0.95 {
 		t.Errorf("%.3f of the requests were hits before the flush, want about .9", share)
 	}
 	if after.Offered <= before.Offered {
@@ -166,8 +166,8 @@ func TestSeries(t *testing.T) {
 	if got.Width != time.Second || len(got.Offered) != 20 || len(got.P99) != 20 {
 		t.Fatalf("%d columns of %v, want 20 of 1s", len(got.Offered), got.Width)
 	}
-	within(t, "offered at first", got.Offered[2], 100, .02)
-	within(t, "good at last", got.Good[18], 50, .02)
+	within(t, "offered at first", got.Offered[2], 100, 0.02)
+	within(t, "good at last", got.Good[18], 50, 0.02)
 	within(t, "capacity at first", got.Capacity[0], 200, 1e-9)
 	within(t, "capacity at last", got.Capacity[19], 100, 1e-9)
 	within(t, "limit", got.Limit[10], 2, 1e-9)

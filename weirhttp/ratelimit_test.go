@@ -69,8 +69,8 @@ func TestBucketPolicy(t *testing.T) {
 		{10, 10, `"b";q=10;w=1`},
 		{10, 15, `"b";q=15;w=2`},   // in no less time than that
 		{100, 10, `"b";q=100;w=1`}, // 10 at once, and yet 100 a second
-		{.5, 1, `"b";q=1;w=2`},
-		{.5, .5, `"b";q=1;w=2`}, // nobody is told of half a request
+		{0.5, 1, `"b";q=1;w=2`},
+		{0.5, 0.5, `"b";q=1;w=2`}, // nobody is told of half a request
 		{5000. / 86400, 5000, `"b";q=5000;w=86400`},
 		{1. / 3, 1, `"b";q=1;w=3`},
 		{1e-9, 1, `"b";q=1;w=1000000000`},

@@ -243,7 +243,7 @@ func checkProblem(t *testing.T, w *httptest.ResponseRecorder, rej *weir.Rejectio
 		if doc.Value != nil {
 			t.Errorf("value %v for %v", *doc.Value, rej.Value)
 		}
-	} else if doc.Value == nil || math.Abs(*doc.Value-rej.Value) > .001+1e-12*math.Abs(rej.Value) {
+	} else if doc.Value == nil || math.Abs(*doc.Value-rej.Value) > 0.001+1e-12*math.Abs(rej.Value) {
 		t.Errorf("value %v for %v", doc.Value, rej.Value)
 	}
 	if finite := !math.IsNaN(rej.Remaining) && !math.IsInf(rej.Remaining, 0); finite != (doc.Remaining != nil) {

@@ -52,7 +52,7 @@ func TestLane(t *testing.T) {
 
 // Probes come ever more seldom, up to a bound, and never in step.
 func TestBackoff(t *testing.T) {
-	for _, random := range []float64{0, .5, .999999} {
+	for _, random := range []float64{0, 0.5, 0.999999} {
 		var b backoff
 		for i, want := range []time.Duration{20, 40, 80, 160, 320, 640, 1000, 1000, 1000} {
 			want *= time.Millisecond

@@ -103,7 +103,7 @@ func TestLeaseBound(t *testing.T) {
 	if bound := l.Burst + processes*tokens; worst > bound {
 		t.Errorf("%.0f more than rate·t in some interval, the bound is %.0f", worst, bound)
 	}
-	if worst < l.Burst*.99 {
+	if worst < l.Burst*0.99 {
 		t.Errorf("only %.0f more than rate·t: the test does not reach the limit", worst)
 	}
 	if asked+leased+remembered != uint64(decisions) || leased < asked {
@@ -270,7 +270,7 @@ func TestLeaseIsHalf(t *testing.T) {
 	w := newSharers(t, 3, Lease{Tokens: 1000, For: time.Minute})
 	for i, want := range []float64{50, 25, 12} { // each takes 1 and half of the rest
 		w.take(t, i, 1, l)
-		if left := w.left(t, l); left < want-.5 || left > want+.5 {
+		if left := w.left(t, l); left < want-0.5 || left > want+0.5 {
 			t.Errorf("after process %d the server has %v, want %v", i, left, want)
 		}
 	}
@@ -306,7 +306,7 @@ func TestLeaseOnce(t *testing.T) {
 	if held := w.stores[0].leases.tokens("k"); held > tokens {
 		t.Errorf("%d tokens held, at most %d", held, tokens)
 	}
-	if charged := l.Burst - w.left(t, l); charged > callers+tokens+.5 {
+	if charged := l.Burst - w.left(t, l); charged > callers+tokens+0.5 {
 		t.Errorf("%v charged for %d and a lease of %d", charged, callers, tokens)
 	}
 }

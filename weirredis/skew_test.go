@@ -151,7 +151,7 @@ func within1Percent(t *testing.T, admitted int, limit float64) {
 	t.Helper()
 	off := float64(admitted)/limit - 1
 	t.Logf("%d let through, the limit is %.0f: %+.2f %%", admitted, limit, 100*off)
-	if math.Abs(off) > .01 {
+	if math.Abs(off) > 0.01 {
 		t.Error("that is more than 1 % off")
 	}
 }

@@ -123,7 +123,7 @@ func playTwins(t *testing.T, w *twin) {
 				limits = changed(r, all)
 			}
 			if r.IntN(10) == 0 {
-				w.give(t, key, limits, (r.Float64()-.5)*100)
+				w.give(t, key, limits, (r.Float64()-0.5)*100)
 			}
 			k := someTake(r, key, limits)
 			if res := w.take(t, &k); !res.OK && res.Wait < quota.Never && k.Mode == quota.Strict {
@@ -142,7 +142,7 @@ func someLimits(r *rand.Rand) []quota.Window {
 		quota.Per(10, time.Second),
 		quota.Per(1000, time.Hour),
 		quota.Samples(5, 10, 2*time.Second),
-		{Rate: .015, Burst: 30},
+		{Rate: 0.015, Burst: 30},
 		{Rate: 1e6, Burst: 1e7},
 		{Rate: 1e5, Burst: 50}, // so that waits are shorter than a millisecond
 		quota.PerCalendar(100, quota.Hour, nil),

@@ -32,13 +32,13 @@ func toTheMillisecond(s *store) {
 	t := inDebt(of("to the millisecond", quota.Samples(10, 11, time.Second)))
 	s.decide(cost(t, 111), want{true, 0, -1})
 	s.clock.Advance(99 * time.Millisecond)
-	s.decide(t, want{false, time.Millisecond, -.01})
+	s.decide(t, want{false, time.Millisecond, -0.01})
 	s.clock.Advance(time.Millisecond)
 	s.decide(t, want{true, 0, -1})
 }
 
 func strict(s *store) {
-	t := of("strict", quota.Window{Rate: .5, Burst: 20})
+	t := of("strict", quota.Window{Rate: 0.5, Burst: 20})
 	s.decide(cost(t, 15), want{true, 0, 5})
 	s.decide(cost(t, 10), want{false, 10 * time.Second, 5})
 	s.decide(cost(t, 5), want{true, 0, 0})
@@ -72,7 +72,7 @@ func dryRun(s *store) {
 }
 
 func reserve(s *store) {
-	t := mode(of("reserve", quota.Window{Rate: .5, Burst: 2}), quota.Reserve)
+	t := mode(of("reserve", quota.Window{Rate: 0.5, Burst: 2}), quota.Reserve)
 	t.MaxWait = 5 * time.Second
 	s.decide(cost(t, 2), want{true, 0, 0})
 	s.decide(t, want{true, 2 * time.Second, -1})
@@ -102,7 +102,7 @@ func reserveInDebt(s *store) {
 // severalWindows: all windows are charged or none, and the decision is about the one that
 // binds most.
 func severalWindows(s *store) {
-	t := of("several windows", quota.Window{Rate: 1, Burst: 10}, quota.Window{Rate: .01, Burst: 15})
+	t := of("several windows", quota.Window{Rate: 1, Burst: 10}, quota.Window{Rate: 0.01, Burst: 15})
 	if r := s.decide(cost(t, 10), want{true, 0, 0}); r.Window != 0 {
 		s.Errorf("window %d has fewest left", r.Window)
 	}
@@ -111,13 +111,13 @@ func severalWindows(s *store) {
 	if r := s.decide(cost(t, 8), want{false, 290 * time.Second, 5.1}); r.Window != 1 {
 		s.Errorf("window %d is waited for longest", r.Window)
 	}
-	s.decide(cost(t, 5), want{true, 0, .1})
+	s.decide(cost(t, 5), want{true, 0, 0.1})
 	only := of("several windows", t.Windows[0])
 	s.decide(mode(only, quota.DryRun), want{true, 0, 5})
 }
 
 func refund(s *store) {
-	t := inDebt(of("refund", quota.Window{Rate: .1, Burst: 100}, quota.Window{Rate: .1, Burst: 50}))
+	t := inDebt(of("refund", quota.Window{Rate: 0.1, Burst: 100}, quota.Window{Rate: 0.1, Burst: 50}))
 	look := mode(cost(t, 0), quota.DryRun)
 	s.decide(cost(t, 40), want{true, 0, 10})
 	s.refund(t, 15)
@@ -129,7 +129,7 @@ func refund(s *store) {
 }
 
 func refundToAStranger(s *store) {
-	t := inDebt(of("stranger", quota.Window{Rate: .1, Burst: 100}))
+	t := inDebt(of("stranger", quota.Window{Rate: 0.1, Burst: 100}))
 	s.refund(t, 10)
 	s.decide(mode(t, quota.DryRun), want{true, 0, 100})
 	s.refund(t, -130)
@@ -138,7 +138,7 @@ func refundToAStranger(s *store) {
 
 // rateChanges: tokens and debts stay, clipped to the new burst.
 func rateChanges(s *store) {
-	fast, slow := quota.Window{Rate: 10, Burst: 110}, quota.Window{Rate: .2, Burst: 22}
+	fast, slow := quota.Window{Rate: 10, Burst: 110}, quota.Window{Rate: 0.2, Burst: 22}
 	t := inDebt(of("rate", fast))
 	s.decide(mode(t, quota.DryRun), want{true, 0, 110})
 	s.decide(cost(t, 10), want{true, 0, 100})
@@ -201,7 +201,7 @@ func clockGoesBack(s *store) {
 
 // waitIsHonest: work that waits as long as the store says is admitted.
 func waitIsHonest(s *store) {
-	for _, l := range []quota.Window{{Rate: .3, Burst: 7}, {Rate: 9.7, Burst: 3}, {Rate: .0123, Burst: 1}} {
+	for _, l := range []quota.Window{{Rate: 0.3, Burst: 7}, {Rate: 9.7, Burst: 3}, {Rate: 0.0123, Burst: 1}} {
 		t := of("honest "+l.String(), l)
 		for range 20 {
 			r := s.must(t)
@@ -239,7 +239,7 @@ func askedOften(s *store) {
 func oddKeys(s *store) {
 	long := strings.Repeat("ü", 5000)
 	for _, key := range []string{"", "\x00", "\x00\x00", "a\nb", "a\r\nb", "{}", "{a}", "{a}b", "}{", "a:b", "a/b", "*", "\xff\xfe", long, long + "y"} {
-		t := of(key, quota.Window{Rate: .01, Burst: 10})
+		t := of(key, quota.Window{Rate: 0.01, Burst: 10})
 		s.decide(cost(t, 10), want{true, 0, 0})
 		s.decide(t, want{false, 100 * time.Second, 0})
 	}
@@ -265,7 +265,7 @@ func batch(s *store) {
 	if !ok {
 		return
 	}
-	limit := quota.Window{Rate: .01, Burst: 10}
+	limit := quota.Window{Rate: 0.01, Burst: 10}
 	ask := func(of ...quota.Request) ([]quota.Decision, []error) {
 		s.Helper()
 		all := make([]*quota.Request, len(of))
@@ -281,7 +281,7 @@ func batch(s *store) {
 	ask()
 	first, second, senseless := of("batch 1", limit), of("batch 2", limit, quota.Window{Rate: 1, Burst: 3}), of("batch 3")
 	for round, left := range [][3]float64{{6, 2, 2}, {2, 1, -2}, {2, 0, -6}} {
-		d, errs := ask(cost(first, 4), second, senseless, mode(cost(of("batch 4", quota.Window{Rate: .01, Burst: 6}), 4), quota.Permissive))
+		d, errs := ask(cost(first, 4), second, senseless, mode(cost(of("batch 4", quota.Window{Rate: 0.01, Burst: 6}), 4), quota.Permissive))
 		for i, err := range errs {
 			if (err != nil) != (i == 2) {
 				s.Fatalf("round %d: request %d: %v", round, i, err)
@@ -301,7 +301,7 @@ func batch(s *store) {
 
 // nonsense: a request that makes no sense is an error, and charges nothing.
 func nonsense(s *store) {
-	good := quota.Window{Rate: .1, Burst: 10}
+	good := quota.Window{Rate: 0.1, Burst: 10}
 	t := of("nonsense", good)
 	for name, bad := range map[string]quota.Request{
 		"a negative cost":  cost(t, -1),
@@ -343,7 +343,7 @@ func manyAtSeveralWindows(s *store) {
 		s.Errorf("%d were admitted, want 300", n)
 	}
 	left := s.must(mode(cost(of("many windows", wide), 0), quota.DryRun)).Remaining
-	if math.Abs(left-200) > .01 {
+	if math.Abs(left-200) > 0.01 {
 		s.Errorf("the wide window has %v left, want 200", left)
 	}
 }

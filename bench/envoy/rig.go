@@ -111,8 +111,8 @@ func (s *subject) work(ctx context.Context, clients int, d time.Duration) error 
 		return fmt.Errorf("not one answer in %v", span)
 	}
 	s.rates = append(s.rates, float64(took.Count())/span.Seconds())
-	s.p50 = append(s.p50, float64(took.Quantile(.5))/float64(time.Microsecond))
-	s.p99 = append(s.p99, float64(took.Quantile(.99))/float64(time.Microsecond))
+	s.p50 = append(s.p50, float64(took.Quantile(0.5))/float64(time.Microsecond))
+	s.p99 = append(s.p99, float64(took.Quantile(0.99))/float64(time.Microsecond))
 	return nil
 }
 

@@ -12,8 +12,8 @@ func TestThroughputIsVoid(t *testing.T) {
 		void        bool
 	}{
 		{1, 1, false},
-		{1, .8, true},
-		{.8, 1, true},
+		{1, 0.8, true},
+		{0.8, 1, true},
 	} {
 		table := report([]*subject{
 			{name: bare, rates: []float64{100}, cpus: []float64{10}, used: []float64{tt.floor}},

@@ -29,8 +29,8 @@ type play struct {
 }
 
 var plays = []play{
-	{name: "produce, MB/s", verb: "%.0f", unit: "MB", goal: kit.Goal{What: "over direct", Bound: .9}, run: (*user).produce},
-	{name: "consume, MB/s", verb: "%.0f", unit: "MB", goal: kit.Goal{What: "over direct", Bound: .85}, run: (*user).consume},
+	{name: "produce, MB/s", verb: "%.0f", unit: "MB", goal: kit.Goal{What: "over direct", Bound: 0.9}, run: (*user).produce},
+	{name: "consume, MB/s", verb: "%.0f", unit: "MB", goal: kit.Goal{What: "over direct", Bound: 0.85}, run: (*user).consume},
 	{name: "round trip, acks=1, p50 µs", verb: "%.0f", unit: "request", goal: kit.Goal{What: "more than direct, µs", Bound: 100, AtMost: true}, less: true, run: (*user).roundTrips},
 }
 
@@ -241,5 +241,5 @@ func (u *user) roundTrips(ctx context.Context, length time.Duration) (p50, reque
 		}
 		took.Record(time.Since(at))
 	}
-	return float64(took.Quantile(.5)) / float64(time.Microsecond), float64(took.Count()), nil
+	return float64(took.Quantile(0.5)) / float64(time.Microsecond), float64(took.Count()), nil
 }

@@ -137,7 +137,7 @@ func play(ctx context.Context, s subject, l load, callers int, length time.Durat
 		return fmt.Errorf("not one decision in %v; run it on a machine that does less", span)
 	}
 	f.perSecond, f.passed = append(f.perSecond, n/span.Seconds()), append(f.passed, float64(passed)/n)
-	f.p50, f.p99 = append(f.p50, microseconds(took.Quantile(.5))), append(f.p99, microseconds(took.Quantile(.99)))
+	f.p50, f.p99 = append(f.p50, microseconds(took.Quantile(0.5))), append(f.p99, microseconds(took.Quantile(0.99)))
 	return nil
 }
 

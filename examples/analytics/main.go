@@ -218,7 +218,7 @@ func runOnce(ctx context.Context, o *options, s setup, p *plan, db *database) (*
 // counts with the caller's whole patience.
 var calls = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 	Name: "analytics_call_seconds", Help: "Time from when a call was due to its answer.",
-	Buckets: []float64{.001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 30},
+	Buckets: []float64{0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30},
 }, []string{"run", "caller", "answer"})
 
 // metricsServer serves /metrics until it is closed.

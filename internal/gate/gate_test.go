@@ -155,7 +155,7 @@ func TestLateByCenturies(t *testing.T) {
 // Parts are applied to those that wait and to those to come, and are nobody else's
 // to change.
 func TestParts(t *testing.T) {
-	shares, users := map[weir.Priority]float64{weir.Background: .5}, map[string]float64{"a": 3}
+	shares, users := map[weir.Priority]float64{weir.Background: 0.5}, map[string]float64{"a": 3}
 	parts := NewParts(shares, users, nil)
 	users["a"], shares[weir.Background] = 100, 0
 	var r room.Room
@@ -448,8 +448,8 @@ func TestPushWhole(t *testing.T) {
 		size   int
 		placed bool // background work, where others have every place
 	}{
-		{0, 4, false}, {.2, 4, false}, {.25, 4, true}, {.5, 4, true},
-		{.5, 1, false}, {.4, 2, false}, {.5, 2, true},
+		{0, 4, false}, {0.2, 4, false}, {0.25, 4, true}, {0.5, 4, true},
+		{0.5, 1, false}, {0.4, 2, false}, {0.5, 2, true},
 	}
 	for _, tt := range tests {
 		parts := NewParts(map[weir.Priority]float64{weir.Background: tt.share}, nil, nil)

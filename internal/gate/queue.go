@@ -32,7 +32,7 @@ func CheckQueue(f *fault.List, order room.Order, shares map[weir.Priority]float6
 			sum += share
 		}
 	}
-	f.Check(sum <= 1+1e-9, at.At("Shares"), sum, "must be at most 1 together") // .7, .2 and .1 add up to a little more
+	f.Check(sum <= 1+1e-9, at.At("Shares"), sum, "must be at most 1 together") // 0.7, 0.2 and 0.1 add up to a little more
 	checkWeights(f, at.At("Weights", "Users"), users)
 	checkWeights(f, at.At("Weights", "Tenants"), tenants)
 }

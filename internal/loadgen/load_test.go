@@ -62,7 +62,7 @@ func TestRatesFollowThePhases(t *testing.T) {
 				t.Errorf("phase %d is void: %d of %d late", i, phases[i].LateSends, phases[i].Offered)
 			}
 		}
-		if p50 := phases[2].Admitted.Bound(.5); p50 < 20*time.Millisecond || p50 > 21*time.Millisecond {
+		if p50 := phases[2].Admitted.Bound(0.5); p50 < 20*time.Millisecond || p50 > 21*time.Millisecond {
 			t.Errorf("median latency %v, want 20ms", p50)
 		}
 	})
@@ -88,7 +88,7 @@ func TestOpenLoop(t *testing.T) {
 		if sum.Offered < 850 || sum.GaveUp != sum.Offered || sum.OK != 0 {
 			t.Errorf("offered %d, gave up %d, OK %d; want about 1000, all of them, 0", sum.Offered, sum.GaveUp, sum.OK)
 		}
-		if p := sum.Admitted.Bound(.5); p < 500*time.Millisecond || p > 516*time.Millisecond {
+		if p := sum.Admitted.Bound(0.5); p < 500*time.Millisecond || p > 516*time.Millisecond {
 			t.Errorf("those who gave up count with %v, want their patience of 500ms", p)
 		}
 		if most.Load() < 70 || most.Load() > 150 {

@@ -44,8 +44,8 @@ func TestDisplaced(t *testing.T) {
 		{"a light load is one too", [Classes]float64{}, []one{weighs(w(1, "", "a"), 0, 8), weighs(w(1, "", "a"), 0, 8), w(1, "", "b")}, w(1, "", "c"), 1},
 		{"not whoever has one only, whatever it costs", [Classes]float64{}, []one{costs(w(1, "", "a"), 30), w(1, "", "b"), w(1, "", "b")}, w(1, "", "c"), 2},
 		{"not for a dear newcomer either, if each has one", [Classes]float64{}, []one{w(1, "", "a"), w(1, "", "b")}, costs(w(1, "", "c"), 9), refused},
-		{"a class keeps its places", [Classes]float64{.5}, []one{w(0, "", ""), w(1, "", "")}, w(3, "", ""), 1},
-		{"and gets them from above", [Classes]float64{.5}, []one{w(2, "", ""), w(2, "", "")}, w(0, "", ""), 1},
+		{"a class keeps its places", [Classes]float64{0.5}, []one{w(0, "", ""), w(1, "", "")}, w(3, "", ""), 1},
+		{"and gets them from above", [Classes]float64{0.5}, []one{w(2, "", ""), w(2, "", "")}, w(0, "", ""), 1},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestFullByName(t *testing.T) {
 		}
 	}
 	r := newRoom(2, FIFO)
-	r.SetShares([Classes]float64{.5})
+	r.SetShares([Classes]float64{0.5})
 	r.Push(0, &Waiter{Class: 1})
 	r.Push(0, &Waiter{Class: 1})
 	if r.Full() {

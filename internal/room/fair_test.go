@@ -114,15 +114,15 @@ func TestSharesAreMaxMin(t *testing.T) {
 		costs   []int64
 		margin  float64
 	}{
-		{"weights 1:2:4", []float64{1, 2, 4}, []float64{2, 2, 2}, []int64{1, 1, 1}, .003},
-		{"one sends 100 times as much", []float64{1, 2, 4}, []float64{100, 1, 1}, []int64{1, 1, 1}, .003},
-		{"the heaviest does", []float64{1, 2, 4}, []float64{1, 1, 100}, []int64{1, 1, 1}, .003},
-		{"costs differ", []float64{1, 2, 4}, []float64{2, 2, 2}, []int64{7, 1, 13}, .003},
-		{"one asks for less", []float64{1, 1, 1}, []float64{.1, 2, 2}, []int64{1, 1, 1}, .003},
-		{"two ask for less", []float64{1, 2, 4}, []float64{.05, .1, 50}, []int64{1, 3, 5}, .005},
-		{"a mouse and elephants", []float64{1, 1, 1, 1, 1}, []float64{.19, 9, 9, 9, 9}, []int64{1, 1, 1, 1, 1}, .003},
-		{"nobody is in want", []float64{1, 1}, []float64{.3, .4}, []int64{1, 1}, .003},
-		{"out of all bounds", []float64{1e300, 1024, -5}, []float64{2, 2, 2}, []int64{1, 1, 1}, .003},
+		{"weights 1:2:4", []float64{1, 2, 4}, []float64{2, 2, 2}, []int64{1, 1, 1}, 0.003},
+		{"one sends 100 times as much", []float64{1, 2, 4}, []float64{100, 1, 1}, []int64{1, 1, 1}, 0.003},
+		{"the heaviest does", []float64{1, 2, 4}, []float64{1, 1, 100}, []int64{1, 1, 1}, 0.003},
+		{"costs differ", []float64{1, 2, 4}, []float64{2, 2, 2}, []int64{7, 1, 13}, 0.003},
+		{"one asks for less", []float64{1, 1, 1}, []float64{0.1, 2, 2}, []int64{1, 1, 1}, 0.003},
+		{"two ask for less", []float64{1, 2, 4}, []float64{0.05, 0.1, 50}, []int64{1, 3, 5}, 0.005},
+		{"a mouse and elephants", []float64{1, 1, 1, 1, 1}, []float64{0.19, 9, 9, 9, 9}, []int64{1, 1, 1, 1, 1}, 0.003},
+		{"nobody is in want", []float64{1, 1}, []float64{0.3, 0.4}, []int64{1, 1}, 0.003},
+		{"out of all bounds", []float64{1e300, 1024, -5}, []float64{2, 2, 2}, []int64{1, 1, 1}, 0.003},
 	}
 	for _, tt := range tests {
 		for _, level := range []string{"tenants", "users"} {
@@ -160,7 +160,7 @@ func TestServiceOfTwoFlowsStaysTogether(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		var r Room
 		r.Configure(1000, FIFO)
-		weights := []float64{.5 + rng.Float64()*4, .5 + rng.Float64()*4}
+		weights := []float64{0.5 + rng.Float64()*4, 0.5 + rng.Float64()*4}
 		served := []float64{0, 0}
 		for i := range 1000 { // half of the room's waiters each
 			w := &Waiter{Owner: i % 2, Tenant: fmt.Sprint(i % 2), TenantWeight: weights[i%2], Units: 1 + rng.Int64N(20), Expires: Never}
@@ -188,7 +188,7 @@ func TestServiceOfTwoFlowsStaysTogether(t *testing.T) {
 // modest one has every place it needs.
 func TestInventedTenantsGainNothing(t *testing.T) {
 	invented := 0
-	for _, demand := range []float64{5, .4} {
+	for _, demand := range []float64{5, 0.4} {
 		r := big(256)
 		honest := &source{name: Waiter{User: "honest", Units: 1}, perServed: demand}
 		// The names change while it sends.
@@ -217,10 +217,10 @@ func TestInventedTenantsGainNothing(t *testing.T) {
 				w.Owner.(*source).served++
 			}
 		}
-		if got, want := honest.served/total, min(.5, demand); math.Abs(got-want) > .005 {
+		if got, want := honest.served/total, min(0.5, demand); math.Abs(got-want) > 0.005 {
 			t.Errorf("demand %v: the honest user got %.4f of what was served, want %.4f", demand, got, want)
 		}
-		if demand < .5 && honest.refused > 0 {
+		if demand < 0.5 && honest.refused > 0 {
 			t.Errorf("%d of a modest user's were refused", honest.refused)
 		}
 	}
@@ -263,7 +263,7 @@ func TestVictimsAreServed(t *testing.T) {
 					}
 					r.Dequeue(w)
 				}
-				if came < 900 || float64(long) > .01*float64(came) {
+				if came < 900 || float64(long) > 0.01*float64(came) {
 					t.Errorf("%d of %d victims waited for more than a round", long, came)
 				}
 			})
@@ -293,8 +293,8 @@ func TestSettledCostsAreShared(t *testing.T) {
 		spent[s] += real[s]
 		all += real[s]
 	}
-	for s, want := range map[*source]float64{cheap: .25, dear: .25, saver: .5} {
-		if got := spent[s] / all; math.Abs(got-want) > .005 {
+	for s, want := range map[*source]float64{cheap: 0.25, dear: 0.25, saver: 0.5} {
+		if got := spent[s] / all; math.Abs(got-want) > 0.005 {
 			t.Errorf("%s has %.4f of what was spent, want %.4f", s.name.Tenant, got, want)
 		}
 	}
@@ -313,7 +313,7 @@ func TestReweighedShares(t *testing.T) {
 		return 1, 1
 	})
 	a.name.TenantWeight = 3
-	if got := feed(t, r, 20_000, a, b); math.Abs(got[0]-.75) > .002 {
+	if got := feed(t, r, 20_000, a, b); math.Abs(got[0]-0.75) > 0.002 {
 		t.Errorf("three times the weight got %.4f", got[0])
 	}
 }
@@ -322,7 +322,7 @@ func TestReweighedShares(t *testing.T) {
 // large.
 func TestReweighedDebt(t *testing.T) {
 	r := big(256)
-	a := &source{name: Waiter{Tenant: "a", Units: 1, TenantWeight: .001}, perServed: 2}
+	a := &source{name: Waiter{Tenant: "a", Units: 1, TenantWeight: 0.001}, perServed: 2}
 	b := &source{name: Waiter{Tenant: "b", Units: 1}, perServed: 2}
 	feed(t, r, 2500, a, b)
 	r.Reweigh(func(_, tenant string) (float64, float64) {
@@ -332,7 +332,7 @@ func TestReweighedDebt(t *testing.T) {
 		return 1, 1
 	})
 	a.name.TenantWeight = 3
-	if got := feed(t, r, 400, a, b); math.Abs(got[0]-.75) > .05 {
+	if got := feed(t, r, 400, a, b); math.Abs(got[0]-0.75) > 0.05 {
 		t.Errorf("a thousandth of the weight, then three times: got %.4f of what came after", got[0])
 	}
 }
@@ -346,7 +346,7 @@ func TestReweighedWhileAway(t *testing.T) {
 	for range 50 {
 		come("other", 1)
 	}
-	come("u", .01)
+	come("u", 0.01)
 	for dequeueNext(r, 1).User != "u" {
 	}
 	r.Reweigh(func(_, _ string) (float64, float64) { return 1, 1 })
@@ -394,10 +394,10 @@ func TestNoInversions(t *testing.T) {
 func TestGuaranteedShares(t *testing.T) {
 	tests := []struct{ shares, want [Classes]float64 }{
 		{[Classes]float64{}, [Classes]float64{0, 0, 0, 1}},
-		{[Classes]float64{.1}, [Classes]float64{.1, 0, 0, .9}},
-		{[Classes]float64{.05, .1, .2}, [Classes]float64{.05, .1, .2, .65}},
-		{[Classes]float64{0, .3, 0, .5}, [Classes]float64{0, .3, 0, .7}},
-		{[Classes]float64{1, 1}, [Classes]float64{.5, .5, 0, 0}},
+		{[Classes]float64{0.1}, [Classes]float64{0.1, 0, 0, 0.9}},
+		{[Classes]float64{0.05, 0.1, 0.2}, [Classes]float64{0.05, 0.1, 0.2, 0.65}},
+		{[Classes]float64{0, 0.3, 0, 0.5}, [Classes]float64{0, 0.3, 0, 0.7}},
+		{[Classes]float64{1, 1}, [Classes]float64{0.5, 0.5, 0, 0}},
 		{[Classes]float64{math.NaN(), -1, math.Inf(1)}, [Classes]float64{0, 0, 1, 0}},
 	}
 	for _, tt := range tests {
@@ -428,7 +428,7 @@ func TestGuaranteedShares(t *testing.T) {
 			}
 		}
 		for class, want := range tt.want {
-			if got := served[class] / total; math.Abs(got-want) > .01*max(want, .05) {
+			if got := served[class] / total; math.Abs(got-want) > 0.01*max(want, 0.05) {
 				t.Errorf("shares %v: class %d got %.4f, want %.4f", tt.shares, class, got, want)
 			}
 		}
@@ -439,7 +439,7 @@ func TestGuaranteedShares(t *testing.T) {
 // gathers none.
 func TestGuaranteeCountsWhatIsContended(t *testing.T) {
 	r := newRoom(100, FIFO)
-	r.SetShares([Classes]float64{.5})
+	r.SetShares([Classes]float64{0.5})
 	come := func(class int8, n int) {
 		for range n {
 			r.Push(0, &Waiter{Class: class, Units: 1, Expires: Never})
@@ -465,7 +465,7 @@ func TestGuaranteeCountsWhatIsContended(t *testing.T) {
 // Whoever comes after a pause is served a few at once before the others, and no
 // more than that, whatever number the weight of all is.
 func TestAPauseGivesCredit(t *testing.T) {
-	for _, weight := range []float64{.01, 1, 100} {
+	for _, weight := range []float64{0.01, 1, 100} {
 		r := newRoom(100, FIFO)
 		r.Reweigh(func(string, string) (float64, float64) { return weight, weight })
 		come := func(who string, n int) {
@@ -501,7 +501,7 @@ func TestAPauseGivesCredit(t *testing.T) {
 func TestALightFlowGivesNoCredit(t *testing.T) {
 	weight := func(user string) float64 {
 		if user == "tiny" {
-			return .001
+			return 0.001
 		}
 		return 1
 	}
@@ -542,9 +542,9 @@ func TestCreditIsNoGain(t *testing.T) {
 				push(r, "sometimes", 0)
 			}
 			if w := dequeueNext(r, 1); w.Tenant == "sometimes" {
-				lead += .5
+				lead += 0.5
 			} else {
-				lead -= .5
+				lead -= 0.5
 			}
 			least = min(least, lead)
 			if more := lead - least; more > (credit+2)/2. {
@@ -744,16 +744,16 @@ func TestMargins(t *testing.T) {
 		run    float64 // at most so far apart over the run
 		turns  float64 // and at any moment, for each visit
 	}{
-		{"equal weights", []*backlog{tenant("a", 1, 1), tenant("b", 1, 1), tenant("c", 1, 1)}, 1, .001, 1.5},
-		{"weights 1:2:4", []*backlog{tenant("a", 1, 1), tenant("b", 2, 1), tenant("c", 4, 1)}, 1, .001, 1.5},
-		{"costs 1:50", []*backlog{tenant("a", 1, 1), tenant("b", 1, 50)}, 1, .001, 1.5},
-		{"costs 1:50, weights 4:1", []*backlog{tenant("a", 4, 1), tenant("b", 1, 50)}, 1, .001, 1.5},
+		{"equal weights", []*backlog{tenant("a", 1, 1), tenant("b", 1, 1), tenant("c", 1, 1)}, 1, 0.001, 1.5},
+		{"weights 1:2:4", []*backlog{tenant("a", 1, 1), tenant("b", 2, 1), tenant("c", 4, 1)}, 1, 0.001, 1.5},
+		{"costs 1:50", []*backlog{tenant("a", 1, 1), tenant("b", 1, 50)}, 1, 0.001, 1.5},
+		{"costs 1:50, weights 4:1", []*backlog{tenant("a", 4, 1), tenant("b", 1, 50)}, 1, 0.001, 1.5},
 		{"users 1:3, of 3 and 2 tenants", []*backlog{
 			of("u", 1, tenant("a", 1, 1)), of("u", 1, tenant("b", 2, 1)), of("u", 1, tenant("c", 4, 1)),
 			of("v", 3, tenant("a", 1, 1)), of("v", 3, tenant("b", 1, 5)),
-		}, 1, .001, 1.5},
-		{"a user of 100 tenants, another of 1", append(tenantsOf("u", 100), of("v", 1, tenant("a", 1, 1))), 1, .001, 1.5},
-		{"one of three comes and goes", []*backlog{tenant("a", 1, 1), tenant("b", 1, 1), guest}, turns/(3*stay) + 1, .05, credit},
+		}, 1, 0.001, 1.5},
+		{"a user of 100 tenants, another of 1", append(tenantsOf("u", 100), of("v", 1, tenant("a", 1, 1))), 1, 0.001, 1.5},
+		{"one of three comes and goes", []*backlog{tenant("a", 1, 1), tenant("b", 1, 1), guest}, turns/(3*stay) + 1, 0.05, credit},
 	}
 	t.Logf("%-36s %10s %20s", "", "over a run", "at a moment, a visit")
 	for _, tt := range tests {
@@ -780,7 +780,7 @@ func TestComingAndGoingGainsNothing(t *testing.T) {
 		for _, away := range []int{1, 3, 6, 9, 12, 30} {
 			guest := &backlog{name: Waiter{Tenant: "guest", Units: 1}, there: func(turn int) bool { return turn%(stay+away) < stay }}
 			contend(t, turns, guest, &backlog{name: Waiter{Tenant: "a", Units: 1}}, &backlog{name: Waiter{Tenant: "b", Units: 1}})
-			if got := guest.served / turns; got > 1/3.+.001 {
+			if got := guest.served / turns; got > 1/3.+0.001 {
 				t.Errorf("%d turns there, %d away: %.4f of what was served", stay, away, got)
 			}
 		}

@@ -108,7 +108,7 @@ func TestHostileNumbers(t *testing.T) {
 			case 4:
 				r.GiveUp(at*ms, in[rng.IntN(len(in))])
 			default:
-				r.SetShares([Classes]float64{floats[rng.IntN(len(floats))], .5, floats[rng.IntN(len(floats))]})
+				r.SetShares([Classes]float64{floats[rng.IntN(len(floats))], 0.5, floats[rng.IntN(len(floats))]})
 			}
 			r.check(t)
 		}
@@ -160,7 +160,7 @@ func TestVirtualTimeStaysSmall(t *testing.T) {
 	a := &source{name: Waiter{Tenant: "a", Units: 1 << 28}, perServed: 2, due: 1 << 28}
 	b := &source{name: Waiter{Tenant: "b", Units: 1 << 28, TenantWeight: 3}, perServed: 2}
 	got := feed(t, r, 1<<42, a, b)
-	if math.Abs(got[1]-.75) > .002 {
+	if math.Abs(got[1]-0.75) > 0.002 {
 		t.Errorf("three times the weight got %.4f", got[1])
 	}
 	for _, inner := range r.inner {

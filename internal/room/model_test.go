@@ -56,7 +56,7 @@ func (b *both) arrive(arg uint32) {
 	b.ids++
 	o := &one{id: b.ids, expires: b.now + time.Duration(arg%7)*50*ms, units: int64(arg >> 3 % 4),
 		class: int8(arg >> 5 % Classes), user: b.name("u", arg>>7%3), tenant: b.name("t", arg>>9),
-		ofUser: []float64{1, 2, .5}[arg>>7%3], ofTenant: 1, deadline: b.now + time.Duration(arg>>15%5)*20*ms}
+		ofUser: []float64{1, 2, 0.5}[arg>>7%3], ofTenant: 1, deadline: b.now + time.Duration(arg>>15%5)*20*ms}
 	if b.weigh != nil {
 		o.ofUser, o.ofTenant = b.weigh(o.user, o.tenant)
 	}
@@ -145,7 +145,7 @@ func (b *both) turn(arg uint32) {
 }
 
 func (b *both) reweigh(arg uint32) {
-	powers := []float64{1, 2, 4, .5}
+	powers := []float64{1, 2, 4, 0.5}
 	b.weigh = func(user, tenant string) (float64, float64) {
 		return powers[(uint32(len(user))+arg)%4], powers[(uint32(len(tenant))+arg>>2)%4]
 	}

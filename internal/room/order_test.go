@@ -78,7 +78,7 @@ func TestAhead(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 8))
 		r := newRoom(1000, []Order{FIFO, LIFO, EDF}[seed%3])
 		if seed%5 == 0 {
-			r.SetShares([Classes]float64{0, .2, .1})
+			r.SetShares([Classes]float64{0, 0.2, 0.1})
 		}
 		random := func() *Waiter {
 			return &Waiter{Units: 1 + rng.Int64N(4), Class: int8(rng.IntN(3)), User: string(rune('a' + rng.IntN(3))),
@@ -163,7 +163,7 @@ func TestDemand(t *testing.T) {
 		{"half is taken above", 100, 50, 0, 2, 2},
 		{"all is taken above", 100, 100, 0, 1, math.Inf(1)},
 		{"far too much above", 100, 300, 0, 1, math.Inf(1)},
-		{"a guarantee", 100, 300, .5, 0, 2},
+		{"a guarantee", 100, 300, 0.5, 0, 2},
 	} {
 		r, now := newRoom(64, FIFO), time.Duration(0)
 		r.SetPace(Pace{Interval: 100 * ms})
@@ -180,14 +180,14 @@ func TestDemand(t *testing.T) {
 			demanding(r, &now, tt.low, tt.high)
 		}
 		crowd, lasted := r.Crowd(now, 1)
-		if off := crowd / tt.crowd; !(crowd == tt.crowd || off > .7 && off < 1.3) {
+		if off := crowd / tt.crowd; !(crowd == tt.crowd || off > 0.7 && off < 1.3) {
 			t.Errorf("%s: a crowd of %v, want %v", tt.name, crowd, tt.crowd)
 		}
 		if long := lasted > 2*time.Second && lasted < 3100*ms; long != (tt.crowd > 1) {
 			t.Errorf("%s: for %v", tt.name, lasted)
 		}
 		waits := float64(r.classes[1].units + r.classes[2].units)
-		if ahead := r.AheadOf(1); tt.share == 0 && math.Abs(ahead/waits/tt.ahead-1) > .15 || tt.share > 0 && ahead > 2*float64(r.classes[1].units)+3 {
+		if ahead := r.AheadOf(1); tt.share == 0 && math.Abs(ahead/waits/tt.ahead-1) > 0.15 || tt.share > 0 && ahead > 2*float64(r.classes[1].units)+3 {
 			t.Errorf("%s: %v ahead, and %v wait", tt.name, ahead, waits)
 		}
 		if crowd, _ := r.Crowd(now, 2); tt.high <= 100 && crowd != 1 {

@@ -207,7 +207,7 @@ type Pace struct {
 }
 
 // At most `keep` may wait in a standing queue. That is many enough: near the
-// capacity, at a load of .95, chance alone exceeds it once in 500 requests. It
+// capacity, at a load of 0.95, chance alone exceeds it once in 500 requests. It
 // is few enough to be served soon when the load falls back. It is a number and
 // not a time. The effect of chance on a queue depends on numbers, whatever the
 // gate's speed. A queue is watched for as long as serving that many takes, and for

@@ -444,8 +444,8 @@ type oracle struct {
 // The sweep: limits around the backend's best concurrency, then longest waits
 // as parts of the deadline.
 var (
-	limitFactors = []float64{.5, .7, .85, 1, 1.2, 1.5, 2, 4, 8, 20}
-	waitFactors  = []float64{.25, .5, .8}
+	limitFactors = []float64{0.5, 0.7, 0.85, 1, 1.2, 1.5, 2, 4, 8, 20}
+	waitFactors  = []float64{0.25, 0.5, 0.8}
 )
 
 // sweepSeeds are none of the seeds that scenarios run with, so that the oracle
@@ -455,7 +455,7 @@ var sweepSeeds = []uint64{1001}
 // chance bounds how far below the most good answers a setting may stay to be chosen
 // for its lower latency. It is a part of what even the best setting cannot serve: with
 // everything served nothing is left to chance.
-const chance = .006
+const chance = 0.006
 
 // findOracle finds the best fixed limit for a scenario on a standard backend.
 func findOracle(ctx context.Context, s *sim.Scenario, backend string) (*oracle, error) {

@@ -42,7 +42,7 @@ func TestFixedReachesTheOracle(t *testing.T) {
 		}
 		for _, backend := range part.backends {
 			fixed, oracle := median[[2]string{backend, "fixed"}], median[[2]string{backend, "oracle"}]
-			if oracle < .45 || fixed < oracle-.02 {
+			if oracle < 0.45 || fixed < oracle-0.02 {
 				t.Errorf("%s on %s: %s is %.3f, the oracle's %.3f", part.row, backend, part.metric, fixed, oracle)
 			}
 		}
@@ -58,7 +58,7 @@ func TestWithoutAGateNothingIsServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range cells {
-		if c.Metric == "goodput" && (c.Median > .1 || *c.Reached) {
+		if c.Metric == "goodput" && (c.Median > 0.1 || *c.Reached) {
 			t.Errorf("%s on %s without a gate: goodput %.3f, want next to nothing", c.Scenario, c.Backend, c.Median)
 		}
 	}
@@ -264,7 +264,7 @@ func TestOrderPage(t *testing.T) {
 func TestWriteReadsBack(t *testing.T) {
 	reached, missed, bound := true, false, 0.97
 	cells := []Cell{
-		{Scenario: "S1", Backend: "B1", Metric: "goodput", Goal: ">= 0.970", AtLeast: &bound, Reached: &reached, Seeds: []uint64{1, 2}, Spread: sim.Spread{Median: 1, Min: .5, Max: 2}},
+		{Scenario: "S1", Backend: "B1", Metric: "goodput", Goal: ">= 0.970", AtLeast: &bound, Reached: &reached, Seeds: []uint64{1, 2}, Spread: sim.Spread{Median: 1, Min: 0.5, Max: 2}},
 		{Scenario: "S1", Backend: "B2", Metric: "p99", Class: "large", HeldOut: true, Alone: &bound, Reached: &missed},
 		{Scenario: "S2", Setting: "limit 4", Limit: sim.Level{Min: 1, Mean: 2, Max: 3}},
 	}

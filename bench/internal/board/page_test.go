@@ -23,8 +23,8 @@ func cell(scenario, controller, metric string, median float64, held bool, reache
 
 func TestTally(t *testing.T) {
 	cells := []Cell{
-		cell("S1", "oracle", "goodput", 1, false, true), cell("S1", "default", "goodput", .9, false, false),
-		cell("S2", "oracle", "goodput", .5, false, false), cell("S2", "default", "goodput", .4, false, false),
+		cell("S1", "oracle", "goodput", 1, false, true), cell("S1", "default", "goodput", 0.9, false, false),
+		cell("S2", "oracle", "goodput", 0.5, false, false), cell("S2", "default", "goodput", 0.4, false, false),
 		cell("S3", "default", "settle", 0, true, true), cell("S3", "default", "late", 1, true),
 		cell(quotaRow, "default", "served", 1, true, true),
 	}
@@ -55,7 +55,7 @@ func TestDisputed(t *testing.T) {
 		return c
 	}
 	cells := []Cell{
-		spread(.96, .97, 1, &least, nil), spread(.8, .97, 1, &least, nil), spread(.8, .9, 1, &least, nil), spread(.8, .9, .94, &least, nil),
+		spread(0.96, 0.97, 1, &least, nil), spread(0.8, 0.97, 1, &least, nil), spread(0.8, 0.9, 1, &least, nil), spread(0.8, 0.9, 0.94, &least, nil),
 		spread(5, 12, 20, nil, &most), spread(5, 12, 50, nil, &most), spread(21, 26, 50, nil, &most),
 	}
 	reported := spread(0, 1, 2, &least, nil)
@@ -75,13 +75,13 @@ func TestDisputed(t *testing.T) {
 
 func TestMergedKeepsWhatIsStillThere(t *testing.T) {
 	place := func(c Cell) Cell { c.Backend, c.From, c.To = "B4", "20s", "1m0s"; return c }
-	old := []Cell{place(cell("S1", "none", "goodput", 0, false)), place(cell("S1", "default", "goodput", .1, false)), cell("S0", "none", "goodput", 0, false)}
-	fresh := []Cell{place(cell("S1", "default", "goodput", .9, false))}
+	old := []Cell{place(cell("S1", "none", "goodput", 0, false)), place(cell("S1", "default", "goodput", 0.1, false)), cell("S0", "none", "goodput", 0, false)}
+	fresh := []Cell{place(cell("S1", "default", "goodput", 0.9, false))}
 	got, err := Limits.merged(old, fresh)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(got) != 2 || got[0].Controller != "none" || got[1].Median != .9 {
+	if len(got) != 2 || got[0].Controller != "none" || got[1].Median != 0.9 {
 		t.Errorf("%+v", got)
 	}
 }
@@ -117,7 +117,7 @@ func TestDrawing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, values := range map[string][]float64{"figures": {0, 3, 1e5, 0, .02}, "nothing": {0, 0}, "one": {7}} {
+	for name, values := range map[string][]float64{"figures": {0, 3, 1e5, 0, 0.02}, "nothing": {0, 0}, "one": {7}} {
 		p := &page{plot{row: "S<4>", backend: "B2", to: 5e9, about: `a & "b"`}, s, 100, map[string]*sim.Series{"default": series(values...), "oracle": series(values...)}}
 		svg := p.drawing().SVG()
 		wellFormed(t, name, svg)

@@ -13,8 +13,8 @@ func TestGoal(t *testing.T) {
 		values []float64
 		want   string
 	}{
-		{Goal{What: "served", Bound: .9}, []float64{.8, .9, 1}, "served 0.9 ≥ 0.9 ✓"},
-		{Goal{What: "served", Bound: .9, Every: true}, []float64{.8, .9, 1}, "served 0.8 ≥ 0.9 ✗"},
+		{Goal{What: "served", Bound: 0.9}, []float64{0.8, 0.9, 1}, "served 0.9 ≥ 0.9 ✓"},
+		{Goal{What: "served", Bound: 0.9, Every: true}, []float64{0.8, 0.9, 1}, "served 0.8 ≥ 0.9 ✗"},
 		{Goal{What: "p99", Bound: 20, AtMost: true}, []float64{30, 10, 10}, "p99 10 ≤ 20 ✓"},
 		{Goal{What: "p99", Bound: 20, AtMost: true, Every: true}, []float64{30, 10, 10}, "p99 30 ≤ 20 ✗"},
 	}

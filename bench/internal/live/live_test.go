@@ -80,7 +80,7 @@ func TestFiguresByWork(t *testing.T) {
 		s.records[i].Work = ms(5)
 	}
 	if f := s.figures(); math.Abs(f.Goodput-0.5) > 1e-9 {
-		t.Errorf("goodput by work is %v, want .5: each request is half the mean", f.Goodput)
+		t.Errorf("goodput by work is %v, want 0.5: each request is half the mean", f.Goodput)
 	}
 }
 

@@ -34,7 +34,7 @@ func TestDraw(t *testing.T) {
 		}
 		// Five standard errors of the widest distribution, of variation 4.
 		if mean := work / float64(len(all)); math.Abs(mean/0.01-1) > 5*4/math.Sqrt(float64(len(all))) {
-			t.Errorf("%q: mean work %v s, want .01", dist, mean)
+			t.Errorf("%q: mean work %v s, want 0.01", dist, mean)
 		}
 		again := l.draw()
 		if len(again) != len(all) || again[len(all)-1] != all[len(all)-1] {

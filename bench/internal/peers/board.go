@@ -248,7 +248,7 @@ func (b *board) figure(c *Cell) string {
 		}
 		return fmt.Sprintf("%.3g", c.Median)
 	}
-	if c.Max-c.Min <= .02 {
+	if c.Max-c.Min <= 0.02 {
 		return twoDigits(c.Median)
 	}
 	return fmt.Sprintf("%s (%s-%s)", twoDigits(c.Median), twoDigits(c.Min), twoDigits(c.Max))

@@ -130,13 +130,13 @@ func TestJudge(t *testing.T) {
 		below, belowTold int
 		reached          bool
 	}{
-		{"best everywhere", []Cell{share("a", "weir", .95, .97), share("a", other, .5, .6)}, 0, 0, true},
-		{"below within the spread", []Cell{share("a", "weir", .93, .97), share("a", other, .96, .98)}, 0, 0, true},
-		{"below beyond it", []Cell{share("a", "weir", .93, .95), share("a", other, .96, .98)}, 1, 1, false},
-		{"more than everything", []Cell{share("a", "weir", .98, 1), share("a", other, 1.05, 1.1)}, 0, 0, true},
-		{"below one who was told", []Cell{share("a", "weir", .93, .95), share("a", told, .96, .98), share("a", other, .5, .5)}, 0, 1, true},
-		{"twice a bad worst", []Cell{share("a", "weir", .6, .6), share("a", other, .3, .3)}, 0, 0, true},
-		{"not twice it", []Cell{share("a", "weir", .6, .6), share("a", other, .31, .31)}, 0, 0, false},
+		{"best everywhere", []Cell{share("a", "weir", 0.95, 0.97), share("a", other, 0.5, 0.6)}, 0, 0, true},
+		{"below within the spread", []Cell{share("a", "weir", 0.93, 0.97), share("a", other, 0.96, 0.98)}, 0, 0, true},
+		{"below beyond it", []Cell{share("a", "weir", 0.93, 0.95), share("a", other, 0.96, 0.98)}, 1, 1, false},
+		{"more than everything", []Cell{share("a", "weir", 0.98, 1), share("a", other, 1.05, 1.1)}, 0, 0, true},
+		{"below one who was told", []Cell{share("a", "weir", 0.93, 0.95), share("a", told, 0.96, 0.98), share("a", other, 0.5, 0.5)}, 0, 1, true},
+		{"twice a bad worst", []Cell{share("a", "weir", 0.6, 0.6), share("a", other, 0.3, 0.3)}, 0, 0, true},
+		{"not twice it", []Cell{share("a", "weir", 0.6, 0.6), share("a", other, 0.31, 0.31)}, 0, 0, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -154,15 +154,15 @@ func TestJudge(t *testing.T) {
 func TestJudgeLooksAtGoodputOnly(t *testing.T) {
 	late := share("b", "failsafe-go", 90, 90)
 	late.Goodput = false
-	v := judge([]Cell{share("a", "weir", .95, .95), share("a", "failsafe-go", .4, .4), late})
-	if v.Figures != 1 || v.BestWorst.Value != .4 || v.Peers[1].Half != 1 || v.Peers[1].Mean != .4 {
+	v := judge([]Cell{share("a", "weir", 0.95, 0.95), share("a", "failsafe-go", 0.4, 0.4), late})
+	if v.Figures != 1 || v.BestWorst.Value != 0.4 || v.Peers[1].Half != 1 || v.Peers[1].Mean != 0.4 {
 		t.Errorf("%+v", v)
 	}
 }
 
 func TestWrite(t *testing.T) {
 	never := Cell{Table: "T", Column: "ramp", Peer: "weir", Metric: "settle", To: "1m30s", Spread: sim.Spread{Median: 90}}
-	cells := []Cell{share("a", "weir", .9, .95), share("a", "semaphore (waiting)", .2, .21), never}
+	cells := []Cell{share("a", "weir", 0.9, 0.95), share("a", "semaphore (waiting)", 0.2, 0.21), never}
 	b := &board{file: "peers", judged: true}
 	text := b.Markdown(cells)
 	for _, want := range []string{"## T\n", "| | a | ramp |", "| **weir** | 0.93 (0.90-0.95) | never |", "| semaphore (waiting) * | 0.21 |  |"} {
@@ -174,7 +174,7 @@ func TestWrite(t *testing.T) {
 	if err := b.Write(dir, cells); err != nil {
 		t.Fatal(err)
 	}
-	if back, err := b.Read(dir); err != nil || len(back) != 3 || back[0].Max != .95 {
+	if back, err := b.Read(dir); err != nil || len(back) != 3 || back[0].Max != 0.95 {
 		t.Errorf("read back %+v, %v", back, err)
 	}
 }
@@ -196,10 +196,10 @@ func TestMerge(t *testing.T) {
 }
 
 func TestJudgeClearly(t *testing.T) {
-	for high, want := range map[float64]int{.95: 0, .93: 1} {
-		v := judge([]Cell{share("a", "weir", .92, high), share("a", "failsafe-go", .96, .98)})
+	for high, want := range map[float64]int{0.95: 0, 0.93: 1} {
+		v := judge([]Cell{share("a", "weir", 0.92, high), share("a", "failsafe-go", 0.96, 0.98)})
 		if v.Below != 1 || v.Clearly != want {
-			t.Errorf("weir at most %v, the other at least .96: %+v", high, v)
+			t.Errorf("weir at most %v, the other at least 0.96: %+v", high, v)
 		}
 	}
 }

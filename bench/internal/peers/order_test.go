@@ -27,7 +27,7 @@ func TestOrderShort(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a simulation takes ten times as long under the race detector; run without -short")
 	}
-	b, err := Order(.05)
+	b, err := Order(0.05)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,16 +43,16 @@ func TestOrderShort(t *testing.T) {
 	}
 	// A prioritizer that moves its threshold once a second refuses what a strict
 	// queue would serve; guarantees do not.
-	if refused := at("4000/s: critical refused", "failsafe-go prioritizer (fixed, 1s, 10x)"); refused < .2 {
+	if refused := at("4000/s: critical refused", "failsafe-go prioritizer (fixed, 1s, 10x)"); refused < 0.2 {
 		t.Errorf("the prioritizer refused %.3f of the critical tenth, its figures elsewhere are .7", refused)
 	}
-	if refused := at("4000/s: critical refused", "partitions (fixed, 0.7 and 0.3)"); refused > .05 {
+	if refused := at("4000/s: critical refused", "partitions (fixed, 0.7 and 0.3)"); refused > 0.05 {
 		t.Errorf("partitions refused %.3f of the critical tenth", refused)
 	}
-	if jain := at("one: Jain", "Kubernetes APF"); jain < .9 {
+	if jain := at("one: Jain", "Kubernetes APF"); jain < 0.9 {
 		t.Errorf("Jain's index of Kubernetes' victims is %.3f", jain)
 	}
-	if served := at("2000/s: goodput", "weir (fixed)"); served < .8 {
+	if served := at("2000/s: goodput", "weir (fixed)"); served < 0.8 {
 		t.Errorf("weir's goodput is %.3f", served)
 	}
 }

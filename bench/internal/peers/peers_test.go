@@ -48,7 +48,7 @@ func TestBubbleIsTheSimulator(t *testing.T) {
 		if w.Offered != g.Offered {
 			t.Errorf("seed %d: %d requests, %d in the simulator", i+1, g.Offered, w.Offered)
 		}
-		if math.Abs(w.Ratio-g.Ratio) > .03 || w.Inside.Max != g.Inside.Max {
+		if math.Abs(w.Ratio-g.Ratio) > 0.03 || w.Inside.Max != g.Inside.Max {
 			t.Errorf("seed %d: goodput %v, at most %v inside; in the simulator %v and %v", i+1, g.Ratio, g.Inside.Max, w.Ratio, w.Inside.Max)
 		}
 	}
@@ -57,7 +57,7 @@ func TestBubbleIsTheSimulator(t *testing.T) {
 // TestSemaphores: never more inside than the size, and waiting pays where
 // refusing does not.
 func TestSemaphores(t *testing.T) {
-	s := short(t, "S9", "B3", "none", 10*time.Second) // 100 at a time, a load of .7
+	s := short(t, "S9", "B3", "none", 10*time.Second) // 100 at a time, a load of 0.7
 	var served [2]float64
 	for i, waits := range []bool{false, true} {
 		p := peer{Name: "semaphore", make: func(e *env) (*limiter, error) {
@@ -73,7 +73,7 @@ func TestSemaphores(t *testing.T) {
 		}
 		served[i] = r.Spread(sim.Goal{Metric: "served"}).Median
 	}
-	if served[1] <= served[0] || served[1] < .99 {
+	if served[1] <= served[0] || served[1] < 0.99 {
 		t.Errorf("served %v refusing, %v waiting", served[0], served[1])
 	}
 }
@@ -85,11 +85,11 @@ func TestEverybody(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range peers() {
-		r, err := run(t, short(t, "S3", "B4", "none", 20*time.Second), &p, []uint64{1}) // a load of .5
+		r, err := run(t, short(t, "S3", "B4", "none", 20*time.Second), &p, []uint64{1}) // a load of 0.5
 		if err != nil {
 			t.Fatalf("%s: %v", p.Name, err)
 		}
-		if g := r.Spread(sim.Goal{Metric: "served"}).Median; g < .5 || g > 1 {
+		if g := r.Spread(sim.Goal{Metric: "served"}).Median; g < 0.5 || g > 1 {
 			t.Errorf("%s served %v at half load", p.Name, g)
 		}
 	}
@@ -125,7 +125,7 @@ func TestComputing(t *testing.T) {
 func TestReading(t *testing.T) {
 	s := &sim.Scenario{Phases: []sim.Phase{
 		{For: policy.Duration(time.Minute), Load: 1},
-		{For: policy.Duration(time.Minute), Load: 1, Capacity: .5},
+		{For: policy.Duration(time.Minute), Load: 1, Capacity: 0.5},
 	}}
 	s.Backend.Backend = sim.Backend{Law: "pool", Workers: 10}
 	u := newUsage(&env{Scenario: s, Best: 10})

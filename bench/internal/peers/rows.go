@@ -179,7 +179,7 @@ func ranking() []peer {
 		}
 	}
 	return append(list, peer{Name: "partitions (fixed, 0.7 and 0.3)", Told: true,
-		make: newPartitions(map[weir.Priority]float64{weir.Critical: .7, weir.Background: .3})})
+		make: newPartitions(map[weir.Priority]float64{weir.Critical: 0.7, weir.Background: 0.3})})
 }
 
 // sharing are the peers that are told tenants.
@@ -211,9 +211,9 @@ const (
 var orderSources = []source{
 	{table: tablePriority, file: "priority-2000", peers: ranking, columns: []string{"2000/s: critical refused", "2000/s: critical served", "2000/s: bulk refused", "2000/s: goodput"}},
 	{table: tablePriority, file: "priority-4000", peers: ranking, columns: []string{"4000/s: critical refused", "4000/s: critical served", "4000/s: bulk refused", "4000/s: goodput"}},
-	{table: "S12", file: "S12", on: []string{"B2", "B3"}, part: .4, peers: ranking, columns: []string{"* critical served", "* p99 ms", "* wait p99 ms", "* critical refused", "-", "* goodput", "-"}},
-	{table: "S13", file: "S13", on: []string{"B3"}, part: .4, peers: sharing, columns: []string{"one: served", "one: refused", "one: p99 ms", "one: wait p99 ms", "one: Jain", "one: goodput"}},
-	{table: "S13", file: "S13b", on: []string{"B3"}, part: .4, peers: sharing, columns: []string{"16: served", "16: refused", "16: p99 ms", "16: wait p99 ms", "16: Jain", "16: goodput"}},
+	{table: "S12", file: "S12", on: []string{"B2", "B3"}, part: 0.4, peers: ranking, columns: []string{"* critical served", "* p99 ms", "* wait p99 ms", "* critical refused", "-", "* goodput", "-"}},
+	{table: "S13", file: "S13", on: []string{"B3"}, part: 0.4, peers: sharing, columns: []string{"one: served", "one: refused", "one: p99 ms", "one: wait p99 ms", "one: Jain", "one: goodput"}},
+	{table: "S13", file: "S13b", on: []string{"B3"}, part: 0.4, peers: sharing, columns: []string{"16: served", "16: refused", "16: p99 ms", "16: wait p99 ms", "16: Jain", "16: goodput"}},
 	{table: "Equal tenants, one opens a hundred times the requests", file: "tenants-equal", peers: sharing, columns: []string{"share error", "goodput"}},
 	{table: tableFairness, file: "apf-uniform", peers: exact, columns: []string{"uniform (0.01)"}},
 	{table: tableFairness, file: "apf-equal", peers: exact, columns: []string{"equal (0.01)"}},

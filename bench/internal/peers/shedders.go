@@ -164,7 +164,7 @@ type reading struct {
 	value float64
 }
 
-const readingDecay = .95
+const readingDecay = 0.95
 
 // reader reads the usage from now on, with a tick of that length.
 func (u *usage) reader(every time.Duration) func() int64 {

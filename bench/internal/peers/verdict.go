@@ -95,7 +95,7 @@ func judge(cells []Cell) verdict {
 			v.BestWorst = s.Worst
 		}
 	}
-	v.Reached = v.Below == 0 && (v.Worst.Value >= .9 || v.Worst.Value >= 2*v.BestWorst.Value)
+	v.Reached = v.Below == 0 && (v.Worst.Value >= 0.9 || v.Worst.Value >= 2*v.BestWorst.Value)
 	return v
 }
 
@@ -159,7 +159,7 @@ func of(column []Cell, peer string) *Cell {
 }
 
 // clearly is from when on a difference is clear.
-const clearly = .02
+const clearly = 0.02
 
 // stand sums up one peer.
 func (v *verdict) stand(p *peer, columns [][]Cell) {
@@ -172,7 +172,7 @@ func (v *verdict) stand(p *peer, columns [][]Cell) {
 		}
 		n++
 		s.Mean += c.Median
-		if c.Median < .5 {
+		if c.Median < 0.5 {
 			s.Half++
 		}
 		if c.Median < s.Worst.Value {

@@ -70,7 +70,7 @@ type charges struct {
 
 // histogramBuckets suit a cache as well as a report: 0.5 ms to 30 s. They are closer around 1 s,
 // the default wait.
-var histogramBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 1.5, 2, 2.5, 5, 10, 30}
+var histogramBuckets = []float64{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 1.5, 2, 2.5, 5, 10, 30}
 
 // NewMetrics returns the metrics of a gateway, which reads levels from src.
 func NewMetrics(src Source, version string) *Metrics {
@@ -347,7 +347,7 @@ func (m *Metrics) topTenants() []TenantUse {
 func (u *TenantUse) asked() uint64 { return u.Served + u.Refused + u.Failed }
 
 // keyHistogramBuckets are fewer than those of a gate, because each key has them.
-var keyHistogramBuckets = [...]float64{.001, .01, .1, .25, .5, 1, 2.5, 10}
+var keyHistogramBuckets = [...]float64{0.001, 0.01, 0.1, 0.25, 0.5, 1, 2.5, 10}
 
 // waits is a histogram of the waits of one key.
 type waits struct {

@@ -268,7 +268,7 @@ func (a *account) side(t *loadgen.Tally, seconds int) side {
 	s.goodput = float64(t.OK) / float64(seconds)
 	s.refused = 100 * float64(t.Refused) / float64(t.Offered)
 	s.gaveUp = 100 * float64(t.GaveUp) / float64(t.Offered)
-	s.p99 = a.p99(t.Admitted.Bound(.99), float64(t.GaveUp), float64(t.Admitted.Count()))
+	s.p99 = a.p99(t.Admitted.Bound(0.99), float64(t.GaveUp), float64(t.Admitted.Count()))
 	return s
 }
 
@@ -286,7 +286,7 @@ func (a *account) p99(d time.Duration, gaveUp, admitted float64) string {
 	switch {
 	case admitted == 0:
 		return "-"
-	case gaveUp > .01*admitted:
+	case gaveUp > 0.01*admitted:
 		return fmt.Sprintf(">%d ms", a.patience.Milliseconds())
 	}
 	return fmt.Sprintf("%d ms", d.Milliseconds())

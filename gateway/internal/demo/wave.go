@@ -77,7 +77,7 @@ func (p *pen) chart(title string, columns []moment, good func(*moment) float64) 
 // cell is the character of a second at a level, from 1. A level is reached from its middle
 // on.
 func (p *pen) cell(m *moment, good float64, level int) string {
-	reached := func(rate float64) bool { return rate >= (float64(level)-.5)*p.full/waveHeight }
+	reached := func(rate float64) bool { return rate >= (float64(level)-0.5)*p.full/waveHeight }
 	switch {
 	case m.void && level == 1:
 		return "?"
@@ -93,7 +93,7 @@ func (p *pen) cell(m *moment, good float64, level int) string {
 
 // label names the highest level, and that of the capacity.
 func (p *pen) label(level int) string {
-	switch at := int(p.capacity/p.full*waveHeight + .5); level {
+	switch at := int(p.capacity/p.full*waveHeight + 0.5); level {
 	case waveHeight:
 		return fmt.Sprintf("%.0f", p.full)
 	case at:

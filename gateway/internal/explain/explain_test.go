@@ -349,9 +349,9 @@ func TestSaysOfShedding(t *testing.T) {
 		says     Verdict
 		why      string
 	}{
-		{.1, "background", Passes, "lets everything through"},
-		{.92, "normal", Refuses, "lets through from high"},
-		{.92, "critical", Passes, "lets through from high"},
+		{0.1, "background", Passes, "lets everything through"},
+		{0.92, "normal", Refuses, "lets through from high"},
+		{0.92, "critical", Passes, "lets through from high"},
 		{2, "critical", Refuses, "lets nothing through"},
 	} {
 		source.value = tt.pressure

@@ -141,7 +141,7 @@ func TestVectorsOfMutations(t *testing.T) {
 		{"K25", 10, 110, []vector{{topics: []int{60, 60, 1}, codes: []int16{0, 0, full}, throttle: 1000}}, -10},
 		{"K27", 10, 110, []vector{{topics: []int{111}, codes: []int16{0}}, {after: 99 * time.Millisecond, topics: []int{1}, codes: []int16{full}, throttle: 1},
 			{after: time.Millisecond, topics: []int{1}, codes: []int16{0}}}, -1},
-		{"K30", .015, 30, []vector{{topics: []int{10, 10, 20, 1}, codes: []int16{0, 0, 0, full}, throttle: 666_667}}, -10},
+		{"K30", 0.015, 30, []vector{{topics: []int{10, 10, 20, 1}, codes: []int16{0, 0, 0, full}, throttle: 666_667}}, -10},
 	} {
 		t.Run(v.name, func(t *testing.T) {
 			b := newBench(t, ruleFor("alice", "", v.rate, v.burst))

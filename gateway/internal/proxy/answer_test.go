@@ -38,7 +38,7 @@ func TestQuotaState(t *testing.T) {
 	}{
 		{"some left", []quota.Window{ten}, quota.Decision{OK: true, Remaining: 7}, nil, `"api/r";q=20;w=2`, `"api/r";r=7;t=2`},
 		{"all left", []quota.Window{ten}, quota.Decision{OK: true, Remaining: 20}, nil, `"api/r";q=20;w=2`, `"api/r";r=20`},
-		{"less than one left", []quota.Window{hour}, quota.Decision{Remaining: .5, Wait: 1800 * time.Millisecond}, nil, `"api/r";q=1000;w=3600`, `"api/r";r=0;t=2`},
+		{"less than one left", []quota.Window{hour}, quota.Decision{Remaining: 0.5, Wait: 1800 * time.Millisecond}, nil, `"api/r";q=1000;w=3600`, `"api/r";r=0;t=2`},
 		{"less than the next costs", []quota.Window{hour}, quota.Decision{Remaining: 900, Wait: time.Hour}, nil, `"api/r";q=1000;w=3600`, `"api/r";r=900;t=360`},
 		{"a debt", []quota.Window{ten}, quota.Decision{Remaining: -5, Wait: 501 * time.Millisecond}, nil, `"api/r";q=20;w=2`, `"api/r";r=0;t=1`},
 		{
@@ -50,7 +50,7 @@ func TestQuotaState(t *testing.T) {
 			`"api/r";q=5000;w=2419200`, `"api/r";r=4999;t=1641600`, // 19 days
 		},
 		{
-			"what it was refused for, whatever is there since", []quota.Window{ten, hour}, quota.Decision{OK: true, Remaining: 3}, refusal(2, .2, 2880*time.Millisecond),
+			"what it was refused for, whatever is there since", []quota.Window{ten, hour}, quota.Decision{OK: true, Remaining: 3}, refusal(2, 0.2, 2880*time.Millisecond),
 			`"api/r";q=20;w=2, "api/r#2";q=1000;w=3600`, `"api/r#2";r=0;t=3`,
 		},
 		{
@@ -58,7 +58,7 @@ func TestQuotaState(t *testing.T) {
 			`"api/r";q=20;w=2, "api/r#2";q=20;w=20, "api/r#3";q=20;w=4`, `"api/r#3";r=0;t=1`,
 		},
 		{"a debt that is never paid", []quota.Window{ten}, quota.Decision{}, refusal(0, -1e15, 0), `"api/r";q=20;w=2`, `"api/r";r=0`},
-		{"never enough", []quota.Window{ten}, quota.Decision{Remaining: .5, Wait: math.MaxInt64}, nil, `"api/r";q=20;w=2`, `"api/r";r=0`},
+		{"never enough", []quota.Window{ten}, quota.Decision{Remaining: 0.5, Wait: math.MaxInt64}, nil, `"api/r";q=20;w=2`, `"api/r";r=0`},
 	}
 	for _, tt := range tests {
 		said := passed("api", &quota.Answer{Rule: "r", Windows: tt.limits, Decision: tt.result}, now)
