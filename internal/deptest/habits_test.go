@@ -74,6 +74,35 @@ func callee(call *ast.CallExpr) string {
 // Tests sleep in bubbles of synctest only, where it takes no time. Elsewhere they wait for
 // what should happen: a sleep that is long enough on one machine is too short on another.
 func TestNothingSleepsOutsideBubbles(t *testing.T) {
+	everyFile(t, func(path string, file *ast.File) {
+		bubbles := slices.ContainsFunc(file.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"testing/synctest"` })
+		if bubbles || !strings.HasSuffix(path, "_test.go") {
+			return
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if call, ok := n.(*ast.CallExpr); ok && callee(call) == "time.Sleep" {
+				t.Errorf("%s: time.Sleep: wait for what should happen", path)
+			}
+			return true
+		})
+	})
+}
+
+// A point at the beginning of a number is easily missed.
+func TestFractionsBeginWithADigit(t *testing.T) {
+	everyFile(t, func(path string, file *ast.File) {
+		ast.Inspect(file, func(n ast.Node) bool {
+			if number, ok := n.(*ast.BasicLit); ok && number.Kind == token.FLOAT && number.Value[0] == '.' {
+				t.Errorf("%s: %s: write 0%[2]s", path, number.Value)
+			}
+			return true
+		})
+	})
+}
+
+// everyFile calls f with each file of Go in the tree, those of other modules too.
+func everyFile(t *testing.T, f func(path string, file *ast.File)) {
+	t.Helper()
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -81,21 +110,14 @@ func TestNothingSleepsOutsideBubbles(t *testing.T) {
 		if d.IsDir() && strings.HasPrefix(d.Name(), ".") && path != root {
 			return fs.SkipDir
 		}
-		if !strings.HasSuffix(path, "_test.go") {
+		if !strings.HasSuffix(path, ".go") {
 			return nil
 		}
 		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			return err
+		if err == nil {
+			f(path, file)
 		}
-		bubbles := slices.ContainsFunc(file.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"testing/synctest"` })
-		ast.Inspect(file, func(n ast.Node) bool {
-			if call, ok := n.(*ast.CallExpr); ok && !bubbles && callee(call) == "time.Sleep" {
-				t.Errorf("%s: time.Sleep: wait for what should happen", path)
-			}
-			return true
-		})
-		return nil
+		return err
 	})
 	if err != nil {
 		t.Error(err)
