@@ -36,7 +36,7 @@ type field struct {
 }
 
 // betweenBrokers are the APIs that a broker's listener has and clients are not offered.
-var betweenBrokers = []int16{27, 80, 81, 83, 84, 85, 86, 87}
+var betweenBrokers = []int16{27, 83, 84, 85, 86, 87}
 
 // notOfBrokers are the hosts in answers that do not belong to brokers. They are of clients, of rights, and of members of a streams group.
 var notOfBrokers = map[int16][]string{

@@ -65,7 +65,7 @@ func TestReadRequestRefuses(t *testing.T) {
 		want         string
 	}{
 		{1, 16, "version 16 of Fetch is not offered; versions 4 to 15 are"}, {1, 3, "version 3 of Fetch"}, {17, 0, "version 0 of SASLHandshake"},
-		{27, 0, "API 27 is not offered"}, {80, 0, "API 80"}, {-1, 0, "API -1"}, {999, 0, "API 999"}, {55, 2, "version 2 of DescribeQuorum"},
+		{27, 0, "API 27 is not offered"}, {86, 0, "API 86"}, {-1, 0, "API -1"}, {999, 0, "API 999"}, {55, 2, "version 2 of DescribeQuorum"},
 	} {
 		b := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, uint16(c.key)), uint16(c.version))
 		b = append(b, 0, 0, 0, 7, 0xff, 0xff)
@@ -104,7 +104,7 @@ func TestOffered(t *testing.T) {
 	}
 	for key := range int16(kmsg.MaxKey + 1) {
 		name := kmsg.NameForKey(key)
-		if _, ok := offered[key]; ok && slices.Contains([]string{"LeaderAndISR", "StopReplica", "UpdateMetadata", "ControlledShutdown", "WriteTxnMarkers", "Vote", "BeginQuorumEpoch", "EndQuorumEpoch", "AlterPartition", "FetchSnapshot", "BrokerRegistration", "BrokerHeartbeat", "AllocateProducerIDs", "AddRaftVoter"}, name) {
+		if _, ok := offered[key]; ok && slices.Contains([]string{"LeaderAndISR", "StopReplica", "UpdateMetadata", "ControlledShutdown", "WriteTxnMarkers", "Vote", "BeginQuorumEpoch", "EndQuorumEpoch", "AlterPartition", "FetchSnapshot", "BrokerRegistration", "BrokerHeartbeat", "AllocateProducerIDs", "UpdateRaftVoter"}, name) {
 			t.Errorf("%s is offered, and it is between brokers", name)
 		}
 	}

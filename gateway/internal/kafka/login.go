@@ -95,8 +95,9 @@ func (l *login) may(key int16, n int) error {
 	return nil
 }
 
-// pending reports whether a login is still to end.
-func (l *login) pending() bool { return l.underway || l.required && !l.done }
+// pending reports whether nobody has logged in, and somebody is to, or has begun. While a client logs in again it stays who it is. Its broker
+// answers earlier requests first, such as a Fetch that waits, and bounds how long the first login holds.
+func (l *login) pending() bool { return !l.done && (l.underway || l.required) }
 
 // handshake notes that a client asks for a mechanism.
 func (l *login) handshake(req *kmsg.SASLHandshakeRequest) step {

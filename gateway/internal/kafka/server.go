@@ -41,8 +41,8 @@ type Options struct {
 	Conns *accept.Listener
 	// Open opens the listener of a node. If in is not nil, the listener shares the socket of in.
 	Open func(address string, in *accept.Listener) (*accept.Listener, error)
-	// Previous is the server that this one replaces. Its nodes are known from the beginning, and both servers share sockets. If it is before
-	// the same cluster, its counters go on.
+	// Previous is the server that this one replaces. Both servers share sockets. If both bootstrap at a broker in common, its nodes are known
+	// from the beginning. If it has the same name of a cluster, its counters go on.
 	Previous *Server
 	// Early says that other listeners of the process may still have ports of nodes, and will close them. The log has nothing about nodes
 	// without a listener until [Server.TryPorts] is called.
@@ -163,6 +163,7 @@ func New(o Options) (*Server, error) {
 	s.nodes.early = o.Early
 	opts := []kgo.Opt{
 		kgo.SeedBrokers(o.Config.Bootstrap...), kgo.ClientID("weir"), kgo.SASL(o.SASL...), kgo.RequestRetries(2),
+		kgo.DialTimeout(askWithin / time.Duration(len(o.Config.Bootstrap)+1)), // a machine that is gone leaves time for another
 	}
 	if o.TLS != nil {
 		opts = append(opts, kgo.DialTLSConfig(o.TLS))
@@ -174,7 +175,7 @@ func New(o Options) (*Server, error) {
 	s.owns = newOwners(func(ctx context.Context) (*kmsg.DescribeDelegationTokenResponse, error) {
 		return kmsg.NewPtrDescribeDelegationTokenRequest().RequestWith(ctx, s.asks)
 	})
-	if p := o.Previous; p != nil && slices.Equal(p.opts.Config.Bootstrap, o.Config.Bootstrap) {
+	if p := o.Previous; p != nil && slices.ContainsFunc(p.opts.Config.Bootstrap, func(b string) bool { return slices.Contains(o.Config.Bootstrap, b) }) {
 		s.nodes.opening.Lock()
 		for id, address := range p.nodes.addresses() {
 			s.nodes.learn(id, address)

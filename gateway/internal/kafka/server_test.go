@@ -58,6 +58,28 @@ func TestReplacedServerIsForgotten(t *testing.T) {
 	_ = last.Close()
 }
 
+// Nodes are known from the beginning if the servers before and now bootstrap at a broker in common. Otherwise it may be another cluster.
+func TestNodesStayKnown(t *testing.T) {
+	for _, c := range []struct {
+		now   []string
+		known int
+	}{{[]string{"a:1", "b:1"}, 1}, {[]string{"c:1", "b:1"}, 1}, {[]string{"c:1"}, 0}} {
+		r := newRig(t, policy.Off, time.Minute)
+		r.server.opts.Config.Bootstrap = []string{"a:1", "b:1"}
+		r.server.nodes.advertised(7, "127.0.0.1", 9092)
+		o := r.server.opts
+		o.Config.Bootstrap, o.Previous = c.now, r.server
+		next, err := New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := len(next.nodes.addresses()); got != c.known {
+			t.Errorf("with %v behind %v, %d nodes are known, want %d", c.now, r.server.opts.Config.Bootstrap, got, c.known)
+		}
+		_ = next.Close()
+	}
+}
+
 // The counters of a cluster go on in the server that replaces another, also by what the other still does. Another cluster has its own.
 func TestCountersGoOn(t *testing.T) {
 	for name, want := range map[string]uint64{"orders": 2, "another": 0} {
