@@ -134,6 +134,14 @@ soak-envoy: need-go parts ## 20 reloads and 5 drains of two gateways behind an E
 soak-kafka: need-go parts ## three brokers and two gateways restart in turn, under producers and consumers: nothing lost, doubled or out of order; two minutes
 	WEIR_LONG=1 go test -tags integration -count=1 -v -timeout 30m -run 'TestKafkaClusterBehindTwoGateways$$' ./gateway/integration/
 
+.PHONY: soak-http
+soak-http: need-go ## clients, targets and reloads at random, with 20 seeds, with the race detector: no slot is lost; two minutes
+	CGO_ENABLED=1 WEIR_LONG=1 go test -race -tags $(TAGS) -count=1 -v -timeout 30m -run 'TestChaos$$' ./gateway/internal/server/
+
+.PHONY: soak-sql
+soak-sql: need-go parts ## pools of a PostgreSQL used at random while connections are killed: no slot is lost; half a minute
+	CGO_ENABLED=1 WEIR_LONG=1 go test -race -tags integration -count=1 -v -timeout 30m -run 'TestChaos' ./weirpgx/
+
 .PHONY: parts
 parts: servers $(H2SPEC) $(RATELIMIT) ## install the real servers that the integration tests run against
 
