@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -22,8 +23,8 @@ import (
 	"github.com/weir-go/weir/gateway/internal/config"
 )
 
-// Clients, targets and reloads do what they like, at random. In the end every slot is free, nobody waits, and no goroutine is
-// left. make soak-http does it for longer, with other seeds.
+// Clients, targets and reloads do what they like, at random. Nobody gets the answer to the request of another. In the end
+// every slot is free, nobody waits, and no goroutine is left. make soak-http does it for longer, with other seeds.
 func TestChaos(t *testing.T) {
 	rounds, seed := 1, uint64(1)
 	if os.Getenv("WEIR_LONG") != "" {
@@ -161,6 +162,7 @@ func chaosTargets(t *testing.T) []*httptest.Server {
 }
 
 func chaosAnswer(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("X-Id", r.Header.Get("X-Id"))
 	control := http.NewResponseController(w)
 	switch what, _, _ := strings.Cut(r.URL.Path[1:], "/"); what {
 	case "work":
@@ -221,15 +223,33 @@ func chaosAnswer(w http.ResponseWriter, r *http.Request) {
 // chaosPaths are what a client asks for, the harmless more often.
 var chaosPaths = strings.Fields("ok ok ok ok work work work work work hang reset part stall early events large fail upgrade")
 
-// chaosClient does at random what clients do.
+// chaosClient does at random what clients do. No answer that it gets may be to the request of somebody else.
 type chaosClient struct {
 	t      *testing.T
 	random *rand.Rand
 	addr   string
-	conn   net.Conn     // of HTTP/1, nil if there is none
+	n      uint64       // of the requests that had an id
+	conn   *chaosConn   // of HTTP/1, nil if there is none
 	held   []net.Conn   // which read nothing any more
 	h2     *http.Client // nil if there is none
 	ends   *ends        // the connections of h2
+}
+
+// chaosConn is a connection of HTTP/1.
+type chaosConn struct {
+	*net.TCPConn
+	in      *bufio.Reader
+	pending []chaosRequest
+	written chan struct{} // closed when the last text is
+}
+
+// chaosRequest is a request without an answer.
+type chaosRequest struct{ method, id string }
+
+// id returns what a request is told apart by.
+func (c *chaosClient) id() string {
+	c.n++
+	return fmt.Sprintf("%p-%d", c, c.n)
 }
 
 // ask sends a request, and reports whether an answer began.
@@ -243,13 +263,27 @@ func (c *chaosClient) ask() bool {
 			c.t.Error(err)
 			return false
 		}
-		c.conn = conn
-		_ = conn.SetDeadline(time.Now().Add(await.Patience))
+		c.conn = &chaosConn{TCPConn: conn.(*net.TCPConn), in: bufio.NewReader(conn)}
 	}
-	path := chaosPaths[c.random.IntN(len(chaosPaths))]
-	text := fmt.Sprintf("%s /%s HTTP/1.1\r\nHost: x\r\n%s", [...]string{"GET", "POST", "HEAD", "PUT"}[c.random.IntN(4)], path, c.fields())
+	text, whole := c.text()
+	conn, written := c.conn, make(chan struct{})
+	conn.written = written
+	go func() { // the gateway may answer before it has read all
+		defer close(written)
+		_, _ = io.WriteString(conn, text)
+	}()
+	return c.read(whole)
+}
+
+// text is what a request is sent as. whole says that another one may follow it.
+func (c *chaosClient) text() (text string, whole bool) {
+	path, whole := chaosPaths[c.random.IntN(len(chaosPaths))], true
+	one := chaosRequest{[...]string{"GET", "POST", "HEAD", "PUT"}[c.random.IntN(4)], c.id()}
+	c.conn.pending = append(c.conn.pending, one)
+	text = fmt.Sprintf("%s /%s HTTP/1.1\r\nHost: x\r\nX-Id: %s\r\n%s", one.method, path, one.id, c.fields())
 	if path == "upgrade" {
 		text += "Connection: Upgrade\r\nUpgrade: echo\r\n"
+		whole = false
 	}
 	switch c.random.IntN(8) {
 	case 0:
@@ -258,22 +292,26 @@ func (c *chaosClient) ask() bool {
 		text += "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
 	case 2:
 		text += "Content-Length: 50\r\n\r\nhello" // and no more
+		whole = false
 	case 3:
 		text += "Expect: 100-continue\r\nContent-Length: 5\r\n\r\n"
-		if c.random.IntN(2) == 0 {
+		if whole = whole && c.random.IntN(2) == 0; whole {
 			text += "hello"
 		}
 	case 4:
 		text += fmt.Sprintf("Content-Length: %d\r\n\r\n%s", 1<<17, strings.Repeat("x", 1<<17))
 	default:
 		text += "\r\n"
-		text += strings.Repeat("GET /ok HTTP/1.1\r\nHost: x\r\n\r\n", c.random.IntN(2)) // pipelined
+		for whole && c.random.IntN(2) == 0 { // pipelined
+			next := chaosRequest{"GET", c.id()}
+			c.conn.pending = append(c.conn.pending, next)
+			text += "GET /ok HTTP/1.1\r\nHost: x\r\nX-Id: " + next.id + "\r\n\r\n"
+		}
 	}
 	if c.random.IntN(10) == 0 {
-		text = text[:c.random.IntN(len(text))]
+		return text[:c.random.IntN(len(text))], false
 	}
-	go func(conn net.Conn) { _, _ = io.WriteString(conn, text) }(c.conn) // the gateway may answer before it has read all
-	return c.read()
+	return text, whole
 }
 
 func (c *chaosClient) fields() string {
@@ -285,7 +323,7 @@ func (c *chaosClient) fields() string {
 }
 
 // read reads some of what comes, and ends the connection in one of several ways, or keeps it.
-func (c *chaosClient) read() (answered bool) {
+func (c *chaosClient) read(whole bool) (answered bool) {
 	conn, end := c.conn, c.random.IntN(6)
 	c.conn = nil
 	if end == 0 {
@@ -293,24 +331,63 @@ func (c *chaosClient) read() (answered bool) {
 		return false
 	}
 	_ = conn.SetReadDeadline(time.Now().Add(time.Duration(1+c.random.IntN(700)) * time.Millisecond))
-	buf := make([]byte, 4<<10)
-	n, err := conn.Read(buf)
-	answered = n > 0
+	for whole && len(conn.pending) > 0 {
+		ok := conn.readAnswer(c.t)
+		answered, whole = answered || ok, ok
+	}
+	if !whole && !answered {
+		n, _ := conn.in.Read(make([]byte, 4<<10))
+		answered = n > 0
+	}
+	if whole {
+		select {
+		case <-conn.written:
+		default:
+			whole = false
+		}
+	}
 	switch {
-	case err != nil || end == 1:
-		_ = conn.(*net.TCPConn).SetLinger(0)
+	case end == 1:
+		_ = conn.SetLinger(0)
 		_ = conn.Close()
 	case end == 2:
-		_ = conn.(*net.TCPConn).CloseWrite()
+		_ = conn.CloseWrite()
+		_ = conn.SetReadDeadline(time.Now().Add(await.Patience))
 		_, _ = io.Copy(io.Discard, conn)
 		_ = conn.Close()
 	case end == 3 && len(c.held) < 3:
 		c.held = append(c.held, conn)
-	default:
-		_ = conn.SetDeadline(time.Now().Add(await.Patience))
+	case whole:
 		c.conn = conn
+	default:
+		_ = conn.Close()
 	}
 	return answered
+}
+
+// readAnswer reads the next answer, and reports whether another one may follow.
+func (conn *chaosConn) readAnswer(t *testing.T) bool {
+	one := conn.pending[0]
+	for {
+		res, err := http.ReadResponse(conn.in, &http.Request{Method: one.method})
+		if err != nil {
+			return false
+		}
+		if res.StatusCode == http.StatusContinue || res.StatusCode == http.StatusEarlyHints {
+			continue
+		}
+		checkID(t, res, one.id)
+		conn.pending = conn.pending[1:]
+		_, err = io.Copy(io.Discard, res.Body)
+		return err == nil && !res.Close && res.StatusCode != http.StatusSwitchingProtocols
+	}
+}
+
+// checkID checks that an answer is to a request. Those of the gateway itself do not say to which they are.
+func checkID(t *testing.T, res *http.Response, want string) {
+	if id := res.Header.Get("X-Id"); id != want && (id != "" || res.StatusCode == http.StatusOK) {
+		t.Errorf("request %s got the answer to %q, %s", want, id, res.Status)
+	}
 }
 
 func (c *chaosClient) askHTTP2() bool {
@@ -334,7 +411,8 @@ func (c *chaosClient) askHTTP2() bool {
 		c.t.Error(err)
 		return false
 	}
-	r.Header = http.Header{"X-Tenant": {"t1"}, "X-User": {"u2"}}
+	id := c.id()
+	r.Header = http.Header{"X-Tenant": {"t1"}, "X-User": {"u2"}, "X-Id": {id}}
 	res, err := c.h2.Do(r)
 	if c.random.IntN(20) == 0 {
 		defer c.leaveHTTP2()
@@ -342,6 +420,7 @@ func (c *chaosClient) askHTTP2() bool {
 	if err != nil {
 		return false
 	}
+	checkID(c.t, res, id)
 	if c.random.IntN(2) == 0 {
 		_, _ = io.Copy(io.Discard, res.Body)
 	}
@@ -395,9 +474,10 @@ func (e *ends) close() {
 
 func (c *chaosClient) leave() {
 	c.leaveHTTP2()
-	for _, conn := range append(c.held, c.conn) {
-		if conn != nil {
-			_ = conn.Close()
-		}
+	if c.conn != nil {
+		_ = c.conn.Close()
+	}
+	for _, conn := range c.held {
+		_ = conn.Close()
 	}
 }
