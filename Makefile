@@ -135,8 +135,8 @@ soak-kafka: need-go parts ## three brokers and two gateways restart in turn, und
 	WEIR_LONG=1 go test -tags integration -count=1 -v -timeout 30m -run 'TestKafkaClusterBehindTwoGateways$$' ./gateway/integration/
 
 .PHONY: soak-http
-soak-http: need-go ## clients, targets and reloads at random, with 20 seeds, with the race detector: no slot is lost; two minutes
-	CGO_ENABLED=1 WEIR_LONG=1 go test -race -tags $(TAGS) -count=1 -v -timeout 30m -run 'TestChaos$$' ./gateway/internal/server/
+soak-http: need-go ## clients, targets, Envoys and reloads at random, with the race detector: no slot is lost; eight minutes
+	CGO_ENABLED=1 WEIR_LONG=1 go test -race -tags $(TAGS) -count=1 -v -timeout 30m -run 'TestChaos' ./gateway/internal/server/ ./gateway/internal/envoy/
 
 .PHONY: soak-sql
 soak-sql: need-go parts ## pools of a PostgreSQL used at random while connections are killed: no slot is lost; half a minute

@@ -26,47 +26,77 @@ import (
 // Clients, targets and reloads do what they like, at random. Nobody gets the answer to the request of another. In the end
 // every slot is free, nobody waits, and no goroutine is left. make soak-http does it for longer, with other seeds.
 func TestChaos(t *testing.T) {
+	inChaos(t, func(t *testing.T, seed uint64) {
+		before := runtime.NumGoroutine()
+		targets := chaosTargets(t)
+		src := new(source)
+		text := chaosConfigs(closedPort(t), targets)
+		g := startChaos(t, src, text[0])
+		var clients sync.WaitGroup
+		var sent, answered atomic.Int64
+		for i := range 12 {
+			random := rand.New(rand.NewPCG(seed, uint64(i)))
+			clients.Go(func() {
+				c := &chaosClient{t: t, random: random, addr: g.Addr().String()}
+				defer c.leave()
+				for range 60 {
+					sent.Add(1)
+					if c.ask() {
+						answered.Add(1)
+					}
+				}
+			})
+		}
+		stop := reloading(t, g, src, text, rand.New(rand.NewPCG(seed, 1000)), func(random *rand.Rand) {
+			if random.IntN(3) == 0 {
+				targets[random.IntN(len(targets))].CloseClientConnections()
+			}
+		})
+		clients.Wait()
+		reloads := stop()
+		g.idle()
+		eventually(t, "no connection is left", func() bool { return g.Connections()[0].InFlight == 0 })
+		if answered.Load() < sent.Load()/4 {
+			t.Errorf("only %d of %d were answered: nothing is shown", answered.Load(), sent.Load())
+		}
+		if err := g.stop(); err != nil {
+			t.Error(err)
+		}
+		for _, u := range targets {
+			u.Close()
+		}
+		noMoreGoroutines(t, before)
+		t.Logf("%d of %d answered, %d reloads", answered.Load(), sent.Load(), reloads)
+	})
+}
+
+// inChaos runs a test with one seed, or with WEIR_LONG=1 with some that nobody has tried.
+func inChaos(t *testing.T, fn func(t *testing.T, seed uint64)) {
 	rounds, seed := 1, uint64(1)
 	if os.Getenv("WEIR_LONG") != "" {
 		rounds, seed = 20, rand.Uint64()
 	}
-	for i := range rounds {
-		t.Run(fmt.Sprint("seed ", seed+uint64(i)), func(t *testing.T) { chaos(t, seed+uint64(i)) })
+	for range rounds {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { fn(t, seed) })
+		seed++
 	}
 }
 
-func chaos(t *testing.T, seed uint64) {
-	before := runtime.NumGoroutine()
-	targets := chaosTargets(t)
-	src := new(source)
-	text := chaosConfigs(closedPort(t), targets)
-	set := func(i int) {
-		src.set(func() (*config.Config, error) { return config.Parse("weir.yaml", []byte(text[i])) })
-	}
-	set(0)
+// startChaos starts a gateway that will read its configuration from src.
+func startChaos(t *testing.T, src *source, text string) *running {
+	src.set(func() (*config.Config, error) { return config.Parse("weir.yaml", []byte(text)) })
 	first, err := src.load()
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := start(t, first, Options{Load: src.load})
-	var clients sync.WaitGroup
-	var sent, answered atomic.Int64
-	for i := range 12 {
-		random := rand.New(rand.NewPCG(seed, uint64(i)))
-		clients.Go(func() {
-			c := &chaosClient{t: t, random: random, addr: g.Addr().String()}
-			for range 60 {
-				sent.Add(1)
-				if c.ask() {
-					answered.Add(1)
-				}
-			}
-			c.leave()
-		})
-	}
+	return start(t, first, Options{Load: src.load})
+}
+
+// reloading has the gateway read one of the texts again and again, and does more in between. stop returns how often.
+func reloading(t *testing.T, g *running, src *source, text []string, random *rand.Rand, more func(*rand.Rand)) (stop func() int) {
 	stopped, reloads := make(chan struct{}), make(chan int)
 	go func() {
-		random, n := rand.New(rand.NewPCG(seed, 1000)), 0
+		n := 0
 		defer func() { reloads <- n }()
 		for {
 			select {
@@ -74,36 +104,25 @@ func chaos(t *testing.T, seed uint64) {
 				return
 			case <-time.After(time.Duration(random.IntN(100)) * time.Millisecond):
 			}
-			set(random.IntN(len(text)))
+			next := []byte(text[random.IntN(len(text))])
+			src.set(func() (*config.Config, error) { return config.Parse("weir.yaml", next) })
 			if err := g.Reload(); err != nil {
 				t.Error(err)
 				return
 			}
 			n++
-			if random.IntN(3) == 0 {
-				targets[random.IntN(len(targets))].CloseClientConnections()
-			}
+			more(random)
 		}
 	}()
-	clients.Wait()
-	close(stopped)
-	n := <-reloads
-	g.idle()
-	eventually(t, "no connection is left", func() bool { return g.Connections()[0].InFlight == 0 })
-	if answered.Load() < sent.Load()/4 {
-		t.Errorf("only %d of %d were answered: nothing is shown", answered.Load(), sent.Load())
-	}
-	if err := g.stop(); err != nil {
-		t.Error(err)
-	}
-	for _, u := range targets {
-		u.Close()
-	}
+	return func() int { close(stopped); return <-reloads }
+}
+
+// noMoreGoroutines waits until there are no more goroutines than before.
+func noMoreGoroutines(t *testing.T, before int) {
 	if !await.Holds(await.Patience, func() bool { return runtime.NumGoroutine() <= before+2 }) {
 		buf := make([]byte, 1<<20)
 		t.Errorf("%d goroutines are left, %d before\n%s", runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])
 	}
-	t.Logf("%d of %d answered, %d reloads", answered.Load(), sent.Load(), n)
 }
 
 // chaosConfigs are configurations that differ in what gates, upstreams and routes do.
