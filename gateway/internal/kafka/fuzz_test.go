@@ -170,6 +170,7 @@ func FuzzDecodedAnswers(f *testing.F) {
 	}
 	fetched := kmsg.NewPtrFetchResponse()
 	f.Add(int16(keyFetch), int16(15), answer(15, fetched)[4:])
+	f.Add(int16(keyFetch), int16(12), []byte("0"))
 	f.Fuzz(func(t *testing.T, key, version int16, b []byte) {
 		of, ok := offered[key]
 		if !ok || version < of.min || version > of.max {

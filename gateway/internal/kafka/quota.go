@@ -196,7 +196,8 @@ func raise(resp kmsg.Response, ms int32) {
 
 // raiseFetch does the same in the first bytes of an answer to fetch, after the size of its frame.
 func raiseFetch(b []byte, version int16, ms int32) error {
-	in := reader{b: b, at: 4}
+	in := reader{b: b}
+	in.int32() // the correlation id
 	if version >= firstFlexibleFetch {
 		in.tags()
 	}
