@@ -428,7 +428,18 @@ func TestFailedReloadKeepsCertificates(t *testing.T) {
 }
 
 // While the file on disk is refused, certificates are read again all the same. A reload that is refused for the first time changes nothing.
+// The next one reads them, also if nobody asks for it.
 func TestCertificatesAreReadWhileTheFileIsRefused(t *testing.T) {
+	for name, again := range map[string]func(*running) error{"asked for": (*running).Reload, "tried again": func(g *running) error {
+		g.reloading.Lock()
+		defer g.reloading.Unlock()
+		return g.reload(true)
+	}} {
+		t.Run(name, func(t *testing.T) { readWhileRefused(t, again) })
+	}
+}
+
+func readWhileRefused(t *testing.T, again func(*running) error) {
 	old, next := newAuthority(t, "old"), newAuthority(t, "next")
 	cfg, file := asking(t, priorities(t).URL, old)
 	watched := filepath.Join(t.TempDir(), "weir.yaml")
@@ -457,7 +468,7 @@ func TestCertificatesAreReadWhileTheFileIsRefused(t *testing.T) {
 	if !let(old) || let(next) {
 		t.Error("a file that is refused for the first time has changed the authorities")
 	}
-	if err := g.Reload(); !errors.Is(err, refused) {
+	if err := again(g); !errors.Is(err, refused) {
 		t.Fatal(err)
 	}
 	if let(old) || !let(next) {

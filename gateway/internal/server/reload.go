@@ -104,11 +104,13 @@ func (s *Server) reload(retry bool) error {
 			s.seen = read
 		}
 	}
+	told := s.opts.Watch != "" && sameVersion(last[s.opts.Watch], s.seen[s.opts.Watch]) // the fault of the file is not new
+	if err != nil && told && (!retry || s.unread) {
+		s.renewCertificates(err)
+	}
+	s.unread = err != nil && !told
 	if retry && eventlog.SameTrouble(s.logged, err) {
 		return err
-	}
-	if err != nil && s.opts.Watch != "" && sameVersion(last[s.opts.Watch], s.seen[s.opts.Watch]) { // its fault is not new
-		s.renewCertificates(err)
 	}
 	s.metrics.Reloaded(err == nil)
 	s.remember(before, cfg, err)

@@ -108,6 +108,7 @@ type Server struct {
 	looked    map[string]os.FileInfo // of the files, at the last look of the watcher
 	logged    error                  // of the last Reload, logged in full; nil if that was not refused
 	refused   int                    // looks since the last Reload, while that was refused
+	unread    bool                   // that one has left certificates unread, because the fault of the file was new
 	last      atomic.Pointer[admin.Reload]
 
 	mu         sync.Mutex // held while a configuration is put in force, and by a shutdown; guards what follows
