@@ -42,7 +42,7 @@ func (s *Server) swapAccessLog(next *accesslog.Log) {
 func (s *Server) reopenAccessLog() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.draining.Load() {
+	if s.ended {
 		return
 	}
 	l, err := s.openAccessLog(s.state.Load().cfg)

@@ -359,6 +359,39 @@ func TestAccessLogIsReopened(t *testing.T) {
 	}
 }
 
+// That holds while the gateway stops, too: what is still in progress has its lines in the new file.
+func TestAccessLogIsReopenedInAShutdown(t *testing.T) {
+	reached, goOn := make(chan struct{}), make(chan struct{})
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) { close(reached); <-goOn })
+	cfg, file := logged(t, up.URL)
+	g := start(t, cfg, Options{Load: func() (*config.Config, error) { return cfg, nil }})
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		get(t, g.url+"/last")
+	}()
+	<-reached
+	g.cancel()
+	eventually(t, "it stops", g.draining.Load)
+	if err := os.Rename(file, file+".1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Reload(); err == nil {
+		t.Error("a gateway that stops has read its configuration")
+	}
+	close(goOn)
+	<-answered
+	if err := g.wait(); err != nil {
+		t.Error(err)
+	}
+	if got := linesOf(t, file, 1)[0].Path; got != "/last" {
+		t.Errorf("the new file is about %s", got)
+	}
+	if err := g.Reload(); err == nil {
+		t.Error("a gateway that has stopped has read its configuration")
+	}
+}
+
 func TestTraceID(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "",

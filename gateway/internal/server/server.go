@@ -119,6 +119,7 @@ type Server struct {
 	socket     *admin.Socket // nil if there is none
 	rulesPlace rulesPlace
 	running    bool
+	ended      bool // a shutdown is past the point at which logs may be opened
 }
 
 // Errors of Run and Reload.
@@ -263,6 +264,9 @@ func (s *Server) shutdown() error {
 	}
 	s.socket.Close()
 	s.cut()
+	s.mu.Lock()
+	s.ended = true
+	s.mu.Unlock()
 	s.leaving.Wait()
 	s.serving.Wait()
 	s.awaitLast()
