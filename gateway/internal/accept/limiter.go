@@ -422,6 +422,8 @@ type Snapshot struct {
 	Evicted uint64 `json:"evicted"`
 	// Handshakes counts TLS handshakes that failed, by reason; nil without TLS.
 	Handshakes map[string]uint64 `json:"handshakes_failed,omitempty"`
+	// CertificateExpires is when the listener's certificate does; zero without TLS.
+	CertificateExpires time.Time `json:"certificate_expires,omitzero"`
 }
 
 // Snapshot returns the present state of the connections.
@@ -450,6 +452,7 @@ func (l *Listener) Snapshot() Snapshot {
 	}
 	if l.tls != nil {
 		s.Handshakes = l.failures.counts()
+		s.CertificateExpires = l.tls.current.Load().cert.Leaf.NotAfter
 	}
 	return s
 }

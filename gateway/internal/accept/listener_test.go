@@ -23,6 +23,7 @@ type noLog struct{}
 func (noLog) ConnectionRefused(*weir.Rejection, netip.AddrPort, bool) {}
 func (noLog) CertificateRefused(string, string, net.Addr, error)      {}
 func (noLog) AuthorityExpired(string, string)                         {}
+func (noLog) CertificateExpired(string, time.Time)                    {}
 
 // open opens a listener for that number of connections.
 func open(t *testing.T, most int) *Listener {

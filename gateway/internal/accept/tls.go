@@ -55,6 +55,9 @@ func (l *Listener) ReadCertificates() (use func(), err error) {
 	}
 	return func() {
 		l.tls.current.Store(c)
+		if on := c.cert.Leaf.NotAfter; time.Now().After(on) {
+			l.log.CertificateExpired(l.cfg.Address, on)
+		}
 		if c.cas != nil && (old == nil || old.cas != c.cas) {
 			for _, subject := range c.cas.expired {
 				l.log.AuthorityExpired(l.cfg.Address, subject)

@@ -440,6 +440,9 @@ func connections(f figures, s *accept.Snapshot) {
 	counter(f, "weir_connections_evicted_total", "Idle client connections closed on a full listener, to make room for addresses with fewer connections.", s.Evicted)
 	counts(f, "weir_tls_handshake_failures_total", "TLS handshakes that failed, by reason. For the client's certificate: no_certificate, unknown_ca, expired, bad_certificate, "+
 		"outdated (it was good when the connection began). Otherwise: timeout, gone (the client), other.", "reason", s.Handshakes)
+	if on := s.CertificateExpires; !on.IsZero() {
+		gauge(f, "weir_tls_certificate_expires_timestamp_seconds", "When the listener's certificate expires, as the Unix time.", on.Unix())
+	}
 }
 
 func cluster(f figures, s *kafka.Snapshot) {

@@ -7,7 +7,10 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
+	"time"
 
 	"github.com/weir-go/weir/internal/fault"
 )
@@ -32,6 +35,37 @@ func (m *meaning) certificate(path fault.Path, t *TLS) {
 func (m *meaning) keyPair(path fault.Path, cert, key string) {
 	if _, err := tls.LoadX509KeyPair(cert, key); err != nil && !m.Wrong(path) {
 		m.Add(path, fmt.Sprintf("certificate and key cannot be used: %v", err), "name the PEM files of one certificate and its key")
+	}
+}
+
+// expiresSoon is how long before a certificate expires its owner should hear of it.
+const expiresSoon = 7 * 24 * time.Hour
+
+// expiryNotes is about listeners' own certificates that clients refuse, or will soon.
+func (w *warner) expiryNotes() {
+	for i, l := range w.Listeners {
+		w.expiryNote(fault.Path{"listeners"}.Index(i).At("tls", "cert"), l.TLS)
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.Kafka)) {
+		if listen := w.Kafka[name].Listen; listen != nil {
+			w.expiryNote(fault.Path{"kafka", name, "listen", "tls", "cert"}, listen.TLS)
+		}
+	}
+}
+
+func (w *warner) expiryNote(at fault.Path, t *TLS) {
+	if t == nil {
+		return
+	}
+	cert, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+	if err != nil {
+		return // it was good a moment ago
+	}
+	switch left := time.Until(cert.Leaf.NotAfter); {
+	case left <= 0:
+		w.warn(at, "the certificate has expired on %s: clients refuse it", cert.Leaf.NotAfter.Format(time.DateOnly))
+	case left < expiresSoon:
+		w.remark(at, "the certificate expires on %s; put a new one in the place of its files, and it is read within a second", cert.Leaf.NotAfter.Format(time.DateOnly))
 	}
 }
 

@@ -582,13 +582,16 @@ func TestKafkaCertificateOfTheGateway(t *testing.T) {
 	}
 }
 
-func certificate(t *testing.T, dir, name string) {
+func certificate(t *testing.T, dir, name string) { certificateFor(t, dir, name, 365*24*time.Hour) }
+
+// certificateFor writes a certificate that expires in so long.
+func certificateFor(t *testing.T, dir, name string, lasts time.Duration) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(lasts)}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
@@ -603,6 +606,39 @@ func certificate(t *testing.T, dir, name string) {
 	} {
 		if err := os.WriteFile(filepath.Join(dir, file), pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// A certificate that has expired is a warning, and one that will within a week is a note.
+func TestExpiryNotes(t *testing.T) {
+	for lasts, want := range map[time.Duration]string{
+		-time.Hour:         "weir.yaml:1:%d: warning: the certificate has expired on ",
+		24 * time.Hour:     "weir.yaml:1:%d: note: the certificate expires on ",
+		time.Hour * 24 * 8: "",
+	} {
+		dir := t.TempDir()
+		certificateFor(t, dir, "me", lasts)
+		for text, column := range map[string]int{
+			"listeners: [{address: ':443', tls: {cert: me.crt, key: me.key}}]\nupstreams: {app: {targets: [http://a]}}\nroutes: [{match: [/], upstream: app}]": 43,
+			"kafka: {a: {bootstrap: [b:1], nodes: {ports: 9100-9110, advertise: a}, listen: {address: ':9093', tls: {cert: me.crt, key: me.key}}}}":            111,
+		} {
+			cfg, err := config.Parse(filepath.Join(dir, "weir.yaml"), []byte(text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, n := range cfg.Notes() {
+				if strings.Contains(n.Error(), "certificate") {
+					got = append(got, n.Error())
+				}
+			}
+			if want == "" && len(got) == 0 {
+				continue
+			}
+			if want == "" || len(got) != 1 || !strings.Contains(got[0], fmt.Sprintf(want, column)) {
+				t.Errorf("%v, %s: %q, want %q at %d", lasts, text, got, want, column)
+			}
 		}
 	}
 }

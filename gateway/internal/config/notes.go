@@ -68,6 +68,7 @@ func (c *Config) Notes() []Note {
 	w.quotaNotes()
 	w.anonymousNotes()
 	w.certNotes()
+	w.expiryNotes()
 	w.connectionNotes()
 	w.trustNotes()
 	w.shownNotes()

@@ -295,6 +295,11 @@ func (l *Log) warn(text string, attrs []slog.Attr) {
 	l.log.LogAttrs(context.Background(), slog.LevelWarn, text, attrs...)
 }
 
+// CertificateExpired logs that a listener's own certificate has expired.
+func (l *Log) CertificateExpired(listener string, on time.Time) {
+	l.log.Error("the certificate has expired; clients refuse to connect", "listener", listener, "expired", on)
+}
+
 // AuthorityExpired logs that a certificate in the file of a listener's authorities has
 // expired.
 func (l *Log) AuthorityExpired(listener, subject string) {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -23,6 +24,7 @@ type quiet struct{}
 func (quiet) ConnectionRefused(*weir.Rejection, netip.AddrPort, bool) {}
 func (quiet) CertificateRefused(string, string, net.Addr, error)      {}
 func (quiet) AuthorityExpired(string, string)                         {}
+func (quiet) CertificateExpired(string, time.Time)                    {}
 
 // A client that knows only the gateway finds the node of a cluster.
 func Example() {

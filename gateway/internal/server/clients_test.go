@@ -521,6 +521,31 @@ func TestFaultyCertificateIsToldOnce(t *testing.T) {
 	}
 }
 
+// The log says that a listener's own certificate has expired, and its connections say when it does.
+func TestExpiredCertificate(t *testing.T) {
+	for _, lasts := range []time.Duration{-time.Minute, time.Hour} {
+		cert := newAuthority(t, "ours").issue(t, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(lasts) })
+		key, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(t.TempDir(), "both.pem")
+		both := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Certificate[0]}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})...)
+		if err := os.WriteFile(file, both, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cfg := baseConfig(t, "http://127.0.0.1:1")
+		cfg.Listeners[0].TLS = &config.TLS{Cert: file, Key: file}
+		g := start(t, cfg, Options{})
+		if on := g.Connections()[0].CertificateExpires; !on.Equal(cert.Leaf.NotAfter) {
+			t.Errorf("it expires on %v, want %v", on, cert.Leaf.NotAfter)
+		}
+		if log := g.log.String(); strings.Contains(log, "the certificate has expired") != (lasts < 0) {
+			t.Errorf("one that lasts for %v:\n%s", lasts, log)
+		}
+	}
+}
+
 // An authority that has expired vouches for nobody, which the log says.
 func TestExpiredAuthority(t *testing.T) {
 	ours, gone := newAuthority(t, "ours"), newAuthority(t, "gone")

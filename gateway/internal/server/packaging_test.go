@@ -85,10 +85,10 @@ routes: [{match: [/], gates: [plan, far, levels, seen, slots, pools], upstream: 
 	return names
 }
 
-// The gateway serves every metric that an alert, its test or the dashboard names. Two are not in every
-// gateway: what a gate in observe mode would have refused, and handshakes of TLS listeners.
+// The gateway serves every metric that an alert, its test or the dashboard names. Three are not in every
+// gateway: what a gate in observe mode would have refused, and handshakes and certificates of TLS listeners.
 func TestMonitoringNamesMetrics(t *testing.T) {
-	known := append(exposed(t), "weir_gate_observed_total", "weir_tls_handshake_failures_total")
+	known := append(exposed(t), "weir_gate_observed_total", "weir_tls_handshake_failures_total", "weir_tls_certificate_expires_timestamp_seconds")
 	for _, file := range []string{alertsFile, alertTests, dashboardFile} {
 		named := regexp.MustCompile(`\b(?:weir|go|process)_\w+`).FindAllString(readText(t, file), -1)
 		if len(named) < 20 {
