@@ -538,16 +538,12 @@ func (l *Limiter) Snapshot() weir.Snapshot {
 	return s
 }
 
-// countAdmitted counts the permits granted so far. It adds the permits given back,
-// which the generations of the slots count, and the permits still out. Permits
+// countAdmitted counts the permits granted so far, by the generations of the slots. Permits
 // whose work never started are left out.
 func (l *Limiter) countAdmitted() uint64 {
 	var n uint64
 	for _, b := range *l.table.Load() {
-		n += b.Uses()
-		if b.Held() {
-			n++
-		}
+		n += b.Issued()
 	}
 	cancelled := l.cancelled.Load()
 	if cancelled > n { // counted between the two reads

@@ -127,6 +127,16 @@ func (s *Slot) Held() bool { return s.word.Load()&slotHeld != 0 }
 // IsRetired reports whether the slot is out of circulation.
 func (s *Slot) IsRetired() bool { return s.word.Load()&slotState == slotRetired }
 
+// Issued returns how often the slot has been taken. It never goes down.
+func (s *Slot) Issued() uint64 {
+	word := s.word.Load()
+	n := word >> 2
+	if word&slotHeld != 0 {
+		n++
+	}
+	return n
+}
+
 // Uses returns how often the slot has been given back.
 func (s *Slot) Uses() uint64 { return s.word.Load() >> 2 }
 

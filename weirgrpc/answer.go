@@ -48,6 +48,8 @@ func answerTo(err error, trailer metadata.MD, opened bool) throttle.Answer {
 		a.Outcome, a.Unstarted = weir.Overload, true
 	case oversized(status.Convert(err)), unsendable(status.Convert(err), opened, len(trailer) > 0): // that says nothing about load
 		a.Outcome = weir.NoSample
+	case status.Code(err) == codes.ResourceExhausted && len(trailer["x-envoy-ratelimited"]) > 0: // by Envoy's rate limit filter
+		a.Outcome, a.Quota = weir.OK, true
 	case a.Outcome == weir.OK && status.Code(err) == codes.ResourceExhausted:
 		a.Quota = true // see Classify
 	}

@@ -66,7 +66,10 @@
 // The handler's ResponseWriter implements http.Flusher, http.Hijacker,
 // io.ReaderFrom and http.Pusher when the server's does; files still reach the
 // kernel's sendfile; [http.ResponseController] works. Only http.CloseNotifier,
-// long deprecated, is gone: use the request's context. Hijack returns a
+// long deprecated, is gone: use the request's context. http.MaxBytesReader cannot
+// tell the server through it to end the connection, so put http.MaxBytesHandler
+// around the middleware. http.TimeoutHandler belongs there too: inside, the slot is
+// given back with its 503, although the handler goes on. Hijack returns a
 // connection with the methods of a *net.TCPConn or *tls.Conn, but of a type of
 // this package.
 package weirhttp

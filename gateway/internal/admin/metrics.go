@@ -48,6 +48,7 @@ type Metrics struct {
 
 // gateSeries are the series of one gate, looked up once and not on each request.
 type gateSeries struct {
+	gate    *policy.Gate
 	service prometheus.Observer
 	wait    [weir.Classes]prometheus.Observer
 	refused [weir.Classes]prometheus.Counter
@@ -101,9 +102,16 @@ func counters(name, help string, labels ...string) *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 }
 
+// readWithin is how long a client may take to read the metrics. As long it keeps one of few places.
+const readWithin = 10 * time.Second
+
 // Handler serves the metrics.
 func (m *Metrics) Handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
+	h := promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(readWithin)) // without it the server's own holds
+		h.ServeHTTP(w, r)
+	})
 }
 
 // refusals counts those of a gate by priority and reason, for /gates. A series for each of
@@ -222,10 +230,18 @@ func (m *Metrics) KeepOnly(p *policy.Policy, tenants int) {
 
 // keepGates is KeepOnly for the gates.
 func (m *Metrics) keepGates(gates map[string]*policy.Gate, most int) {
-	old := *m.gates.Load()
+	old := maps.Clone(*m.gates.Load())
 	series := make(map[string]gateSeries, len(gates))
+	for name, was := range old {
+		if gates[name] != was.gate { // another one of that name begins anew, as what it counts itself does
+			m.wait.DeletePartialMatch(prometheus.Labels{"gate": name})
+			m.refused.DeletePartialMatch(prometheus.Labels{"gate": name})
+			m.service.DeleteLabelValues(name)
+			delete(old, name)
+		}
+	}
 	for name, g := range gates {
-		s := gateSeries{service: m.service.WithLabelValues(name), reasons: cmp.Or(old[name].reasons, new(refusals))}
+		s := gateSeries{gate: g, service: m.service.WithLabelValues(name), reasons: cmp.Or(old[name].reasons, new(refusals))}
 		for class := range weir.Classes {
 			s.wait[class] = m.wait.WithLabelValues(name, weir.PriorityOf(class).String())
 			s.refused[class] = m.refused.WithLabelValues(name, weir.PriorityOf(class).String())
@@ -237,13 +253,6 @@ func (m *Metrics) keepGates(gates map[string]*policy.Gate, most int) {
 			s.buckets, s.charges = old[name].buckets.orNew(most), old[name].charges.orNew(most)
 		}
 		series[name] = s
-	}
-	for name := range old {
-		if _, ok := series[name]; !ok {
-			m.wait.DeletePartialMatch(prometheus.Labels{"gate": name})
-			m.refused.DeletePartialMatch(prometheus.Labels{"gate": name})
-			m.service.DeleteLabelValues(name)
-		}
 	}
 	m.gates.Store(&series)
 }

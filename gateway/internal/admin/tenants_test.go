@@ -223,7 +223,9 @@ func keyWaits(t *testing.T, gates map[string]policy.GateSpec) {
 		`weir_gate_wait_seconds_count{class="normal",gate="db"} 24`,
 	}
 	has(t, m, append(lines, `weir_key_limit{gate="db",key="a"} 3`, `weir_key_limit{gate="db",key="b"} 3`)...)
-	m.KeepOnly(compiled(t, gates, policy.Options{}), 2)
+	next := compiled(t, gates, policy.Options{Previous: p})
+	p.Replace(next)
+	m.KeepOnly(next, 2)
 	has(t, m, lines...)
 	m.KeepOnly(compiled(t, nil, policy.Options{}), 0)
 	if text := ask(m.Handler(), http.MethodGet, "/metrics").Body.String(); strings.Contains(text, "weir_key_wait_seconds") {
@@ -288,7 +290,11 @@ func TestRefusedBuckets(t *testing.T) {
 	m := NewMetrics(src, "v0")
 	opts := policy.Options{Hooks: weir.Hooks{Rejected: m.Rejected}}
 	load := func(gates map[string]policy.GateSpec) *policy.Policy {
+		opts.Previous = src.policy
 		src.policy = compiled(t, gates, opts)
+		if opts.Previous != nil {
+			opts.Previous.Replace(src.policy)
+		}
 		m.KeepOnly(src.policy, most)
 		return src.policy
 	}
@@ -339,7 +345,7 @@ func TestRefusedBuckets(t *testing.T) {
 	}
 }
 
-// Refusals are counted by priority and reason, and a reload keeps the counts.
+// Refusals are counted by priority and reason. A reload keeps the counts, unless it puts another gate in the place of this one.
 func TestRefusalsByClass(t *testing.T) {
 	for _, r := range weir.Reasons() {
 		if int(r) >= reasons {
@@ -348,17 +354,22 @@ func TestRefusalsByClass(t *testing.T) {
 	}
 	src := &still{}
 	m := NewMetrics(src, "v0")
-	load := func() {
-		src.policy = compiled(t, map[string]policy.GateSpec{"api": {Limit: &policy.LimitSpec{Limit: 1}}}, policy.Options{})
+	load := func(g policy.GateSpec) {
+		before := src.policy
+		src.policy = compiled(t, map[string]policy.GateSpec{"api": g}, policy.Options{Previous: before})
+		if before != nil {
+			before.Replace(src.policy)
+		}
 		m.KeepOnly(src.policy, 1)
 	}
-	load()
+	limit := policy.GateSpec{Limit: &policy.LimitSpec{Limit: 1}}
+	load(limit)
 	refuse := func(p weir.Priority, r weir.Reason) {
 		m.Rejected(weir.Work{Priority: p}, &weir.Rejection{Gate: "api", Reason: r})
 	}
 	refuse(weir.Critical, weir.ReasonDeadline)
 	refuse(weir.Normal, weir.ReasonDeadline)
-	load()
+	load(limit)
 	refuse(weir.Normal, weir.ReasonDeadline)
 	refuse(weir.Normal, weir.ReasonLimit)
 	refuse(weir.Normal, weir.ReasonCanceled)
@@ -371,5 +382,9 @@ func TestRefusalsByClass(t *testing.T) {
 	text, err := json.Marshal(m.Status().Gates[0])
 	if err != nil || !strings.Contains(string(text), `"refused_by_class":{"critical":{"deadline":1},"normal":{"deadline":2,"limit":1}}`) {
 		t.Errorf("%v %s", err, text)
+	}
+	load(policy.GateSpec{Limit: limit.Limit, Each: &policy.EachSpec{By: "tenant"}})
+	if got := m.Status().Gates[0].RefusedByClass; len(got) > 0 {
+		t.Errorf("another gate of that name begins with %v", got)
 	}
 }

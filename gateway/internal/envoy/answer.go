@@ -102,6 +102,9 @@ const serviceTimeHeader = "x-envoy-upstream-service-time"
 // outcome returns what the headers of an answer say. A stream of gRPC that has begun is OK: how it
 // ends is no matter of the time until then.
 func outcome(answer fields, code int, grpc bool) weir.Outcome {
+	if answer.get("x-envoy-ratelimited") != "" {
+		return weir.NoSample // Envoy's own rate limit filter has refused, and the service saw nothing
+	}
 	text := answer.get(statusHeader)
 	if !grpc || text == "" {
 		return weir.ClassifyHTTP(code)

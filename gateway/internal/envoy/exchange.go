@@ -391,10 +391,6 @@ func (x *exchange) reply(m *request) error {
 		return status.Error(codes.InvalidArgument, "a message without headers or trailers")
 	case requestBody, responseBody:
 		return x.unfit("bodies are sent, and weir reads none; write request_body_mode: NONE and response_body_mode: NONE")
-	case requestTrailers:
-		if x.answered {
-			return status.Error(codes.InvalidArgument, "trailers of the request after the answer's headers")
-		}
 	case responseTrailers:
 		if !x.answered {
 			return status.Error(codes.InvalidArgument, "the response trailers came before the response headers")
@@ -414,6 +410,9 @@ func (x *exchange) sample(m *request) mutation {
 	o := outcome(m.fields, x.status, x.grpc)
 	if o == weir.OK {
 		x.service.times.Add(x.service.times.Route(x.Work.Op), x.worked(time.Since(x.admitted)), 0)
+	}
+	if proxy.IsGRPCType(m.fields.get("content-type")) {
+		x.service.times.Route(x.Work.Op).AnswersCalls()
 	}
 	change := x.settle(m.fields)
 	x.unread = x.Route.SettlesByEvent() && !m.last && x.status >= 200 && x.status < 300
@@ -475,7 +474,7 @@ func (x *exchange) finish(end End) {
 	case x.moved:
 		x.service.opts.Streams.Leave(x.Work.User)
 		x.permit.Done(weir.NoSample)
-	case end == Early && !x.Release && x.permit != (weir.Permit{}): // without a gate there is no slot
+	case end == Early && !x.releases() && x.permit != (weir.Permit{}): // without a gate there is no slot
 		x.service.held.Hold(x.rest(time.Since(x.admitted)), abandon(x.permit))
 	case end == Early:
 		x.permit.Done(weir.Abandoned)
@@ -485,6 +484,12 @@ func (x *exchange) finish(end End) {
 	if !x.arrived.IsZero() && end != Drained {
 		x.service.opts.Ended(Report{Matched: x.Matched, Status: x.status, By: x.by, Took: time.Since(x.arrived)})
 	}
+}
+
+// releases reports whether the slot of a client that has left is free at once. Envoy resets a call of gRPC at the service, and
+// servers of gRPC heed that. Anything may call itself gRPC, so that counts only where calls have been answered.
+func (x *exchange) releases() bool {
+	return x.Release || x.grpc && x.service.times.Route(x.Work.Op).HasAnsweredCalls()
 }
 
 // rest returns for how long the slot of a request is held whose client has left after so long. Without

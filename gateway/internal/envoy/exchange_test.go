@@ -142,6 +142,49 @@ func TestClientLeaves(t *testing.T) {
 	released.heard(t, weir.Abandoned)
 }
 
+// Envoy resets a call of gRPC whose client has left at the service, which heeds that. So its slot is free at once, where calls
+// have been answered before.
+func TestCallerLeaves(t *testing.T) {
+	b := newBench(t, limited(2, -1), func(b *bench) { b.longest = time.Hour })
+	call := func() stream {
+		s := b.open(t, ":method", "POST", "content-type", "application/grpc")
+		s.admitted()
+		return s
+	}
+	call().leave()
+	b.counted(t, Early, 1)
+	if n := b.gate(t).InFlight; n != 1 {
+		t.Errorf("before any answer: %d in flight, want the slot held", n)
+	}
+	s := call()
+	s.send(says(true, ":status", "200", "content-type", "application/grpc", "grpc-status", "0"))
+	s.next()
+	_ = s.CloseSend() // it never fails
+	b.counted(t, Complete, 1)
+	call().leave()
+	b.counted(t, Early, 2)
+	if n := b.gate(t).InFlight; n != 1 {
+		t.Errorf("after an answer: %d in flight, want that of the first", n)
+	}
+}
+
+// The sides of an exchange are independent over HTTP/2: an answer may begin before the request has ended.
+func TestLateRequestTrailers(t *testing.T) {
+	b := newBench(t, limited(1, -1))
+	s := b.open(t)
+	s.admitted()
+	s.send(says(false, ":status", "200"))
+	s.next()
+	s.send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestTrailers{RequestTrailers: new(extproc.HttpTrailers)}})
+	if m := s.next(); m.GetRequestTrailers() == nil {
+		t.Errorf("the trailers of the request are answered by %v", m)
+	}
+	s.send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseTrailers{ResponseTrailers: new(extproc.HttpTrailers)}})
+	s.next()
+	_ = s.CloseSend() // it never fails
+	b.counted(t, Complete, 1)
+}
+
 // Slow uploads do not make work look long, and work that is long is still found so.
 func TestSlowUploads(t *testing.T) {
 	x := &exchange{service: New(Options{}), Matched: Matched{Work: weir.Work{Op: "a"}}}

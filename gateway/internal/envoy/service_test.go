@@ -82,6 +82,8 @@ func TestOutcomes(t *testing.T) {
 		{"ok", false, []string{":status", "200"}, weir.OK},
 		{"failed", false, []string{":status", "500"}, weir.Failed},
 		{"overloaded", false, []string{":status", "503"}, weir.Overload},
+		{"refused by Envoy's rate limit", false, []string{":status", "429", "x-envoy-ratelimited", "true"}, weir.NoSample},
+		{"a call refused by it", true, []string{":status", "200", "grpc-status", "8", "x-envoy-ratelimited", "true"}, weir.NoSample},
 		{"no call", false, []string{":status", "200", "grpc-status", "8"}, weir.OK},
 		{"a call", true, []string{":status", "200"}, weir.OK},
 		{"a no", true, []string{":status", "200", "grpc-status", "5"}, weir.OK},
