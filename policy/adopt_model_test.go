@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -146,6 +147,28 @@ func play(g *Gate, random *rand.Rand, steps int) (all []string) {
 			running = append(running, inside{n, p})
 		}
 	}
+	type answered struct {
+		inside
+		err error
+	}
+	var mu sync.Mutex // guards those that timers have answered
+	var late []answered
+	wake := func(n int) func(weir.Permit, error) {
+		return func(p weir.Permit, err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			late = append(late, answered{inside{n, p}, err})
+		}
+	}
+	hear := func() {
+		mu.Lock()
+		got := late
+		late = nil
+		mu.Unlock()
+		for _, a := range got {
+			answer(a.n, a.p, a.err)
+		}
+	}
 	for n := range steps {
 		switch random.IntN(6) {
 		case 0, 1, 2:
@@ -154,7 +177,7 @@ func play(g *Gate, random *rand.Rand, steps int) (all []string) {
 			if random.IntN(5) == 0 {
 				w.MaxWait = pick(random, weir.NoWait, 20*time.Millisecond)
 			}
-			p, waiter, err := g.Arrive(w, func(p weir.Permit, err error) { answer(n, p, err) })
+			p, waiter, err := g.Arrive(w, wake(n))
 			if errors.Is(err, weir.ErrWaiting) {
 				waiters[n] = waiter
 				all = append(all, fmt.Sprintf("%d: waits", n))
@@ -182,17 +205,21 @@ func play(g *Gate, random *rand.Rand, steps int) (all []string) {
 			before := len(all)
 			time.Sleep(time.Duration(random.IntN(60)) * time.Millisecond)
 			synctest.Wait()
+			hear()
 			slices.Sort(all[before:]) // timers of different keys may end together
 		}
+		hear()
 	}
 	for len(running) > 0 {
 		one := running[0]
 		running = running[1:]
 		one.p.Done(weir.OK)
+		hear()
 	}
 	for _, w := range waiters {
 		w.Cancel()
 	}
+	hear()
 	for len(running) > 0 {
 		one := running[0]
 		running = running[1:]
