@@ -1002,6 +1002,37 @@ func TestShortDeadlinesKeepConnections(t *testing.T) {
 	}
 }
 
+// A savepoint that is not released after its context says so. Its transaction goes on.
+func TestSavepointAfterItsContext(t *testing.T) {
+	table(t, "savepoint")
+	p := open(t, config(t, 1), limit.Config{Limit: 1})
+	tx, err := p.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := tx.Exec(t.Context(), "insert into savepoint values (1, 1)"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	inner, err := tx.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = inner.Exec(ctx, "insert into savepoint values (2, 2)")
+	cancel()
+	if err := errors.Join(err, inner.Commit(ctx)); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "its transaction goes on") {
+		t.Errorf("the savepoint: %v", err)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Error(err)
+	}
+	var rows int
+	if err := p.QueryRow(t.Context(), "select count(*) from savepoint").Scan(&rows); err != nil || rows != 1 {
+		t.Errorf("%d rows, %v; want that of the transaction", rows, err)
+	}
+}
+
 // A commit whose context has ended before commits nothing, says so, and keeps its connection. pgx would close
 // the connection.
 func TestCommitAfterItsContext(t *testing.T) {

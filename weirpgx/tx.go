@@ -101,7 +101,7 @@ func (t *tx) end(ctx context.Context, err error, committed bool) {
 // unknown.
 func (t *tx) Commit(ctx context.Context) error {
 	if ctx.Err() != nil {
-		return uncommitted(ctx, t.Rollback(ctx))
+		return t.uncommitted(ctx, t.Rollback(ctx))
 	}
 	defer t.endUnsampled()
 	err := t.Tx.Commit(ctx)
@@ -110,12 +110,15 @@ func (t *tx) Commit(ctx context.Context) error {
 }
 
 // uncommitted is the error of a commit that was not sent. rollback is the error of the rollback in its place.
-func uncommitted(ctx context.Context, rollback error) error {
+func (t *tx) uncommitted(ctx context.Context, rollback error) error {
 	switch {
 	case errors.Is(rollback, pgx.ErrTxClosed): // the transaction had ended before
 		return rollback
 	case rollback != nil:
 		return fmt.Errorf("weirpgx: nothing was committed: %w; the rollback failed as well: %w", ctx.Err(), rollback)
+	}
+	if t.use == nil {
+		return fmt.Errorf("weirpgx: nothing was committed of the savepoint, and its transaction goes on: %w", ctx.Err())
 	}
 	return fmt.Errorf("weirpgx: nothing was committed, the transaction is rolled back: %w", ctx.Err())
 }
