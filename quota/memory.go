@@ -269,11 +269,9 @@ func (m *Memory) find(sh *shard, hash uint64, windows []Window, at moment, cells
 // a bucket while they hold another that somebody may wait for. A cell is nil if there is no
 // room there either.
 func (m *Memory) findOrAdd(sh *shard, hash uint64, windows []Window, at moment, cells []*cell) (locked bool) {
-	for begun := (*table)(nil); begun != sh.table.Load(); { // making one may move the others
-		begun = sh.table.Load()
-		for i := range windows {
-			cells[i] = m.placeLocked(sh, windowID(hash, i), &windows[i], at)
-		}
+	m.makeCells(sh, hash, len(windows))
+	for i := range windows {
+		cells[i] = m.placeLocked(sh, windowID(hash, i), &windows[i], at)
 	}
 	for i := range windows {
 		if cells[i] != nil {
@@ -287,6 +285,21 @@ func (m *Memory) findOrAdd(sh *shard, hash uint64, windows []Window, at moment, 
 		cells[i] = m.overflowCell(i, &windows[i], at)
 	}
 	return locked
+}
+
+// makeCells makes the next table of a shard, which is locked, if this one has too few free cells for a key with n windows. So the
+// table stays while the key gets its buckets: another one would be without those of them that are full.
+func (m *Memory) makeCells(sh *shard, hash uint64, n int) {
+	short := func() bool { return float64(sh.used+n) > fullAt*float64(len(sh.table.Load().cells)) }
+	missing := false
+	for i := range n {
+		missing = missing || sh.table.Load().find(windowID(hash, i)) == nil
+	}
+	if missing && short() {
+		if m.rebuild(sh); short() {
+			m.renew(sh, m.moments(), int(float64(sh.used+n)/beginAt)+1)
+		}
+	}
 }
 
 // Refund implements [Store]. A refund to a key that is not known is lost: its bucket is

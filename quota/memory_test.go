@@ -725,3 +725,24 @@ func TestWallBeforeTheStart(t *testing.T) {
 		t.Errorf("%+v, want what the day brings", r)
 	}
 }
+
+// A new key with several windows gets all its buckets in a store that is small for them.
+func TestSeveralWindowsInASmallMemory(t *testing.T) {
+	for _, most := range []int{8, 50, 1000} {
+		for _, n := range []int{2, 3, MaxWindows} {
+			m := newMemory(t, MemoryConfig{MaxKeys: most})
+			var windows []Window
+			for i := range n {
+				windows = append(windows, Per(float64(10*(i+1)), time.Duration(i+1)*time.Hour))
+			}
+			for i := range 3 * most {
+				if _, err := m.Decide(t.Context(), &Request{Key: fmt.Sprint(i), Windows: windows, Cost: 1}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if s := m.Stats(); s.Keys > int64(most) {
+				t.Errorf("%d windows: %d buckets of %d", n, s.Keys, most)
+			}
+		}
+	}
+}
