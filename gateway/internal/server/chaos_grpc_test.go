@@ -185,7 +185,7 @@ func chaosCallee() *callee {
 	}
 }
 
-// restarted is a server of gRPC that stops and starts again at its address, behind a gate of its own.
+// restarted is a server of gRPC that stops and starts again at its address.
 type restarted struct {
 	t       *testing.T
 	addr    string
