@@ -54,14 +54,7 @@ func TestChaos(t *testing.T) {
 		})
 		clients.Wait()
 		reloads := stop()
-		g.idle()
-		eventually(t, "no connection is left", func() bool { return g.Connections()[0].InFlight == 0 })
-		if answered.Load() == 0 {
-			t.Errorf("none of %d was answered: nothing is shown", sent.Load())
-		}
-		if err := g.stop(); err != nil {
-			t.Error(err)
-		}
+		g.settles(sent.Load(), answered.Load())
 		for _, u := range targets {
 			u.Close()
 		}
@@ -115,6 +108,19 @@ func reloading(t *testing.T, g *running, src *source, text []string, random *ran
 		}
 	}()
 	return func() int { close(stopped); return <-reloads }
+}
+
+// settles waits until every slot is free and every client's connection is closed, and stops the gateway.
+func (g *running) settles(sent, answered int64) {
+	g.t.Helper()
+	g.idle()
+	eventually(g.t, "no connection is left", func() bool { return g.Connections()[0].InFlight == 0 })
+	if answered == 0 {
+		g.t.Errorf("none of %d was answered: nothing is shown", sent)
+	}
+	if err := g.stop(); err != nil {
+		g.t.Error(err)
+	}
 }
 
 // noMoreGoroutines waits until there are no more goroutines than before.
