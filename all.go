@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/weir-go/weir/slot"
@@ -72,8 +73,8 @@ type bundle struct {
 	all     *all
 	slot    slot.Slot
 	group   slot.Group
-	permits []Permit
-	next    *bundle // in the idle list
+	permits []Permit // one for each gate, in their order
+	next    *bundle  // in the idle list
 }
 
 // Admit implements [Gate].
@@ -413,7 +414,7 @@ func (b *bundle) Release(t slot.Ticket, outcome uint8) slot.Ticket {
 		return slot.Ticket{}
 	}
 	var buf [8]Permit
-	left, whole := buf[:0], false
+	left, some, whole := buf[:0], false, false
 	defer func() {
 		if !whole { // a gate panicked
 			for _, p := range left {
@@ -422,14 +423,14 @@ func (b *bundle) Release(t slot.Ticket, outcome uint8) slot.Ticket {
 		}
 	}()
 	b.giveBack(len(b.permits), func(p Permit) {
-		if p = p.Release(Outcome(outcome)); p != (Permit{}) {
-			left = append(left, p)
-		}
+		p = p.Release(Outcome(outcome))
+		left, some = append(left, p), some || p != (Permit{})
 	})
 	whole = true
-	if len(left) == 0 {
+	if !some {
 		return slot.Ticket{}
 	}
+	slices.Reverse(left) // in the order of the gates again
 	rest := b.all.take()
 	rest.permits = append(rest.permits, left...)
 	return rest.slot.Issue()

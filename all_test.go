@@ -676,6 +676,59 @@ func TestNestedInARideThatIsDone(t *testing.T) {
 	}
 }
 
+// A chain may ride in part. Once the permit that it rode on has ended, a nested call needs a slot
+// of its own at that gate, and rides on the chain's own slots as before.
+func TestNestedInAChainThatRodeInPart(t *testing.T) {
+	noWait := weir.Work{MaxWait: weir.NoWait}
+	open := gateFunc(func(weir.Work) (weir.Permit, error) { return weir.Permit{}, nil })
+	for name, chain := range map[string]func(a, b, c weir.Gate) weir.Gate{
+		"a chain":           func(a, b, _ weir.Gate) weir.Gate { return weir.All(open, a, b) },
+		"a chain in itself": func(a, b, c weir.Gate) weir.Gate { return weir.All(weir.All(open, a), weir.All(b, c)) },
+		"inside a gate":     func(a, b, _ weir.Gate) weir.Gate { return passing{weir.All(open, a, b)} },
+	} {
+		a, b, c := newLimit(t, "a", 1), newLimit(t, "b", 1), newLimit(t, "c", 1)
+		both := chain(a, b, c)
+		outer, err := a.TryAdmit(noWait)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx := weir.WithPermit(t.Context(), a, outer)
+		p, err := both.Admit(ctx, noWait)
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		ctx = weir.WithPermit(ctx, both, p)
+		outer.Done(weir.OK)
+
+		for _, g := range []weir.Gate{b, both, weir.All(b, c), weir.All(c, both)} {
+			if r, err := g.Admit(ctx, noWait); err != nil {
+				t.Errorf("%s: a nested call waits for its own caller: %v", name, err)
+			} else {
+				r.Done(weir.OK)
+			}
+		}
+		other, err := a.TryAdmit(noWait)
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		for _, g := range []weir.Gate{a, both} {
+			if r, err := g.Admit(ctx, noWait); err == nil {
+				t.Errorf("%s: admitted on a permit that has ended", name)
+				r.Done(weir.OK)
+			}
+		}
+		other.Done(weir.OK)
+		p.Done(weir.OK)
+		if r, ok := weir.Nested(ctx, b); ok {
+			t.Errorf("%s: rides on a slot that was given back", name)
+			r.Done(weir.OK)
+		}
+		if n := inFlight(a, b, c); n != 0 {
+			t.Errorf("%s: %d not given back", name, n)
+		}
+	}
+}
+
 // A fan-out from many goroutines keeps the bound, and gives back what it took.
 func TestNestedFanOut(t *testing.T) {
 	l := newLimit(t, "l", 1)

@@ -54,6 +54,15 @@ func WithPermit(ctx context.Context, g Gate, p Permit) context.Context {
 	if !nesting.Load() {
 		nesting.Store(true)
 	}
+	n := carry(ctx, g, p)
+	if b, ok := p.ticket.Holder().(*bundle); ok && ridesOn(p) != nil {
+		return n.carryParts(b)
+	}
+	return n
+}
+
+// carry returns the nest of p, whose root is the nest that p rides on or that carries p already.
+func carry(ctx context.Context, g Gate, p Permit) *nest {
 	n := &nest{Context: ctx, gate: g, permit: p}
 	n.outer, _ = ctx.Value(carried.Permit{}).(*nest)
 	if n.root = ridesOn(p); n.root == nil {
@@ -63,6 +72,18 @@ func WithPermit(ctx context.Context, g Gate, p Permit) context.Context {
 		}
 	}
 	return n
+}
+
+// carryParts returns a context that carries also the permit of each gate of the chain of n, which
+// rides in part. What it rides on may end before it does. Then a nested call needs a slot of its own at
+// the gates where it rode, and at no other that gives slots.
+func (n *nest) carryParts(b *bundle) context.Context {
+	var buf [8]Permit
+	ctx := context.Context(n)
+	for i, part := range b.inner(buf[:0], n.permit.ticket, slot.Ticket.Live) {
+		ctx = WithPermit(ctx, b.all.gates[i], part)
+	}
+	return ctx
 }
 
 // Value implements [context.Context].
@@ -92,7 +113,7 @@ func Nested(ctx context.Context, g Gate) (Permit, bool) {
 	}
 	n, _ := ctx.Value(carried.Permit{}).(*nest)
 	for ; n != nil; n = n.outer {
-		if covers(n.gate, g) && n.permit.Live() && n.root.permit.Live() {
+		if covers(n.gate, g) && n.permit.Live() && !n.permit.ridesOnNothing() {
 			return n.root.admit()
 		}
 	}
@@ -124,6 +145,18 @@ func ridesOn(p Permit) *nest {
 		}
 	}
 	return nil
+}
+
+// ridesOnNothing reports whether a permit that p rides on has ended.
+func (p Permit) ridesOnNothing() bool {
+	switch holder := p.ticket.Holder().(type) {
+	case *ride:
+		return !holder.root.permit.Live()
+	case *bundle:
+		var buf [8]Permit
+		return slices.ContainsFunc(holder.inner(buf[:0], p.ticket, slot.Ticket.Live), Permit.ridesOnNothing)
+	}
+	return false
 }
 
 // ridesWholly reports whether p holds nothing of its own at any gate, because it rides. A gate that
