@@ -35,7 +35,7 @@ type Pools struct {
 	dealt    atomic.Uint32 // keys that became known, each to the next group
 	waiting  atomic.Int64
 	exempt   gate.Exempt
-	hand     atomic.Uint32 // counts up: the remainder is the shard that reclaim asked last
+	hand     atomic.Uint32 // counts up: the remainder is the shard that gave up a key last
 
 	sizing
 	ending
@@ -204,44 +204,73 @@ func (g *Pools) arrive(ctx context.Context, w *weir.Work, place *gate.Waiter) (p
 	return g.front.Answered(w, p, queued, refused)
 }
 
-// decide lets the arrival's shard decide, and delivers the answers.
+// decide lets the arrival's shard decide, and delivers the answers. A key that finds no place tries
+// again after another shard has given one up. Somebody else may take that place first. So the
+// last try stops all shards.
 func (g *Pools) decide(set *settings, w *weir.Work, a *arrival) (p weir.Permit, queued bool, refused *weir.Rejection) {
 	var out gate.Answers
 	defer out.Deliver()
 	s := g.shard(a.hash)
-	for range len(g.shards) + 1 {
-		s.mu.Lock()
-		p, refused, known := s.decide(w, a, &out)
+	for try := range 3 {
+		g.findRoom(s, try, set.maxKeys)
+		var known bool
+		p, refused, known = s.decide(w, a, &out)
 		queued = known && refused == nil && !p.Live()
 		if queued && out.Remove(&a.place.Answer) { // served at once: the newest goes first
 			p, queued = a.place.Permit, false
 		}
 		s.arm(a.now)
-		s.mu.Unlock()
+		g.leave(s, try)
 		if known {
 			return p, queued, refused
-		}
-		if !g.reclaim(set) {
-			break
 		}
 	}
 	return weir.Permit{}, false, g.keysInUse(set)
 }
 
-// reclaim makes other shards give up idle keys until there is a place for one
-// more. As a rule it is one key; it is more after MaxKeys has become smaller. It
-// reports false if there is none.
-func (g *Pools) reclaim(set *settings) bool {
-	for range g.shards {
-		s := &g.shards[g.hand.Add(1)%uint32(len(g.shards))]
-		s.mu.Lock()
-		s.shrinkTo(set.maxKeys - 1)
-		s.mu.Unlock()
-		if g.keys.Load() < set.maxKeys {
-			return true
+// The tries of an arrival to find a place for its key.
+const (
+	inItsShard  = iota // evicts an idle key of its own shard
+	inAnyShard         // one of another shard
+	inAllShards        // with no other work in any shard: what is not found now is not there
+)
+
+// findRoom takes the lock of s, or of all shards for the last try. Unless it is the first one, other
+// shards give up idle keys before, until there is a place for one more. As a rule it is one key; it is
+// more after MaxKeys has become smaller.
+func (g *Pools) findRoom(s *shard, try int, most int64) {
+	switch try {
+	case inAnyShard:
+		for range g.shards {
+			other := &g.shards[g.hand.Add(1)%uint32(len(g.shards))]
+			other.mu.Lock()
+			other.shrinkTo(most - 1)
+			other.mu.Unlock()
+			if g.keys.Load() < most {
+				break
+			}
 		}
+	case inAllShards:
+		for i := range g.shards {
+			g.shards[i].mu.Lock()
+		}
+		for i := range g.shards {
+			g.shards[i].shrinkTo(most - 1)
+		}
+		return
 	}
-	return false
+	s.mu.Lock()
+}
+
+// leave undoes the locks of findRoom.
+func (g *Pools) leave(s *shard, try int) {
+	if try != inAllShards {
+		s.mu.Unlock()
+		return
+	}
+	for i := range g.shards {
+		g.shards[i].mu.Unlock()
+	}
 }
 
 // keysInUse is the refusal of work whose key finds no place, because every known key

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -507,6 +509,33 @@ func TestBoundOverShards(t *testing.T) {
 	}
 	take(t, g, name(0))
 	take(t, g, name(1))
+}
+
+// Newcomers race for the last places. While there are more places than work, none is refused,
+// however often another one takes the place that was made for it.
+func TestNewcomersRaceForThePlaces(t *testing.T) {
+	const workers = 16
+	g := weir.Must(New(Config{Limit: 1, MaxKeys: workers}))
+	defer g.Close()
+	var wg sync.WaitGroup
+	var next atomic.Int64
+	for range workers {
+		wg.Go(func() {
+			for range 5_000 {
+				p, err := g.TryAdmit(tenant(strconv.FormatInt(next.Add(1), 10)))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				runtime.Gosched()
+				p.Done(weir.OK)
+			}
+		})
+	}
+	wg.Wait()
+	if u := g.Usage(0); u.Keys != workers || u.Busy != 0 || u.Keys != g.keys.Load() {
+		t.Errorf("%+v", u)
+	}
 }
 
 // Callbacks may do anything with the gate.
