@@ -39,7 +39,8 @@ type Controller interface {
 	// Name is the controller's name in snapshots, metrics and config.
 	Name() string
 	// Start returns the first decision, before anything was measured. Next
-	// says when the first window closes, 0 for never.
+	// says when the first window closes, 0 for never. The gate's New and Reconfigure
+	// refuse a controller whose first decision makes no sense, such as a limit of 0.
 	Start() Decision
 	// Update is called at the end of each window.
 	Update(w *Window) Decision

@@ -54,6 +54,11 @@ func New(cfg Config) (*Pools, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
+	c := gate.ControllerOr(cfg.Controller, cfg.Limit)
+	first, err := gate.Start(c)
+	if err != nil {
+		return nil, cfg.errStart(err)
+	}
 	g := &Pools{key: cfg.Key, seed: maphash.MakeSeed()}
 	g.front.Init(cfg.Name, cfg.Now)
 	n := shardCount(&cfg)
@@ -63,8 +68,13 @@ func New(cfg Config) (*Pools, error) {
 	}
 	g.exempt.Init(&g.front, g.quit)
 	g.drained = make(chan struct{})
-	g.start(cfg)
+	g.start(cfg, c, first)
 	return g, nil
+}
+
+// errStart is the error for a controller whose first decision makes no sense.
+func (c *Config) errStart(err error) error {
+	return fmt.Errorf("keyed: gate %q: Start of %w", c.Name, err)
 }
 
 // shardCount returns into how many parts the keys are split. On virtual time it

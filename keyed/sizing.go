@@ -38,12 +38,11 @@ type totals struct {
 	byClass                 [room.Classes]int
 }
 
-// start applies the first configuration.
-func (g *Pools) start(cfg Config) {
+// start applies the first configuration, whose controller has decided.
+func (g *Pools) start(cfg Config, c control.Controller, first control.Decision) {
 	g.sizer.Lock()
 	defer g.sizer.Unlock()
-	g.sizer.Controller, g.sizer.Signals = gate.ControllerOr(cfg.Controller, cfg.Limit), cfg.Signals
-	first := g.sizer.Controller.Start()
+	g.sizer.Controller, g.sizer.Signals = c, cfg.Signals
 	set := cfg.settings(g.sizer.Controller, first)
 	g.startOwn(&cfg, set)
 	g.settings.Store(set)
@@ -358,7 +357,10 @@ func (g *Pools) reconfigure(cfg Config) (c gate.Change, out gate.Answers, err er
 		return c, out, fmt.Errorf("keyed: gate %q: %w", g.Name(), weir.ErrClosed)
 	}
 	was := g.settings.Load()
-	first := g.sizer.Replace(gate.ControllerOr(cfg.Controller, cfg.Limit), cfg.Signals, was.limit)
+	first, err := g.sizer.Replace(gate.ControllerOr(cfg.Controller, cfg.Limit), cfg.Signals, was.limit)
+	if err != nil {
+		return c, out, cfg.errStart(err)
+	}
 	set := cfg.settings(g.sizer.Controller, first)
 	g.startOwn(&cfg, set)
 	if set.limit == was.limit && set.controller == was.controller && was.signal == "" {

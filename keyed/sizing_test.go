@@ -444,6 +444,32 @@ func (c stuck) Update(*control.Window) control.Decision {
 	return control.Decision{Limit: 2, Next: time.Millisecond}
 }
 
+// A controller whose first decision is nonsense is refused, also in the place of another.
+func TestNonsenseAtTheStart(t *testing.T) {
+	running, _ := byHand(t, Config{Limit: 5})
+	for _, first := range []int64{0, -1, math.MaxInt64} {
+		cfg := Config{Name: "t", Controller: lost{first: first}}
+		want := fmt.Sprintf(`keyed: gate "t": Start of controller "stuck" wants a limit of %d: it must be from 1 to 1073741824`, first)
+		if _, err := New(cfg); err == nil || err.Error() != want {
+			t.Errorf("New: %v, want %s", err, want)
+		}
+		if err := running.Reconfigure(cfg); err == nil || err.Error() != want {
+			t.Errorf("Reconfigure: %v, want %s", err, want)
+		}
+		if s := running.Snapshot(); s.Limit != 5 || s.Controller != "fixed" {
+			t.Errorf("after a refused change: %+v", s)
+		}
+	}
+}
+
+// lost is a controller that does not know where to start.
+type lost struct {
+	stuck
+	first int64
+}
+
+func (l lost) Start() control.Decision { return control.Decision{Limit: l.first} }
+
 // A gate closes at once, whatever its controller does, and its drain ends with its context.
 func TestCloseBesideAStuckController(t *testing.T) {
 	c := stuck{make(chan struct{}), make(chan struct{})}

@@ -99,7 +99,11 @@ func (l *Limiter) reconfigure(cfg Config, next control.Controller) (gate.Change,
 	if closed {
 		return gate.Change{}, gate.Answers{}, l.errClosed()
 	}
-	first := l.sizer.Replace(next, cfg.Signals, limit)
+	first, err := l.sizer.Replace(next, cfg.Signals, limit)
+	if err != nil {
+		cfg.Name = l.Name()
+		return gate.Change{}, gate.Answers{}, cfg.errStart(err)
+	}
 	now := l.front.Now()
 	return l.apply(now, first, func(*gate.Change) {
 		l.shiftDown(now)

@@ -2,6 +2,7 @@ package limit_test
 
 import (
 	"context"
+	"math"
 	"reflect"
 	"slices"
 	"testing"
@@ -226,6 +227,42 @@ func TestNonsense(t *testing.T) {
 		t.Errorf("next window at %v, %+v", at, l.Snapshot())
 	}
 }
+
+// A controller whose first decision is nonsense is refused, also in the place of another.
+func TestNonsenseAtTheStart(t *testing.T) {
+	running, now := byHand(limit.Config{Limit: 5})
+	for _, tt := range []struct {
+		first control.Decision
+		want  string
+	}{
+		{control.Decision{}, "a limit of 0: it must be from 1 to 1073741824"},
+		{control.Decision{Limit: math.MaxInt64}, "a limit of 9223372036854775807: it must be from 1 to 1073741824"},
+		{control.Decision{Limit: 5, Fraction: math.NaN()}, "a fraction of NaN: it must be from 0 to below 1"},
+		{control.Decision{Limit: 5, Next: -1}, "a window of -1ns: it must not be negative"},
+	} {
+		cfg := limit.Config{Name: "t", Controller: &lost{first: tt.first}}
+		want := `limit: gate "t": Start of controller "lost" wants ` + tt.want
+		if _, err := limit.New(cfg); err == nil || err.Error() != want {
+			t.Errorf("New: %v, want %s", err, want)
+		}
+		*now += time.Second
+		if err := running.Reconfigure(cfg); err == nil || err.Error() != want {
+			t.Errorf("Reconfigure: %v, want %s", err, want)
+		}
+		if s := running.Snapshot(); s.Limit != 5 || s.Controller != "fixed" {
+			t.Errorf("after a refused change: %+v", s)
+		}
+	}
+}
+
+// lost is a controller that does not know where to start.
+type lost struct {
+	wild
+	first control.Decision
+}
+
+func (*lost) Name() string              { return "lost" }
+func (l *lost) Start() control.Decision { return l.first }
 
 // wild is a controller that returns whatever it is told to.
 type wild struct{ next control.Decision }

@@ -73,18 +73,28 @@ func New(cfg Config) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	return start(cfg, c), nil
+	first, err := gate.Start(c)
+	if err != nil {
+		return nil, cfg.errStart(err)
+	}
+	return start(cfg, c, first), nil
+}
+
+// errStart is the error for a controller whose first decision makes no sense.
+func (c *Config) errStart(err error) error {
+	return fmt.Errorf("limit: gate %q: Start of %w", c.Name, err)
 }
 
 // Auto returns a running limiter that finds its limit by itself: that of New for a
 // Config with nothing but the name. There is nothing in it to set wrong, so there is no
 // error. Close it when it is no longer needed.
 func Auto(name string) *Limiter {
-	return start(Config{Name: name}, control.Default())
+	c := control.Default()
+	return start(Config{Name: name}, c, c.Start())
 }
 
 // start returns a running limiter of a configuration that has been checked.
-func start(cfg Config, c control.Controller) *Limiter {
+func start(cfg Config, c control.Controller, first control.Decision) *Limiter {
 	l := &Limiter{drained: make(chan struct{}), timerAt: room.Never, tickAt: room.Never}
 	l.front.Init(cfg.Name, cfg.Now)
 	l.slow = true // until update finds that nothing keeps it there
@@ -94,14 +104,12 @@ func start(cfg Config, c control.Controller) *Limiter {
 	l.grow()
 	l.shared.Hint.Store(&(*l.table.Load())[0].Slot)
 	l.sizer.Controller, l.sizer.Signals = c, cfg.Signals
-	first := c.Start()
-
 	now := l.front.Now()
 	l.exempt.Init(&l.front, l.exemptDrained)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.configure(cfg)
-	l.limit = gate.ClampLimit(first.Limit)
+	l.limit = first.Limit
 	l.bank, l.reason, l.refusalsStale = l.limit, first.Reason, true
 	l.window.Reset(now, 0)
 	l.drain.Reset(now)

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"sync"
@@ -82,31 +83,52 @@ func (s *Sizer) ask(kept control.Decision, update func(*control.Window) control.
 		}
 	}()
 	d = update(&s.Window)
-	switch {
-	case d.Limit < 1 || d.Limit > MaxLimit:
-		return kept, fmt.Sprintf("controller %q wants a limit of %d: it must be from 1 to %d", name, d.Limit, int64(MaxLimit))
-	case !(d.Fraction >= 0 && d.Fraction < 1):
-		return kept, fmt.Sprintf("controller %q wants a fraction of %v: it must be from 0 to below 1", name, d.Fraction)
-	case d.Next < 0:
-		return kept, fmt.Sprintf("controller %q wants a window of %v: it must not be negative", name, d.Next)
-	case d.Next > 0:
+	if problem = nonsense(name, d); problem != "" {
+		return kept, problem
+	}
+	if d.Next > 0 {
 		d.Next = max(d.Next, shortestWindow)
 	}
 	return d, ""
 }
 
+// nonsense says what makes no sense in a decision of a controller, empty if all does.
+func nonsense(name string, d control.Decision) string {
+	switch {
+	case d.Limit < 1 || d.Limit > MaxLimit:
+		return fmt.Sprintf("controller %q wants a limit of %d: it must be from 1 to %d", name, d.Limit, int64(MaxLimit))
+	case !(d.Fraction >= 0 && d.Fraction < 1):
+		return fmt.Sprintf("controller %q wants a fraction of %v: it must be from 0 to below 1", name, d.Fraction)
+	case d.Next < 0:
+		return fmt.Sprintf("controller %q wants a window of %v: it must not be negative", name, d.Next)
+	}
+	return ""
+}
+
+// Start returns the first decision of a controller. The error says what makes no sense in it.
+func Start(c control.Controller) (control.Decision, error) {
+	first := c.Start()
+	if problem := nonsense(c.Name(), first); problem != "" {
+		return first, errors.New(problem)
+	}
+	return first, nil
+}
+
 // Replace puts a new controller in place and returns where that one starts. A controller of the
 // same kind starts from all that the old one knew. Another starts from what the old one would
-// save, or from the present limit.
-func (s *Sizer) Replace(next control.Controller, signals control.Source, limit int64) control.Decision {
+// save, or from the present limit. A first decision that makes no sense replaces nothing.
+func (s *Sizer) Replace(next control.Controller, signals control.Source, limit int64) (control.Decision, error) {
 	learned := same(next, s.Controller) || s.bequeath(next, limit)
-	first := next.Start()
+	first, err := Start(next)
+	if err != nil {
+		return first, err
+	}
 	first.Reason = "configured"
 	if learned && !isFixed(next) {
 		first.Reason = "goes on from what was learned"
 	}
 	s.Controller, s.Signals = next, signals
-	return first
+	return first, nil
 }
 
 // bequeath tells a new controller what the old one has learned, and reports whether that was
@@ -153,7 +175,8 @@ func (s *Sizer) Restore(state control.State) (limit int64, ok bool) {
 		return 0, false
 	}
 	saver.Restore(state)
-	return s.Controller.Start().Limit, true
+	first, err := Start(s.Controller)
+	return first.Limit, err == nil
 }
 
 // Change is a change of a limit that the hooks have not heard of yet. Problem is

@@ -26,8 +26,8 @@ func TestReasonAfterReplace(t *testing.T) {
 		{"a fixed limit as before", control.Fixed(20), control.Fixed(20), configured},
 	} {
 		s := Sizer{Controller: tt.old}
-		if got := s.Replace(tt.next, nil, 20).Reason; got != tt.want {
-			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		if first, err := s.Replace(tt.next, nil, 20); err != nil || first.Reason != tt.want {
+			t.Errorf("%s: %q, %v, want %q", tt.name, first.Reason, err, tt.want)
 		}
 	}
 }
