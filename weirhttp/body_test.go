@@ -1,14 +1,17 @@
 package weirhttp
 
 import (
+	"bufio"
 	"errors"
 	"io"
 	"math"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 )
 
 func TestBufferedBodyArrivesWhole(t *testing.T) {
@@ -117,5 +120,53 @@ func TestBufferedBodyWithoutBound(t *testing.T) {
 		if data, err := io.ReadAll(got.Body); string(data) != "x" || err != nil {
 			t.Errorf("%q, %v", data, err)
 		}
+	}
+}
+
+// The answer to a body that is too large comes before the rest of the body, as without the middleware.
+func TestTooLargeDoesNotWaitForTheBody(t *testing.T) {
+	h := Middleware(newFakeGate(1))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 10)); err != nil {
+			http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
+		}
+	}))
+	for name, sent := range map[string]string{
+		"of known length":   "Content-Length: 100000\r\n\r\n01234567890",
+		"of unknown length": "Transfer-Encoding: chunked\r\n\r\nb\r\n01234567890\r\n",
+	} {
+		inBubble(t, h, func(t *testing.T, _ *http.Client, dial func() net.Conn) {
+			c := dial()
+			defer c.Close()
+			go io.WriteString(c, "POST / HTTP/1.1\r\nHost: pipe\r\n"+sent)
+			if err := c.SetReadDeadline(time.Now().Add(time.Hour)); err != nil {
+				t.Fatal(err)
+			}
+			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if resp.StatusCode != http.StatusRequestEntityTooLarge || !resp.Close {
+				t.Errorf("%s: %s, closes %v", name, resp.Status, resp.Close)
+			}
+		})
+	}
+}
+
+// A handler sees also the trailer fields that its client did not announce.
+func TestTrailerThatWasNotAnnounced(t *testing.T) {
+	for name, opts := range map[string][]Option{"unbuffered": nil, "buffered": {WithBufferedBody(1000)}} {
+		var got string
+		h := Middleware(newFakeGate(1), opts...)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			got = r.Trailer.Get("X-Sum")
+		}))
+		inBubble(t, h, func(t *testing.T, _ *http.Client, dial func() net.Conn) {
+			c := dial()
+			defer c.Close()
+			go io.WriteString(c, "POST / HTTP/1.1\r\nHost: pipe\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nX-Sum: 7\r\n\r\n")
+			if _, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || got != "7" {
+				t.Errorf("%s: trailer %q, %v", name, got, err)
+			}
+		})
 	}
 }

@@ -67,9 +67,11 @@
 // io.ReaderFrom and http.Pusher when the server's does; files still reach the
 // kernel's sendfile; [http.ResponseController] works. Only http.CloseNotifier,
 // long deprecated, is gone: use the request's context. http.MaxBytesReader cannot
-// tell the server through it to end the connection, so put http.MaxBytesHandler
-// around the middleware. http.TimeoutHandler belongs there too: inside, the slot is
-// given back with its 503, although the handler goes on. Hijack returns a
+// tell the server through it to end the connection. So a 413 ends that of HTTP/1 if
+// the body is longer than 4 KiB, or of unknown length. For other answers to a body that
+// is too large, put http.MaxBytesHandler around the middleware. http.TimeoutHandler
+// belongs there too: inside, the slot is given back with its 503, although the handler
+// goes on. Hijack returns a
 // connection with the methods of a *net.TCPConn or *tls.Conn, but of a type of
 // this package.
 package weirhttp
@@ -150,6 +152,7 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		m.next.ServeHTTP(w, r)
 		return
 	}
+	shareTrailer(r)
 	buffered, free := m.bodies.buffer(r)
 	defer free()
 	defer copyBack(buffered, r)
@@ -159,6 +162,7 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	q.handled()
+	q.out.longBody = onTheWire(r) && isLong(r)
 	inner := q.out.expecting(r.WithContext(&q.ctx))
 	defer func() {
 		q.handlerEnded()
@@ -235,6 +239,14 @@ func (m *middleware) answerRefusal(w http.ResponseWriter, r *http.Request, work 
 func copyBack(from, to *http.Request) {
 	if from != to {
 		to.MultipartForm, to.Pattern = from.MultipartForm, from.Pattern
+	}
+}
+
+// shareTrailer gives r a trailer that copies of r share. net/http adds fields to it that were not announced, but only to
+// that of the request that it made.
+func shareTrailer(r *http.Request) {
+	if r.ProtoMajor == 1 && r.ContentLength < 0 && r.Trailer == nil {
+		r.Trailer = http.Header{}
 	}
 }
 

@@ -140,18 +140,27 @@ func writeRejection(w http.ResponseWriter, r *http.Request, rej *weir.Rejection,
 // skipBody keeps net/http from reading up to 256 KB of the refused request's
 // body before it sends the answer.
 func skipBody(w http.ResponseWriter, r *http.Request) {
-	if r.ProtoMajor != 1 || r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
-		return // HTTP/2 resets the stream after the answer
-	}
-	if b, ok := r.Body.(*bufferedBody); ok && b.complete {
+	if !onTheWire(r) {
 		return
 	}
-	if r.ContentLength < 0 || r.ContentLength > smallBody {
+	if isLong(r) {
 		w.Header().Set("Connection", "close")
 	}
 	// A writer without deadlines is not a server's connection: nothing to bound.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainTime))
 }
+
+// onTheWire reports whether the server may have to read a body of r after the answer. HTTP/2 resets the stream instead.
+func onTheWire(r *http.Request) bool {
+	if r.ProtoMajor != 1 || r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
+		return false
+	}
+	b, ok := r.Body.(*bufferedBody)
+	return !ok || !b.complete
+}
+
+// isLong reports whether the body of r is too long, or may be, to read it for the sake of the connection.
+func isLong(r *http.Request) bool { return r.ContentLength < 0 || r.ContentLength > smallBody }
 
 // smallBody is how much of an unread body the server may read to keep an HTTP/1 connection. So much has usually
 // arrived with the headers.

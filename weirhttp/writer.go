@@ -28,6 +28,7 @@ type writer struct {
 	request *Request
 	timeout writeTimeout
 
+	longBody bool // a 413 closes the connection, as http.MaxBytesReader does through the server's own writer
 	answered bool // the final status is known
 	flushed  bool
 	failed   bool // a write has failed at its deadline
@@ -60,6 +61,9 @@ func (w *writer) WriteHeader(status int) {
 		return
 	}
 	w.answer(status)
+	if status == http.StatusRequestEntityTooLarge && w.longBody {
+		w.inner.Header().Set("Connection", "close")
+	}
 	w.inner.WriteHeader(status)
 }
 
