@@ -36,7 +36,7 @@ type Log interface {
 	// CertificateRefused is called for each handshake that failed because of the client's
 	// certificate.
 	CertificateRefused(listener, reason string, from net.Addr, err error)
-	// CertificateExpired is called after the listener's own certificate was read, if it has expired.
+	// CertificateExpired is called after another certificate of the listener's own was read, if it has expired.
 	CertificateExpired(listener string, on time.Time)
 	// AuthorityExpired is called after the file of a listener's authorities was read, for each authority that
 	// has expired.

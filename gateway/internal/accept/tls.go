@@ -55,7 +55,8 @@ func (l *Listener) ReadCertificates() (use func(), err error) {
 	}
 	return func() {
 		l.tls.current.Store(c)
-		if on := c.cert.Leaf.NotAfter; time.Now().After(on) {
+		known := old != nil && old.cert.Leaf.Equal(c.cert.Leaf)
+		if on := c.cert.Leaf.NotAfter; time.Now().After(on) && !known {
 			l.log.CertificateExpired(l.cfg.Address, on)
 		}
 		if c.cas != nil && (old == nil || old.cas != c.cas) {

@@ -34,7 +34,7 @@ func (s *Server) discardAccessLog(l *accesslog.Log) {
 // swapAccessLog gives requests another log, and lets the old one write its last lines.
 func (s *Server) swapAccessLog(next *accesslog.Log) {
 	if old := s.access.Swap(next); old != nil && !old.Shares(next) {
-		s.leaving.Go(func() { old.Close(lastLines) })
+		s.oldLogs.Go(func() { old.Close(lastLines) })
 	}
 }
 

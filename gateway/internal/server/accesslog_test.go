@@ -392,6 +392,37 @@ func TestAccessLogIsReopenedInAShutdown(t *testing.T) {
 	}
 }
 
+// Whoever rotates logs may do so at any moment of a shutdown, and again and again.
+func TestAccessLogIsReopenedThroughoutShutdowns(t *testing.T) {
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {})
+	for range 20 {
+		cfg, _ := logged(t, up.URL)
+		g := start(t, cfg, Options{Load: func() (*config.Config, error) { return cfg, nil }})
+		get(t, g.url+"/")
+		begun, stopped, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			for i := 0; ; i++ {
+				_ = g.Reload() // refused once the shutdown has begun, and opens the log again all the same
+				if i == 0 {
+					close(begun)
+				}
+				select {
+				case <-stopped:
+					return
+				default:
+				}
+			}
+		}()
+		<-begun
+		if err := g.stop(); err != nil {
+			t.Error(err)
+		}
+		close(stopped)
+		<-done
+	}
+}
+
 func TestTraceID(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "",

@@ -100,7 +100,8 @@ type Server struct {
 
 	serving  sync.WaitGroup
 	leaving  sync.WaitGroup // listeners that a reload has replaced
-	cutOff   atomic.Bool    // one of them was closed with answers on their way
+	oldLogs  sync.WaitGroup // access logs that write their last lines; unlike those above, also during a shutdown until ended
+	cutOff   atomic.Bool    // a listener of leaving was closed with answers on their way
 	inFlight atomic.Int64
 
 	reloading sync.Mutex             // one Reload at a time, reading included; guards what follows
@@ -267,6 +268,7 @@ func (s *Server) shutdown() error {
 	s.mu.Lock()
 	s.ended = true
 	s.mu.Unlock()
+	s.oldLogs.Wait()
 	s.leaving.Wait()
 	s.serving.Wait()
 	s.awaitLast()
