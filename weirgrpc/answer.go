@@ -44,17 +44,23 @@ func answerTo(err error, trailer metadata.MD, opened bool) throttle.Answer {
 		a.Unstarted = info.Metadata[relayed] == ""
 	case status.Code(err) == codes.Unavailable && !opened && attempt.SaysLackOfMeans(status.Convert(err).Message()):
 		a.Outcome, a.Unstarted = weir.NoSample, true // nobody knows how the server is; gRPC keeps the cause as text only
+	case limitedByEnvoy(status.Code(err), trailer):
+		a.Outcome, a.Quota = weir.OK, true
 	case status.Code(err) == codes.Unavailable && (!opened || len(trailer["x-envoy-overloaded"]) > 0):
 		a.Outcome, a.Unstarted = weir.Overload, true
 	case oversized(status.Convert(err)), unsendable(status.Convert(err), opened, len(trailer) > 0): // that says nothing about load
 		a.Outcome = weir.NoSample
-	case status.Code(err) == codes.ResourceExhausted && len(trailer["x-envoy-ratelimited"]) > 0: // by Envoy's rate limit filter
-		a.Outcome, a.Quota = weir.OK, true
 	case a.Outcome == weir.OK && status.Code(err) == codes.ResourceExhausted:
 		a.Quota = true // see Classify
 	}
 	a.Final = a.Final || final
 	return a
+}
+
+// limitedByEnvoy reports whether Envoy's rate limit filter has refused the call. It answers Unavailable, unless it is told to
+// answer ResourceExhausted.
+func limitedByEnvoy(code codes.Code, trailer metadata.MD) bool {
+	return (code == codes.Unavailable || code == codes.ResourceExhausted) && len(trailer["x-envoy-ratelimited"]) > 0
 }
 
 // unsendable reports whether gRPC has failed in this process, before the server got the call: its text is no UTF-8, its

@@ -99,6 +99,7 @@ func TestAnswers(t *testing.T) {
 		{"too large to receive", safe, server{err: status.Error(codes.ResourceExhausted, "grpc: received message larger than max (5 vs. 4)")}, 1, 0, 0, 0},
 		{"too large for a server in Java", safe, server{err: status.Error(codes.ResourceExhausted, "gRPC message exceeds maximum size 4: 5")}, 1, 0, 0, 0},
 		{"envoy is overloaded", unsafe, server{err: unavailable, trailer: metadata.MD{"x-envoy-overloaded": {"true"}}}, 3, jitter, 3, 0},
+		{"envoy's rate limit, by default", safe, server{err: status.Error(codes.Unavailable, "no"), trailer: metadata.MD{"x-envoy-ratelimited": {"true"}}}, 3, jitter, 3, 3},
 		{"envoy's rate limit", safe, server{err: status.Error(codes.ResourceExhausted, "no"), trailer: metadata.MD{"x-envoy-ratelimited": {"true"}}}, 3, jitter, 3, 3},
 		{"an error behind an overloaded envoy", unsafe, server{err: status.Error(codes.Internal, "no"), trailer: metadata.MD{"x-envoy-overloaded": {"true"}}}, 1, 0, 1, 1},
 

@@ -411,7 +411,7 @@ func (x *exchange) sample(m *request) mutation {
 	if o == weir.OK {
 		x.service.times.Add(x.service.times.Route(x.Work.Op), x.worked(time.Since(x.admitted)), 0)
 	}
-	if proxy.IsGRPCType(m.fields.get("content-type")) {
+	if !m.last && proxy.IsGRPCType(m.fields.get("content-type")) { // an answer of headers alone may be Envoy's own
 		x.service.times.Route(x.Work.Op).AnswersCalls()
 	}
 	change := x.settle(m.fields)

@@ -157,7 +157,9 @@ func TestCallerLeaves(t *testing.T) {
 		t.Errorf("before any answer: %d in flight, want the slot held", n)
 	}
 	s := call()
-	s.send(says(true, ":status", "200", "content-type", "application/grpc", "grpc-status", "0"))
+	s.send(says(false, ":status", "200", "content-type", "application/grpc"))
+	s.next()
+	s.send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseTrailers{ResponseTrailers: new(extproc.HttpTrailers)}})
 	s.next()
 	_ = s.CloseSend() // it never fails
 	b.counted(t, Complete, 1)
@@ -165,6 +167,24 @@ func TestCallerLeaves(t *testing.T) {
 	b.counted(t, Early, 2)
 	if n := b.gate(t).InFlight; n != 1 {
 		t.Errorf("after an answer: %d in flight, want that of the first", n)
+	}
+}
+
+// What Envoy itself answers to a call says nothing of the service, which may speak no gRPC at all.
+func TestCallerLeavesAfterEnvoysOwnAnswer(t *testing.T) {
+	b := newBench(t, limited(1, -1), func(b *bench) { b.longest = time.Hour })
+	s := b.open(t, ":method", "POST", "content-type", "application/grpc")
+	s.admitted()
+	s.send(says(true, ":status", "200", "content-type", "application/grpc", "grpc-status", "14", "grpc-message", "no healthy upstream"))
+	s.next()
+	_ = s.CloseSend() // it never fails
+	b.counted(t, Complete, 1)
+	s = b.open(t, ":method", "POST", "content-type", "application/grpc")
+	s.admitted()
+	s.leave()
+	b.counted(t, Early, 1)
+	if n := b.gate(t).InFlight; n != 1 {
+		t.Errorf("%d in flight, want the slot held", n)
 	}
 }
 
