@@ -147,6 +147,7 @@ func (q *queue) GiveUp(w *gate.Waiter) bool {
 	queued := q.room.GiveUp(now, &w.Waiter)
 	if queued {
 		s.gate.waiting.Add(-1)
+		w.RetryAfter = s.wait(q, int(w.Class), s.settings().limitOf(s.table.At(q.slot)), now)
 		s.answerWaiters(s.settings(), q, now, &out) // it may have been in the way of others
 	}
 	s.unlock(now, &out)

@@ -508,8 +508,8 @@ func TestWaitersLeave(t *testing.T) {
 		leave := func(ctx context.Context, w weir.Work, want weir.Reason, after time.Duration) {
 			wg.Go(func() {
 				_, err := g.Admit(ctx, w)
-				if r := weir.AsRejection(err); r == nil || r.Reason != want || time.Since(start) != after {
-					t.Errorf("%v after %v, want %v after %v", err, time.Since(start), want, after)
+				if r := weir.AsRejection(err); r == nil || r.Reason != want || time.Since(start) != after || !r.Retryable || r.RetryAfter <= 0 {
+					t.Errorf("%+v after %v, want %v after %v, and when to come back", r, time.Since(start), want, after)
 				}
 			})
 		}

@@ -77,8 +77,8 @@ func TestWaitEndsInTime(t *testing.T) {
 				if got := time.Since(start); got != tt.after || reason(err) != tt.reason {
 					t.Errorf("after %v: %v; want after %v: %v", got, err, tt.after, tt.reason)
 				}
-				if r := weir.AsRejection(err); tt.after > 0 && r.Value != tt.after.Seconds() {
-					t.Errorf("it says %v s, and has waited %v", r.Value, tt.after)
+				if r := weir.AsRejection(err); tt.after > 0 && (r.Value != tt.after.Seconds() || !r.Retryable || r.RetryAfter <= 0) {
+					t.Errorf("it says %+v, and has waited %v", r, tt.after)
 				}
 				p.Done(weir.OK)
 				if s := l.Snapshot(); s.InFlight != 0 || s.Waiting != 0 {

@@ -113,8 +113,11 @@ func (h *holder) GiveUp(w *gate.Waiter) bool {
 	now := l.front.Now()
 	l.mu.Lock()
 	queued := l.room.GiveUp(now, &w.Waiter)
-	if queued && l.room.Len() == 0 {
-		l.window.Saturated(now, l.bank < 1) // as update does while somebody waits
+	if queued {
+		w.RetryAfter = l.comeBackIn(now, int(w.Class))
+		if l.room.Len() == 0 {
+			l.window.Saturated(now, l.bank < 1) // as update does while somebody waits
+		}
 	}
 	answered := l.update(now) // it may have been in the way of others
 	l.mu.Unlock()

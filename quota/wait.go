@@ -100,6 +100,7 @@ func (w *waiter) Cancel() bool {
 	if !w.gate.room.remove(w) {
 		return false
 	}
+	w.RetryAfter = max(0, w.due-w.gate.front.Now())
 	w.gate.refund(&w.bill)
 	return true
 }

@@ -89,8 +89,8 @@ type Waiter struct {
 	Keeper      Keeper      // who has the room; set before it waits
 }
 
-// Keeper takes a waiter that gives up out of the room it waits in. It reports
-// false if the waiter has been answered.
+// Keeper takes a waiter that gives up out of the room it waits in, and sets when it may
+// come back. It reports false if the waiter has been answered.
 type Keeper interface{ GiveUp(w *Waiter) bool }
 
 // Cancel implements [weir.Waiter].
@@ -160,6 +160,8 @@ func (w *Waiter) expireBy(now time.Duration, until Bounds, median time.Duration)
 type Answer struct {
 	Permit  weir.Permit
 	Refused *weir.Rejection
+	// RetryAfter is when somebody who gives up may come back. Whoever takes the waiter out of the room for that sets it.
+	RetryAfter time.Duration
 
 	since *time.Duration // when the wait began, set by then
 	ready chan struct{}  // for a goroutine that blocks
@@ -209,7 +211,10 @@ func (f *Front) await(ctx context.Context, a *Answer, place weir.Waiter) (weir.P
 		return a.Permit, a.Refused
 	case <-ctx.Done():
 	}
-	if !place.Cancel() {
+	retryAfter := time.Duration(0)
+	if place.Cancel() {
+		retryAfter = a.RetryAfter
+	} else {
 		<-a.ready // the answer won the race, or is on its way
 		if a.Refused != nil {
 			return weir.Permit{}, a.Refused
@@ -217,8 +222,9 @@ func (f *Front) await(ctx context.Context, a *Answer, place weir.Waiter) (weir.P
 		a.Permit.Cancel()
 	}
 	refused := f.GivenUp(ctx)
-	if refused.Reason == weir.ReasonDeadline {
+	if refused.Reason == weir.ReasonDeadline { // as for work whose deadline the gate knows, see Expired
 		refused.Value = (f.Now() - *a.since).Seconds()
+		refused.Retryable, refused.RetryAfter = true, retryAfter
 	}
 	return weir.Permit{}, refused
 }
