@@ -22,10 +22,12 @@ type MemoryConfig struct {
 	//
 	// Set it above the number of keys in use within the time that a bucket takes to fill.
 	// If there is no place, new keys with the same window share one bucket until there
-	// is. A key that then gets its own bucket begins with what the shared one has: see
-	// [MemoryStats.Overflowed]. There are shared buckets for 1024 windows at a time. Where
-	// there is none either, work is refused. Permissive work then waits until the debt of all with its
-	// window is paid back, and has no burst.
+	// is: see [MemoryStats.Overflowed]. What is refunded to one of them is lost. A key that then
+	// gets its own bucket begins with what the shared one has. So no debt is forgiven.
+	//
+	// Shared buckets come on top of MaxKeys, for 16,384 windows at a time. Work with a window beyond these
+	// is refused. If it is Permissive, it waits until what it costs has come back, and nothing is
+	// kept of it.
 	MaxKeys int
 	// Now replaces the clock, for virtual time: it returns the time since the store's
 	// epoch, which is [weir.VirtualEpoch] for calendars. It may go back. Leave it nil outside
@@ -49,7 +51,7 @@ const mostKeys = 1 << 28
 // choose keys that collide, unless Now is set.
 type Memory struct {
 	hash     gate.Hash    // of keys
-	windows  maphash.Seed // of what a bucket for all is for; their places change no decision
+	windows  maphash.Seed // of what a shared bucket is for; their places change no decision
 	epoch    time.Time
 	virtual  func() time.Duration // nil: the machine's; else every decision is written down
 	most     int64
@@ -182,7 +184,8 @@ func (m *Memory) decideOne(hash uint64, r *Request, at moment) Decision {
 			s = m.place(sh, id, w, at)
 		}
 		if s == nil {
-			return m.decideWithoutRoom(r, at)
+			b := [1]bucket{r.withoutRoom(w, at)}
+			return r.withoutReserve().decide(b[:], at).withRoom(false)
 		}
 		var buckets [1]bucket
 		b := &buckets[0]
@@ -227,7 +230,7 @@ func (m *Memory) decideSeveral(hash uint64, r *Request, at moment) Decision {
 	var classes [MaxWindows]uint16
 	for i, s := range cells {
 		if s == nil && !looks {
-			kept[i], r, room = m.withoutRoom(r, i, at), r.withoutReserve(), false
+			kept[i], r, room = r.withoutRoom(&r.Windows[i], at), r.withoutReserve(), false
 		}
 		if s == nil {
 			continue
@@ -239,8 +242,7 @@ func (m *Memory) decideSeveral(hash uint64, r *Request, at moment) Decision {
 	d := r.decide(kept[:n], at).withRoom(room)
 	for i, s := range cells {
 		switch {
-		case s == nil:
-			m.noteDebt(r, i, kept[i], at)
+		case s == nil: // nobody keeps it
 		case looks && m.virtual == nil:
 			s.unlock(before[i], classes[i])
 		default:
@@ -333,7 +335,7 @@ func (m *Memory) refundOne(hash uint64, index int, w *Window, tokens float64, at
 			s = m.place(sh, id, w, at)
 		}
 		if s == nil {
-			return
+			return // nothing is kept of work without room
 		}
 		b, class, ok := s.lock()
 		if !ok {
@@ -483,9 +485,9 @@ type MemoryStats struct {
 	Keys, MaxKeys, Bytes int64
 	// Purged counts buckets forgotten because they were full again.
 	Purged uint64
-	// Overflowed counts decisions about keys for which there was no place. They share one
-	// bucket for each window, or have none, so they are refused, or wait, together. If this grows, MaxKeys is too
-	// small, or somebody invents keys.
+	// Overflowed counts decisions about keys for which there was no place. Those with the same window
+	// share one bucket, or have none: see [MemoryConfig]. If this grows, MaxKeys is too small, or somebody
+	// invents keys.
 	Overflowed uint64
 }
 

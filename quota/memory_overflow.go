@@ -9,16 +9,20 @@ import (
 // overflow keeps the buckets of keys for which there is no place.
 type overflow struct {
 	shard
-	any atomic.Bool   // there is one
-	due time.Duration // when to look again for those that are full
-	// paid is when the debts of Permissive work without a bucket are paid back, by a hash of its
-	// window. It is nil if there were none. The lock guards it.
-	paid *[mostOverflow]time.Duration
+	any  atomic.Bool   // there is one
+	due  time.Duration // when to look again for those that are full
+	most int           // how many there may be
 }
 
-// mostOverflow bounds the buckets of the overflow, one for each window. Windows beyond it
-// share none: with the slow, the quick would fill it.
-const mostOverflow = 1024
+// mostOverflow bounds the buckets of the overflow, one for each window. A rule takes more memory
+// than the bucket of its window. Windows beyond the bound share none: with the slow, the quick would
+// fill it, and one would pay for the debt of another.
+const mostOverflow = maxClasses
+
+func (o *overflow) init() {
+	o.shard.init()
+	o.most = mostOverflow
+}
 
 // overflowCell returns the bucket that all keys without a place share. It is an ordinary
 // bucket: when its tokens are gone, they are refused. It is nil if there are too many. The
@@ -26,7 +30,7 @@ const mostOverflow = 1024
 func (m *Memory) overflowCell(index int, w *Window, at moment) *cell {
 	m.overflowed.Add(1)
 	s, id := m.findOverflow(index, w)
-	if s != nil || m.overflow.used >= mostOverflow {
+	if s != nil || m.overflow.used >= m.overflow.most {
 		return s
 	}
 	m.overflow.any.Store(true)
@@ -38,7 +42,7 @@ func (m *Memory) overflowCell(index int, w *Window, at moment) *cell {
 // key stay where they are while it gets the others. If there are too many buckets, it forgets
 // those that are full again. The overflow is locked.
 func (o *overflow) makeRoom(m *Memory, n int, at moment) {
-	if o.used+n > mostOverflow {
+	if o.used+n > o.most {
 		o.purgeIfDue(m, at)
 	}
 	if used := float64(o.used + n); used > fullAt*float64(len(o.table.Load().cells)) {
@@ -91,7 +95,7 @@ func (m *Memory) look(index int, w *Window, at moment) (b bucket, room bool) {
 		m.overflow.mu.Lock()
 		m.overflow.makeRoom(m, 1, at)
 		s, _ := m.findOverflow(index, w)
-		none := s == nil && m.overflow.used >= mostOverflow
+		none := s == nil && m.overflow.used >= m.overflow.most
 		m.overflow.mu.Unlock()
 		if none {
 			return empty(w, at), false
@@ -123,47 +127,17 @@ func (m *Memory) fresh(index int, w *Window, at moment) bucket {
 	return bucket{shared.tokens, b.last}
 }
 
-// decideWithoutRoom decides about one window for which there is no room.
-func (m *Memory) decideWithoutRoom(r *Request, at moment) Decision {
-	m.overflow.mu.Lock()
-	defer m.overflow.mu.Unlock()
-	b := [1]bucket{m.withoutRoom(r, 0, at)}
-	d := r.withoutReserve().decide(b[:], at).withRoom(false)
-	m.noteDebt(r, 0, b[0], at)
-	return d
-}
-
-// withoutRoom returns the bucket by which a key without room is decided about. It has no tokens. For
-// Permissive work, which nobody refuses, it has the debt of all such work with that window. The debt is
-// kept as a time, because windows with one place have other rates. The overflow is locked.
-func (m *Memory) withoutRoom(r *Request, index int, at moment) bucket {
-	w := &r.Windows[index]
-	switch {
-	case r.Mode != Permissive:
-		return empty(w, at)
-	case m.overflow.paid == nil:
-		m.overflow.paid = new([mostOverflow]time.Duration)
-	}
-	owed := max(m.overflow.paid[m.debtor(w, index)]-at.now, 0)
-	return bucket{-owed.Seconds() * slow(w).Rate, at.by(w)}
-}
-
-// noteDebt keeps the debt of a bucket of withoutRoom, for nine years at most. The overflow is locked.
-func (m *Memory) noteDebt(r *Request, index int, b bucket, at moment) {
+// withoutRoom returns the bucket by which a key without room is decided about. Nobody keeps it. It lacks a
+// token, so nothing is admitted, whatever it costs. For Permissive work, which nobody refuses, it has none: the work
+// waits as long as its own cost takes to come back.
+func (r *Request) withoutRoom(w *Window, at moment) bucket {
 	if r.Mode == Permissive {
-		w := slow(&r.Windows[index])
-		m.overflow.paid[m.debtor(&r.Windows[index], index)] = at.now + min(w.refillTime(-b.tokens, at), timeSpan)
+		return bucket{0, at.by(w)}
 	}
+	return empty(w, at)
 }
 
-// debtor is where the debt of a window is. In virtual time that is the same in every run, because it
-// changes figures: windows with one place share their debt.
-func (m *Memory) debtor(w *Window, index int) uint64 {
-	return (m.hash.String(w.String()) + uint64(index)) % mostOverflow
-}
-
-// empty is the bucket of a key for which there is no room. It lacks a token, so nothing is
-// admitted, whatever it costs. Nobody keeps it.
+// empty is the bucket of a key for which there is no room.
 func empty(w *Window, at moment) bucket { return bucket{-1 - w.slack(), at.by(w)} }
 
 // withRoom returns the decision about a key that has room or not. Without room a refusal stands
