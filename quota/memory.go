@@ -177,8 +177,7 @@ func (m *Memory) decideOne(hash uint64, r *Request, at moment) Decision {
 	for {
 		s := sh.table.Load().find(id)
 		if s == nil && r.Mode == DryRun {
-			b, room := m.look(0, w, at)
-			return r.decide([]bucket{b}, at).withRoom(room)
+			return m.decideSeveral(hash, r, at)
 		}
 		if s == nil {
 			s = m.place(sh, id, w, at)
@@ -210,10 +209,10 @@ func (m *Memory) decideOne(hash uint64, r *Request, at moment) Decision {
 }
 
 // decideSeveral decides about several windows, one key at a time in each shard. A DryRun
-// makes no buckets.
+// makes no buckets, but it makes room for them: so it finds what a charge would find.
 func (m *Memory) decideSeveral(hash uint64, r *Request, at moment) Decision {
 	sh, n, looks := m.shard(hash), len(r.Windows), r.Mode == DryRun
-	if !looks && sh.table.Load().find(windowID(hash, n-1)) == nil {
+	if !sh.table.Load().hasAll(hash, n) {
 		m.makeRoom(n)
 	}
 	sh.mu.Lock()
@@ -222,8 +221,9 @@ func (m *Memory) decideSeveral(hash uint64, r *Request, at moment) Decision {
 	cells := buf[:n]
 	var kept [MaxWindows]bucket
 	room := true
+	m.makeCells(sh, hash, n)
 	if looks {
-		room = m.find(sh, hash, r.Windows, at, cells, kept[:n])
+		room = m.look(sh, hash, r.Windows, at, cells, kept[:n])
 	} else if m.findOrAdd(sh, hash, r.Windows, at, cells) {
 		defer m.overflow.mu.Unlock()
 	}
@@ -252,15 +252,35 @@ func (m *Memory) decideSeveral(hash uint64, r *Request, at moment) Decision {
 	return d
 }
 
-// find finds the cells of a key whose shard is locked. Where there is none, it writes into
-// kept what a new bucket would have. It returns false if there is no room for one.
-func (m *Memory) find(sh *shard, hash uint64, windows []Window, at moment, cells []*cell, kept []bucket) (room bool) {
+// look finds the cells of a key whose shard is locked. Where findOrAdd would make one, it writes into
+// kept what that would have. It returns false if there would be no room for one.
+func (m *Memory) look(sh *shard, hash uint64, windows []Window, at moment, cells []*cell, kept []bucket) (room bool) {
 	t := sh.table.Load()
-	room = true
+	places, first := m.most-m.count.Load(), len(windows) // first is the first window without a place
 	for i := range windows {
-		if cells[i] = t.find(windowID(hash, i)); cells[i] == nil {
-			b, ok := m.look(i, &windows[i], at)
-			kept[i], room = b, room && ok
+		if cells[i] = t.find(windowID(hash, i)); cells[i] != nil {
+			continue
+		}
+		kept[i] = m.fresh(i, &windows[i], at)
+		if places--; places < 0 {
+			first = min(first, i)
+		}
+	}
+	if first == len(windows) {
+		return true
+	}
+	m.overflow.mu.Lock()
+	defer m.overflow.mu.Unlock()
+	m.overflow.makeRoom(m, len(windows), at)
+	room, shared := true, m.overflow.most-m.overflow.used
+	for i := first; i < len(windows); i++ {
+		if cells[i] != nil {
+			continue
+		}
+		if s, _ := m.findOverflow(i, &windows[i]); s == nil {
+			if shared--; shared < 0 {
+				kept[i], room = empty(&windows[i], at), false
+			}
 		}
 	}
 	return room
@@ -271,7 +291,6 @@ func (m *Memory) find(sh *shard, hash uint64, windows []Window, at moment, cells
 // a bucket while they hold another that somebody may wait for. A cell is nil if there is no
 // room there either.
 func (m *Memory) findOrAdd(sh *shard, hash uint64, windows []Window, at moment, cells []*cell) (locked bool) {
-	m.makeCells(sh, hash, len(windows))
 	for i := range windows {
 		cells[i] = m.placeLocked(sh, windowID(hash, i), &windows[i], at)
 	}
@@ -293,11 +312,7 @@ func (m *Memory) findOrAdd(sh *shard, hash uint64, windows []Window, at moment, 
 // table stays while the key gets its buckets: another one would be without those of them that are full.
 func (m *Memory) makeCells(sh *shard, hash uint64, n int) {
 	short := func() bool { return float64(sh.used+n) > fullAt*float64(len(sh.table.Load().cells)) }
-	missing := false
-	for i := range n {
-		missing = missing || sh.table.Load().find(windowID(hash, i)) == nil
-	}
-	if missing && short() {
+	if short() && !sh.table.Load().hasAll(hash, n) {
 		if m.rebuild(sh); short() {
 			m.renew(sh, m.moments(), int(float64(sh.used+n)/beginAt)+1)
 		}

@@ -76,32 +76,18 @@ func (o *overflow) purgeIfDue(m *Memory, at moment) {
 // overflows reports whether a key has no bucket of its own in some window and would begin
 // with less than a full one.
 func (m *Memory) overflows(hash uint64, windows []Window) bool {
-	t, at := m.shard(hash).table.Load(), m.moment(m.now(), windows)
+	sh, n := m.shard(hash), len(windows)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	var cells [MaxWindows]*cell
+	var kept [MaxWindows]bucket
+	room := m.look(sh, hash, windows, m.moment(m.now(), windows), cells[:n], kept[:n])
 	for i := range windows {
-		if t.find(windowID(hash, i)) != nil {
-			continue
-		}
-		if b, _ := m.look(i, &windows[i], at); b.tokens < windows[i].Burst {
+		if cells[i] == nil && kept[i].tokens < windows[i].Burst {
 			return true
 		}
 	}
-	return false
-}
-
-// look returns the bucket by which a key without one would be decided about, and whether there is
-// room for one.
-func (m *Memory) look(index int, w *Window, at moment) (b bucket, room bool) {
-	if m.overflow.any.Load() && m.count.Load() >= m.most {
-		m.overflow.mu.Lock()
-		m.overflow.makeRoom(m, 1, at)
-		s, _ := m.findOverflow(index, w)
-		none := s == nil && m.overflow.used >= m.overflow.most
-		m.overflow.mu.Unlock()
-		if none {
-			return empty(w, at), false
-		}
-	}
-	return m.fresh(index, w, at), true
+	return !room
 }
 
 // fresh returns the bucket of a new key. It is full, less what the overflow has lately

@@ -323,6 +323,16 @@ func (t *table) find(id uint64) *cell {
 	}
 }
 
+// hasAll reports whether a key has a cell for each of its n windows.
+func (t *table) hasAll(hash uint64, n int) bool {
+	for i := range n {
+		if t.find(windowID(hash, i)) == nil {
+			return false
+		}
+	}
+	return true
+}
+
 // free returns the cell for a new id.
 func (t *table) free(id uint64) *cell {
 	i := t.home(id)

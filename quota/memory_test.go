@@ -480,6 +480,39 @@ func TestDryRunMakesNoBucket(t *testing.T) {
 	}
 }
 
+// In a store that is short of places and of shared buckets, a look tells what comes of a charge.
+func TestDryRunWithoutRoom(t *testing.T) {
+	roomless := 0
+	for seed := range uint64(40) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		var clock still
+		m := newMemory(t, MemoryConfig{MaxKeys: 1 + r.IntN(8), Now: clock.now})
+		m.overflow.most = r.IntN(6)
+		for range 1000 {
+			clock.advance(time.Duration(r.IntN(3000)) * time.Millisecond)
+			tk := Request{Key: fmt.Sprint(r.IntN(12)), Cost: int64(r.IntN(20)), Debt: r.IntN(2) == 0}
+			for range 1 + r.IntN(3) {
+				tk.Windows = append(tk.Windows, Window{Rate: 1 + float64(r.IntN(3)), Burst: 10})
+			}
+			tk.Mode = DryRun
+			look := take(t, m, tk)
+			tk.Mode = Strict
+			d := take(t, m, tk)
+			if d.OK {
+				d.Remaining += float64(tk.Cost)
+			} else if m.overflow.used == m.overflow.most {
+				roomless++
+			}
+			if look.OK != d.OK || look.Wait != d.Wait || math.Abs(look.Remaining-d.Remaining) > 1e-6 {
+				t.Fatalf("seed %d: %+v: told %+v, then %+v", seed, tk, look, d)
+			}
+		}
+	}
+	if roomless < 1000 {
+		t.Errorf("only %d times was there no room", roomless)
+	}
+}
+
 // What is taken from the shared bucket and given back to one's own is no gain.
 func TestRefundAfterOverflow(t *testing.T) {
 	var clock still
