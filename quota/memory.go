@@ -26,8 +26,8 @@ type MemoryConfig struct {
 	// gets its own bucket begins with what the shared one has. So no debt is forgiven.
 	//
 	// Shared buckets come on top of MaxKeys, for 16,384 windows at a time. Work with a window beyond these
-	// is refused. If it is Permissive, it waits until what it costs has come back, and nothing is
-	// kept of it.
+	// is refused, with a wait of a second. If it is Permissive, it waits until what it costs has come
+	// back, and nothing is kept of it.
 	MaxKeys int
 	// Now replaces the clock, for virtual time: it returns the time since the store's
 	// epoch, which is [weir.VirtualEpoch] for calendars. It may go back. Leave it nil outside
@@ -184,7 +184,7 @@ func (m *Memory) decideOne(hash uint64, r *Request, at moment) Decision {
 		}
 		if s == nil {
 			b := [1]bucket{r.withoutRoom(w, at)}
-			return r.withoutReserve().decide(b[:], at).withRoom(false)
+			return r.decideWithout(0, b[:], at)
 		}
 		var buckets [1]bucket
 		b := &buckets[0]
@@ -220,17 +220,17 @@ func (m *Memory) decideSeveral(hash uint64, r *Request, at moment) Decision {
 	var buf [MaxWindows]*cell
 	cells := buf[:n]
 	var kept [MaxWindows]bucket
-	room := true
+	roomless := -1
 	m.makeCells(sh, hash, n)
 	if looks {
-		room = m.look(sh, hash, r.Windows, at, cells, kept[:n])
+		roomless = m.look(sh, hash, r.Windows, at, cells, kept[:n])
 	} else if m.findOrAdd(sh, hash, r.Windows, at, cells) {
 		defer m.overflow.mu.Unlock()
 	}
 	var classes [MaxWindows]uint16
 	for i, s := range cells {
 		if s == nil && !looks {
-			kept[i], r, room = r.withoutRoom(&r.Windows[i], at), r.withoutReserve(), false
+			kept[i], roomless = r.withoutRoom(&r.Windows[i], at), i
 		}
 		if s == nil {
 			continue
@@ -239,7 +239,7 @@ func (m *Memory) decideSeveral(hash uint64, r *Request, at moment) Decision {
 		at = m.steady(at, &kept[i], &r.Windows[i])
 	}
 	before := kept
-	d := r.decide(kept[:n], at).withRoom(room)
+	d := r.decideWithout(roomless, kept[:n], at)
 	for i, s := range cells {
 		switch {
 		case s == nil: // nobody keeps it
@@ -253,8 +253,8 @@ func (m *Memory) decideSeveral(hash uint64, r *Request, at moment) Decision {
 }
 
 // look finds the cells of a key whose shard is locked. Where findOrAdd would make one, it writes into
-// kept what that would have. It returns false if there would be no room for one.
-func (m *Memory) look(sh *shard, hash uint64, windows []Window, at moment, cells []*cell, kept []bucket) (room bool) {
+// kept what that would have. It returns the last window for which there would be no room, -1 if there would be for all.
+func (m *Memory) look(sh *shard, hash uint64, windows []Window, at moment, cells []*cell, kept []bucket) (roomless int) {
 	t := sh.table.Load()
 	places, first := m.most-m.count.Load(), len(windows) // first is the first window without a place
 	for i := range windows {
@@ -266,24 +266,25 @@ func (m *Memory) look(sh *shard, hash uint64, windows []Window, at moment, cells
 			first = min(first, i)
 		}
 	}
+	roomless = -1
 	if first == len(windows) {
-		return true
+		return roomless
 	}
 	m.overflow.mu.Lock()
 	defer m.overflow.mu.Unlock()
 	m.overflow.makeRoom(m, len(windows), at)
-	room, shared := true, m.overflow.most-m.overflow.used
+	shared := m.overflow.most - m.overflow.used
 	for i := first; i < len(windows); i++ {
 		if cells[i] != nil {
 			continue
 		}
 		if s, _ := m.findOverflow(i, &windows[i]); s == nil {
 			if shared--; shared < 0 {
-				kept[i], room = empty(&windows[i], at), false
+				roomless = i
 			}
 		}
 	}
-	return room
+	return roomless
 }
 
 // findOrAdd finds or makes the cells of a key whose shard is locked. If one of them is in

@@ -81,13 +81,13 @@ func (m *Memory) overflows(hash uint64, windows []Window) bool {
 	defer sh.mu.Unlock()
 	var cells [MaxWindows]*cell
 	var kept [MaxWindows]bucket
-	room := m.look(sh, hash, windows, m.moment(m.now(), windows), cells[:n], kept[:n])
+	roomless := m.look(sh, hash, windows, m.moment(m.now(), windows), cells[:n], kept[:n])
 	for i := range windows {
 		if cells[i] == nil && kept[i].tokens < windows[i].Burst {
 			return true
 		}
 	}
-	return !room
+	return roomless >= 0
 }
 
 // fresh returns the bucket of a new key. It is full, less what the overflow has lately
@@ -113,35 +113,27 @@ func (m *Memory) fresh(index int, w *Window, at moment) bucket {
 	return bucket{shared.tokens, b.last}
 }
 
-// withoutRoom returns the bucket by which a key without room is decided about. Nobody keeps it. It lacks a
-// token, so nothing is admitted, whatever it costs. For Permissive work, which nobody refuses, it has none: the work
-// waits as long as its own cost takes to come back.
+// withoutRoom returns the bucket by which a key without room is decided about. Nobody keeps it. It is full, but for
+// Permissive work, which nobody refuses. That waits as long as its own cost takes to come back.
 func (r *Request) withoutRoom(w *Window, at moment) bucket {
 	if r.Mode == Permissive {
 		return bucket{0, at.by(w)}
 	}
-	return empty(w, at)
+	return full(w, at)
 }
 
-// empty is the bucket of a key for which there is no room.
-func empty(w *Window, at moment) bucket { return bucket{-1 - w.slack(), at.by(w)} }
-
-// withRoom returns the decision about a key that has room or not. Without room a refusal stands
-// until somebody looks for room again, so to come back sooner is in vain.
-func (d Decision) withRoom(room bool) Decision {
-	if !room && !d.OK {
-		d.Wait = max(d.Wait, sweepEvery)
+// decideWithout is decide where roomless is a window for whose bucket there is no room, -1 for none. That a place comes
+// free does not depend on the window. So a refusal stands until somebody may look for one again, or for longer
+// if another window has too few tokens. Nothing is charged.
+func (r *Request) decideWithout(roomless int, buckets []bucket, at moment) Decision {
+	if roomless < 0 || r.Mode == Permissive {
+		return r.decide(buckets, at)
+	}
+	look := *r
+	look.Mode = DryRun
+	d := look.decide(buckets, at)
+	if d.OK = false; d.Wait < sweepEvery {
+		d = Decision{Window: roomless, Wait: sweepEvery}
 	}
 	return d
-}
-
-// withoutReserve returns the request to decide about a bucket that nobody keeps: a second
-// one would reserve the same tokens.
-func (r *Request) withoutReserve() *Request {
-	if r.Mode != Reserve {
-		return r
-	}
-	strict := *r
-	strict.Mode = Strict
-	return &strict
 }
