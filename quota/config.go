@@ -67,10 +67,14 @@ type Config struct {
 // its time from the start. Work that gives up gets its tokens back: that moves no other
 // waiter forward, but later work finds them.
 type Queue struct {
-	// Len is how many may wait at a time. 0 means the default, which is none: work is
-	// refused at once. A negative value means none too, as in limit.Queue. A bucket may fill the queue if the rules give
-	// no other. Of several, none may have more work waiting than there are places left: one that is flooded gets half of
-	// them. So double Len with the first rule that has a bucket of its own. Work that finds no place is refused for its quota, with the time at which it would have its tokens.
+	// Len is how many places there are for work that waits. 0 means the default, which is
+	// none: work is refused at once. A negative value means none too, as in limit.Queue.
+	//
+	// If all work shares one bucket, its work may take all places. Otherwise a bucket gets another
+	// place only while it has fewer than are left. So a flood of one bucket takes half of the places, and others
+	// find some. Double Len when you add the first rule with a bucket of its own.
+	//
+	// Work that finds no place is refused with [weir.ReasonQuota]. RetryAfter is the wait for its tokens.
 	Len int
 	// MaxWait bounds the time spent waiting. 0 means [DefaultMaxWait], and [weir.NoWait]
 	// that nothing waits. With any other negative value only the work's own bounds count: its

@@ -375,8 +375,9 @@ const (
 	// takes some 130 bytes, and up to 400 more while its window is replaced and has buckets.
 	maxClasses = 1 << 14
 	pageSize   = 1 << 8
-	// manyRetired is how many retired numbers are too many if none of them has buckets. For each that has, it
-	// is two more. Each change of rules visits them all.
+	// manyRetired is how many retired numbers make a round of the sweep due, because each change of rules
+	// visits them all. A round cannot free those that have buckets. So for each of these the next round waits
+	// for two more.
 	manyRetired = 1 << 8
 )
 
