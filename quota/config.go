@@ -105,7 +105,9 @@ const (
 
 // Reconfigure changes the settings while the gate runs. Tokens and debts stay. If a
 // window has changed, its buckets fill at the new rate, up to the new burst. That counts
-// from the time they were last used. Work that waits keeps its time. A change of Name,
+// from the time they were last used. If the rule of one user goes,
+// the rule for each user takes its bucket over, with its debt. That holds for clients, tenants, routes and
+// priorities, too. Without such a rule the bucket fills as before. Work that waits keeps its time. A change of Name,
 // Store or Now is ignored, a closed gate refuses, and a faulty configuration changes
 // nothing.
 func (q *Quota) Reconfigure(cfg Config) error {

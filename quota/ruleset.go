@@ -243,7 +243,7 @@ func (t *ruleTable) find(id *Identity) *rule {
 	return nil
 }
 
-// replacedBy links each rule to the one of next that matches the same. It calls changed
+// replacedBy links each rule to the one of next that matches the same, or that takes its buckets over. It calls changed
 // for each window and the one in its place.
 func (t *ruleTable) replacedBy(next *ruleTable, changed func(old, now *Window)) {
 	after := map[Pattern]*rule{}
@@ -252,6 +252,9 @@ func (t *ruleTable) replacedBy(next *ruleTable, changed func(old, now *Window)) 
 	}
 	for _, old := range t.rules {
 		now := after[old.pattern]
+		if now == nil {
+			now = heir(old.pattern, after)
+		}
 		if now == nil || len(old.Windows) == 0 || len(now.Windows) == 0 {
 			continue
 		}
@@ -260,6 +263,24 @@ func (t *ruleTable) replacedBy(next *ruleTable, changed func(old, now *Window)) 
 			changed(&old.Windows[w], &now.Windows[w])
 		}
 	}
+}
+
+// heir returns the most exact rule that takes over the buckets of one that goes, nil if there is none. It is for each value of
+// a part of which that names one: both name the bucket by the value. Named networks and descriptors name it in another way.
+func heir(gone Pattern, rules map[Pattern]*rule) *rule {
+	for widened := 1; widened < 1<<address; widened++ { // the first part is the highest bit, because it is compared first
+		p, names := gone, true
+		for i := range address {
+			if widened&(1<<(address-1-i)) != 0 {
+				names = names && p[i].kind() == named
+				p[i] = Every
+			}
+		}
+		if names && rules[p] != nil {
+			return rules[p]
+		}
+	}
+	return nil
 }
 
 // shape is the rules that use the same parts in the same way. One lookup in a map

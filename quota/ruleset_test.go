@@ -478,3 +478,38 @@ func TestPatternsAreToldApart(t *testing.T) {
 		}
 	}
 }
+
+// The debt of a rule that goes is that of the rule which takes its bucket over, also if the store looks for buckets to forget.
+func TestDebtOfARuleThatGoes(t *testing.T) {
+	quick, slow, other := []Window{{Rate: 100, Burst: 100}}, []Window{{Rate: 1, Burst: 10}}, []Window{{Rate: 2, Burst: 10}}
+	for _, c := range []struct {
+		name string
+		gone Rule
+		stay []Rule
+		want time.Duration // until the debt is paid back, 20 s after the rule has gone
+	}{
+		{"a user's", Rule{User: "alice"}, []Rule{{User: Every, Windows: slow}}, 880 * time.Second},
+		{"that of a user's client", Rule{User: "alice", Client: "web"}, []Rule{{User: Every, Client: "web", Windows: other}, {User: Every, Client: Every, Windows: other}, {User: "alice", Client: Every, Windows: slow}}, 880 * time.Second},
+		{"that of each client of a user", Rule{User: "alice", Client: Every}, []Rule{{User: Every, Client: Every, Windows: slow}}, 880 * time.Second},
+		{"where the next has a bucket of its own", Rule{User: "alice"}, []Rule{{Client: Every, Windows: slow}}, 0},
+		{"where the next has one for all", Rule{User: "alice"}, []Rule{{Windows: slow}}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var clock still
+			c.gone.Windows = quick
+			q := newQuota(t, Config{Name: "q", Now: clock.now, Debt: true, Rules: append([]Rule{c.gone}, c.stay...)})
+			w := weir.Work{User: "alice", Client: "web", Cost: 1000}
+			if _, err := q.Charge(ctx, w); err != nil {
+				t.Fatal(err)
+			}
+			if err := q.SetRules(c.stay); err != nil {
+				t.Fatal(err)
+			}
+			clock.advance(20 * time.Second)
+			q.memory.Purge()
+			if a, _ := q.Peek(ctx, w); a.Wait != c.want {
+				t.Errorf("%+v, want to wait %v", a, c.want)
+			}
+		})
+	}
+}
