@@ -280,7 +280,7 @@ func TestFilesOfTwoUses(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := errors.Join(os.Symlink("weir.yaml", filepath.Join(dir, "link")), os.Symlink(dir, filepath.Join(dir, "dir"))); err != nil {
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "limits"), 0o700), os.Rename(filepath.Join(dir, "limits.yaml"), filepath.Join(dir, "limits", "d.yaml")), os.Symlink("weir.yaml", filepath.Join(dir, "link")), os.Symlink(dir, filepath.Join(dir, "dir"))); err != nil {
 		t.Fatal(err)
 	}
 	const kafka = "  kafka: {main: {bootstrap: [10.0.0.1:9092], tls: {ca: a.crt}, sasl: {mechanism: plain, user: weir, password_file: token}, " +
@@ -301,7 +301,10 @@ func TestFilesOfTwoUses(t *testing.T) {
 		"stores: {s: {redis: \"rediss://h\", password_file: token, tls: {ca: a.crt}}}\n  access_log: {to: token}":                       "access_log.to: is stores.s.password_file on line 7 too",
 		"stores: {s: {redis: \"rediss://h\", tls: {ca: a.crt}}}\n  access_log: {to: a.crt}":                                             "access_log.to: is stores.s.tls.ca on line 7 too",
 		"signals: {s: {read: memory, path: token}}\n  access_log: {to: token}":                                                          "access_log.to: is signals.s.path on line 7 too",
-		"rate_limit_service: {files: [limits.yaml]}\n  access_log: {to: limits.yaml}":                                                   "access_log.to: is rate_limit_service.files[0] on line 7 too",
+		"rate_limit_service: {files: [limits/d.yaml]}\n  access_log: {to: limits/d.yaml}":                                               "access_log.to: is rate_limit_service.files[0] on line 7 too",
+		"rate_limit_service: {files: [limits]}\n  access_log: {to: limits/d.yaml}":                                                      "access_log.to: is rate_limit_service.files[0] on line 7 too",
+		"rate_limit_service: {files: [limits]}\n  runtime_quotas: {file: dir/limits/new.yml}":                                           "runtime_quotas.file: is a file of the folder rate_limit_service.files[0] on line 7 too, and would be overwritten",
+		"rate_limit_service: {files: [limits]}\n  runtime_quotas: {file: limits/new.json}\n  state: {file: limits/.state.yaml}":         "",
 		kafka[2:] + "  access_log: {to: token}":                                                                                         "access_log.to: is kafka.main.sasl.password_file on line 7 too",
 		kafka[2:] + "  access_log: {to: a.crt}":                                                                                         "access_log.to: is kafka.main.listen.tls.cert on line 7 too",
 		"access_log: {to: new}\n  runtime_quotas: {file: q.json}\n  state: {file: saved}\n  admin: {token_file: token, socket: a.sock}": "",

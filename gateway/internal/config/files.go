@@ -28,6 +28,9 @@ func (m *meaning) files() {
 			continue
 		}
 		name := realName(f.name)
+		if used[name] == "" {
+			used[name] = m.folderWith(name)
+		}
 		if other := used[name]; other != "" {
 			m.report(f.path, "name a file of its own", "is %s too, %s", other, f.harm)
 		}
@@ -112,6 +115,16 @@ func (m *meaning) filesRead() (all []usedFile) {
 		}
 	}
 	return all
+}
+
+// folderWith returns the folder of the rate limit service that would have a new file among its own, "" if none would.
+func (m *meaning) folderWith(file string) string {
+	for i, name := range m.RateLimit.Files {
+		if realName(name) == filepath.Dir(file) && hasLimits(filepath.Base(file)) {
+			return "a file of the folder " + m.named(fault.Path{"rate_limit_service", "files"}.Index(i))
+		}
+	}
+	return ""
 }
 
 // realName is the name of a file without the symbolic links on its way, also if only its directory is there.

@@ -67,11 +67,17 @@ func filesIn(name string) ([]string, error) {
 	entries, err := os.ReadDir(name)
 	var files []string
 	for _, e := range entries {
-		if ext := filepath.Ext(e.Name()); (ext == ".yaml" || ext == ".yml") && !strings.HasPrefix(e.Name(), ".") {
+		if hasLimits(e.Name()) {
 			files = append(files, filepath.Join(name, e.Name()))
 		}
 	}
 	return files, err
+}
+
+// hasLimits reports whether a file of a folder is one of the rate limit service, by its name.
+func hasLimits(name string) bool {
+	ext := filepath.Ext(name)
+	return (ext == ".yaml" || ext == ".yml") && !strings.HasPrefix(name, ".")
 }
 
 // rateLimits reads the files of the rate limit service.
