@@ -483,10 +483,14 @@ func checkAddress(address string) error {
 	if strings.ContainsRune(host, ':') && (!strings.HasPrefix(host, "[") || !strings.HasSuffix(host, "]")) {
 		return fault.New(fmt.Sprintf("%q has an IPv6 host without brackets", address), "write [::1]:8080")
 	}
-	if strings.ContainsAny(host, " \t/@?#") {
+	ip := host
+	if strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]") {
+		ip = host[1 : len(host)-1]
+	}
+	if strings.ContainsAny(ip, " \t/@?#[]") {
 		return fault.New(fmt.Sprintf("%q begins with %q, which is not a host", address, host), fmt.Sprintf("write host:port, for instance %s", DefaultListen))
 	}
-	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err != nil && (numbers.MatchString(host) || strings.HasPrefix(host, "[")) {
+	if _, err := netip.ParseAddr(ip); err != nil && (numbers.MatchString(host) || strings.HasPrefix(host, "[")) {
 		return fault.New(fmt.Sprintf("%q begins with %q, which is not an address", address, host), fmt.Sprintf("write host:port, for instance %s", DefaultListen))
 	}
 	if !isPort(port) {
