@@ -95,19 +95,21 @@ func (w *warner) forwardedNotes() {
 	}
 }
 
-// addressNotes is about rules, weights and overrides for one address of IPv6 where the address stands for
-// who asks: nobody has that name.
+// addressNotes is about rules, weights and overrides for an address or a network that is not written as the
+// name of a client, where the address stands for who asks: nobody has that name.
 func (w *warner) addressNotes() {
 	note := func(at fault.Path, part, name string) {
-		named := policy.PeerName(name)
+		named := clientAt(name)
 		if named == name || !w.namedByAddress(part) {
 			return
 		}
-		by := "a client of IPv6 is named by its /64"
-		if !strings.Contains(named, ":") {
-			by = "a client of IPv4 is named by its address of IPv4"
+		by := "a client of IPv6 is named by its /64; write " + named
+		if named == "" {
+			by = "each client of the network has its own; only a rule of a quota is for a network, by address: " + name
+		} else if !strings.Contains(named, ":") {
+			by = "a client of IPv4 is named by its address of IPv4; write " + named
 		}
-		w.warn(at, "%v is about the %s %s, and nobody has that name: %s; write %s", at, part, name, by, named)
+		w.warn(at, "%v is about the %s %s, and nobody has that name: %s", at, part, name, by)
 	}
 	for _, gate := range slices.Sorted(maps.Keys(w.Gates)) {
 		g, at := w.Gates[gate], fault.Path{"gates", gate}
@@ -132,6 +134,27 @@ func (w *warner) addressNotes() {
 			}
 		}
 	}
+}
+
+// clientAt returns the name of the client at an address or a network, "" for a network of several. What is neither
+// is returned as it is.
+func clientAt(name string) string {
+	text := name
+	if strings.HasPrefix(name, "[") && strings.HasSuffix(name, "]") {
+		text = name[1 : len(name)-1]
+	}
+	if _, err := netip.ParseAddr(text); err == nil {
+		return policy.PeerName(text)
+	}
+	network, err := netip.ParsePrefix(text)
+	if err != nil {
+		return name
+	}
+	addr := network.Addr()
+	if own := min(64, addr.BitLen()); network.Bits() < own || addr.Is4In6() && network.Bits() < addr.BitLen() {
+		return ""
+	}
+	return policy.PeerName(addr.String())
 }
 
 // addressSources are what an identity calls the address of a client.
