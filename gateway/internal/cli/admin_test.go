@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -100,7 +101,7 @@ func TestAskNobody(t *testing.T) {
 
 // Whatever answers in place of a gateway, a terminal gets no commands from it.
 func TestAnswersAreLegible(t *testing.T) {
-	const red, shown = `\u001b[31mred\u009b\u202e`, `\x1b[31mred\u009b\u202e`
+	const red, shown, inJSON = "\\u001b[31mred\u009b\u202e\U000e0041", `\x1b[31mred\u009b\u202e\U000e0041`, `\u001b[31mred\u009b\u202e\udb40\udc41`
 	for _, test := range []struct {
 		args   []string
 		status int
@@ -112,6 +113,11 @@ func TestAnswersAreLegible(t *testing.T) {
 		{[]string{"reload"}, http.StatusOK, `{"pid": 1, "result": "applied", "changes": ["` + red + `"]}`},
 		{[]string{"reload"}, http.StatusOK, `{"pid": 1, "result": "refused", "error": "` + red + `"}`},
 		{[]string{"quota", "list"}, http.StatusConflict, `{"detail": "` + red + `"}`},
+		{[]string{"status", "--json"}, http.StatusOK, `{"gates": [{"name": "` + red + `"}]}`},
+		{[]string{"quota", "list", "--json"}, http.StatusOK, `{"gates": [], "trouble": "` + red + `"}`},
+		{[]string{"quota", "delete", "--user", "a", "--json"}, http.StatusOK, "{\"gates\": [],\r\n" + `"steps": [], "etag": "` + red + `"}`},
+		{[]string{"quota", "reset", "--gate", "g", "--user", "a", "--json"}, http.StatusOK, `{"gates": [], "bucket": "` + red + `"}`},
+		{[]string{"explain", "--json"}, http.StatusOK, `{"gates": [], "method": "GET", "route": "` + red + `"}`},
 	} {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(test.status)
@@ -124,7 +130,11 @@ func TestAnswersAreLegible(t *testing.T) {
 			complain(&told, err)
 			out += told.String()
 		}
-		if strings.ContainsAny(out, "\x1b\u009b\u202e") || !strings.Contains(out, shown) {
+		want := shown
+		if slices.Contains(test.args, "--json") {
+			want = inJSON
+		}
+		if strings.ContainsAny(out, "\x1b\u009b\u202e\U000e0041") || !strings.Contains(out, want) {
 			t.Errorf("%q, %s: %q", test.args, test.body, out)
 		}
 	}

@@ -253,7 +253,7 @@ func (o *quotaOptions) change(ctx context.Context, op quotas.Op) error {
 	case err != nil:
 		return err
 	case o.JSON:
-		_, err = o.Out.Write(text)
+		_, err = legibleJSON{o.Out}.Write(text)
 		return err
 	}
 	return printSteps(legible{o.Out}, &res)
@@ -333,7 +333,7 @@ func runQuotaReset(ctx context.Context, o *quotaOptions) error {
 	case err != nil:
 		return err
 	case o.JSON:
-		_, err = o.Out.Write(text)
+		_, err = legibleJSON{o.Out}.Write(text)
 		return err
 	}
 	return printRefilled(legible{o.Out}, &r)

@@ -100,7 +100,7 @@ func runStatus(ctx context.Context, o statusOptions) error {
 		if err := res.decode(new(json.RawMessage), "gates"); err != nil {
 			return err
 		}
-		_, err := o.Out.Write(res.text)
+		_, err := legibleJSON{o.Out}.Write(res.text)
 		return err
 	}
 	var s gatewayStatus

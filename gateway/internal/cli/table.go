@@ -8,6 +8,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"unicode"
+	"unicode/utf16"
 )
 
 // page writes tables, each with a heading and a blank line before it.
@@ -35,6 +36,32 @@ func (l legible) Write(text []byte) (int, error) {
 // escaped returns text as it is but for what does not show, such as control characters and marks
 // that turn the direction of writing. They become escapes as in Go.
 func escaped(text string) string {
+	return escapedBy(text, func(r rune) string { return strings.Trim(strconv.QuoteToGraphic(string(r)), `"`) })
+}
+
+// legibleJSON is legible for JSON, in which such characters become escapes as in JSON.
+type legibleJSON struct{ to io.Writer }
+
+// Write implements [io.Writer].
+func (l legibleJSON) Write(text []byte) (int, error) {
+	shown := escapedBy(string(text), func(r rune) string {
+		if r == '\r' {
+			return "" // it is between values, where an escape would be wrong
+		}
+		var b strings.Builder
+		for _, unit := range utf16.Encode([]rune{r}) {
+			fmt.Fprintf(&b, `\u%04x`, unit)
+		}
+		return b.String()
+	})
+	if _, err := io.WriteString(l.to, shown); err != nil {
+		return 0, err
+	}
+	return len(text), nil
+}
+
+// escapedBy returns text with escapes for what does not show.
+func escapedBy(text string, escape func(rune) string) string {
 	hidden := func(r rune) bool { return !unicode.IsGraphic(r) && r != '\n' && r != '\t' }
 	if !strings.ContainsFunc(text, hidden) {
 		return text
@@ -42,11 +69,10 @@ func escaped(text string) string {
 	var b strings.Builder
 	for _, r := range text {
 		if hidden(r) {
-			quoted := strconv.QuoteToGraphic(string(r))
-			b.WriteString(quoted[1 : len(quoted)-1])
-			continue
+			b.WriteString(escape(r))
+		} else {
+			b.WriteRune(r)
 		}
-		b.WriteRune(r)
 	}
 	return b.String()
 }
@@ -68,7 +94,7 @@ func (p *page) row(heading string, cells ...any) {
 
 // printJSON writes v as JSON that people can read.
 func printJSON(out io.Writer, v any) error {
-	enc := json.NewEncoder(out)
+	enc := json.NewEncoder(legibleJSON{out})
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
 }
