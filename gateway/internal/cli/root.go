@@ -3,6 +3,8 @@
 package cli
 
 import (
+	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -26,7 +28,7 @@ const (
 func Main(args []string, version string) int {
 	root := NewRootCommand(versionOf(version))
 	root.SetArgs(args)
-	err := root.Execute()
+	err := execute(root)
 	var exit *ExitError
 	switch {
 	case err == nil:
@@ -39,6 +41,21 @@ func Main(args []string, version string) int {
 	}
 	complain(os.Stderr, err)
 	return exitError
+}
+
+// execute runs a command line. Of help that could not be written cobra says nothing.
+func execute(root *cobra.Command) error {
+	var unwritten error
+	help := root.HelpFunc()
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		var text bytes.Buffer
+		out := cmd.OutOrStdout()
+		cmd.SetOut(&text)
+		help(cmd, args)
+		cmd.SetOut(out)
+		_, unwritten = out.Write(text.Bytes())
+	})
+	return cmp.Or(root.Execute(), unwritten)
 }
 
 // complain prints an error. Each line of it says who speaks: a file may have many faults. What another

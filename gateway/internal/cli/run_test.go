@@ -367,6 +367,20 @@ func TestComplaints(t *testing.T) {
 	}
 }
 
+// Help that nobody gets to read is an error, as any other output is.
+func TestHelpThatIsNotWritten(t *testing.T) {
+	reader, out := io.Pipe()
+	_ = reader.Close()
+	for _, args := range []string{"--help", "", "help run", "quota", "sim --help"} {
+		root := NewRootCommand("test")
+		root.SetArgs(strings.Fields(args))
+		root.SetOut(out)
+		if err := execute(root); !errors.Is(err, io.ErrClosedPipe) {
+			t.Errorf("weir %s: %v, want the error of writing", args, err)
+		}
+	}
+}
+
 func TestVersion(t *testing.T) {
 	if out, _, err := run(NewRootCommand("v1.2.3"), "", "--version"); err != nil || !strings.HasPrefix(out, "weir v1.2.3 go") {
 		t.Errorf("--version: %q, %v", out, err)
