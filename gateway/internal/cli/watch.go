@@ -59,7 +59,10 @@ func showFrame(out io.Writer, terminal bool, now time.Time, text string) error {
 // frame returns text so that it takes the place of what is on a terminal. Lines and columns
 // that do not fit are left out: they would scroll the others away. A size of 0 is unknown.
 func frame(text string, width, height int) string {
-	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	lines, end := strings.Split(strings.TrimRight(text, "\n"), "\n"), "\x1b[K\n"
+	if height == 1 { // a second line would scroll the first away
+		lines, end = lines[:1], "\x1b[K"
+	}
 	if more := len(lines) - (height - 1); height > 1 && more > 0 {
 		lines = append(lines[:height-2], fmt.Sprintf("and %d more lines; a taller window shows them", more+1))
 	}
@@ -69,7 +72,7 @@ func frame(text string, width, height int) string {
 		if runes := []rune(line); width > 0 && len(runes) > width {
 			line = string(runes[:width])
 		}
-		b.WriteString(line + "\x1b[K\n")
+		b.WriteString(line + end)
 	}
 	return b.String() + "\x1b[J\x1b[?7h"
 }

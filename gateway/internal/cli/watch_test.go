@@ -71,6 +71,8 @@ func TestFrame(t *testing.T) {
 		{"a\nb\n", 0, 0, "a" + clear + "b" + clear},
 		{"größer\n", 3, 24, "grö" + clear},
 		{"a\nb\nc\nd\ne\n", 80, 4, "a" + clear + "b" + clear + "and 3 more lines; a taller window shows them" + clear},
+		{"a\nb\nc\n", 80, 2, "and 3 more lines; a taller window shows them" + clear},
+		{"a\nb\nc\n", 80, 1, "a\x1b[K"},
 		{"a\nb\nc\n", 80, 4, "a" + clear + "b" + clear + "c" + clear},
 	} {
 		if got := frame(tt.text, tt.width, tt.height); got != "\x1b[?7l\x1b[H"+tt.want+"\x1b[J\x1b[?7h" {
