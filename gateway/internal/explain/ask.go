@@ -15,6 +15,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/proxy"
+	"github.com/weir-go/weir/quota"
 )
 
 // Ask is a request that is only asked about.
@@ -127,6 +128,9 @@ func (a *Ask) override(w *weir.Work) error {
 	}
 	if a.Cost < 0 {
 		return fmt.Errorf("cost %d is negative; write how much the request takes", a.Cost)
+	}
+	if a.Cost > quota.MaxTokens {
+		return fmt.Errorf("cost %d is more than the gateway counts; write at most %d", a.Cost, int64(quota.MaxTokens))
 	}
 	if a.Cost > 0 {
 		w.Cost = a.Cost

@@ -182,6 +182,7 @@ func TestKafkaAskFaults(t *testing.T) {
 		`version "1" of CreateTopics is not offered; write one from 2 to 7`:                                                  {Kafka: "orders", API: "CreateTopics", Version: "1"},
 		`version "x" of CreateTopics is not offered; write one from 2 to 7`:                                                  {Kafka: "orders", API: "CreateTopics", Version: "x"},
 		`cost -1 is negative; write how much the request takes`:                                                              {Kafka: "orders", API: "CreateTopics", Cost: -1},
+		`cost 1000000000000001 is more than the gateway counts; write at most 1000000000000000`:                              {Kafka: "orders", API: "CreateTopics", Cost: 1_000_000_000_000_001},
 	} {
 		if _, err := v.Explain(ask); err == nil || err.Error() != want {
 			t.Errorf("%+v: %v", ask, err)

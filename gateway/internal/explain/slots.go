@@ -64,6 +64,9 @@ func (gate *Gate) slots(g *policy.Gate, spec *policy.LimitSpec, w weir.Work) *we
 		gate.Why += fmt.Sprintf(", %d waiting", s.waiting)
 	}
 	cost := s.cost(w)
+	if known && s.limit > 0 && cost > s.limit {
+		gate.Why += fmt.Sprintf(", and it takes all, because it costs %d", cost)
+	}
 	switch {
 	case cost < 0:
 		gate.Why = "its cost cannot be read"
