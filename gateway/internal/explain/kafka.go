@@ -113,10 +113,16 @@ func (v View) explainConnect(ask Ask) (*Answer, error) {
 func (v *View) cluster(name string) (q config.KafkaQuotas, err error) {
 	known := v.Config.KafkaListeners()
 	switch {
+	case len(known) == 0:
+		given := "kafka"
+		if name == "" {
+			given = "api"
+		}
+		return q, fmt.Errorf("%s is about a cluster of Kafka, and clients reach none through this gateway; leave it out, or add one with listen: to the file", given)
 	case name == "":
-		return q, fmt.Errorf("kafka names no cluster; write one of those in the file: %s", list(known))
+		return q, fmt.Errorf("kafka names no cluster; write one of those in the file: %s", strings.Join(known, ", "))
 	case !slices.Contains(known, name):
-		return q, fmt.Errorf("kafka %q is not a cluster that clients reach through this gateway; those are: %s", name, list(known))
+		return q, fmt.Errorf("kafka %q is not a cluster that clients reach through this gateway; those are: %s", name, strings.Join(known, ", "))
 	}
 	return v.Config.Kafka[name].Quotas, nil
 }
@@ -143,13 +149,6 @@ func (v *View) kafkaAsk(ask Ask) (k *kafkaAsk, err error) {
 		k.Version = int16(n)
 	}
 	return k, nil
-}
-
-func list(names []string) string {
-	if len(names) == 0 {
-		return "(none)"
-	}
-	return strings.Join(names, ", ")
 }
 
 // predict fills in what a gate with a quota would do with w.

@@ -188,4 +188,11 @@ func TestKafkaAskFaults(t *testing.T) {
 			t.Errorf("%+v: %v", ask, err)
 		}
 	}
+	const none = " is about a cluster of Kafka, and clients reach none through this gateway; leave it out, or add one with listen: to the file"
+	cfg, p := compiled(t, "  api: {limit: 1}\n", "api")
+	for name, given := range map[string]string{"": "api", "orders": "kafka"} {
+		if _, err := (View{Config: cfg, Policy: p}).Explain(Ask{Kafka: name, API: "Produce"}); err == nil || err.Error() != given+none {
+			t.Errorf("%q of no cluster: %v", name, err)
+		}
+	}
 }
