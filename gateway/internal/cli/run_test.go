@@ -353,6 +353,8 @@ func TestCommandLineMistakes(t *testing.T) {
 	f("cannot be 0", "demo", "--capacity=0")
 	f("it is not a number", "demo", "--capacity=x")
 	f("it is not a whole number", "sim", "S1", "--seed=x")
+	f("--seed 7 is given twice; the same seed gives the same run", "sim", "S1", "--seed=7,8", "--seed=7")
+	f("--limit 20 is given twice; the same limit gives the same row", "sim", "S1", "--limit=auto,20,20")
 }
 
 // Each line of an error says who speaks.

@@ -57,6 +57,12 @@ built-in scenario:`,
 			if err := apart(cmd, "json", "plot"); err != nil {
 				return err
 			}
+			if seed, again := twice(o.Seeds); again {
+				return usage("--seed %d is given twice; the same seed gives the same run", seed)
+			}
+			if limit, again := twice(o.Limits); again {
+				return usage("--limit %s is given twice; the same limit gives the same row", limit)
+			}
 			o.File, o.Out, o.Err = args[0], cmd.OutOrStdout(), cmd.ErrOrStderr()
 			if isTerminal(o.Err) {
 				o.Progress = o.Err
@@ -71,6 +77,16 @@ built-in scenario:`,
 	cmd.Flags().BoolVar(&o.Plot, "plot", false, "draw load, goodput, latency and limit over time")
 	cmd.Flags().BoolVar(&o.JSON, "json", false, "print the figures as JSON")
 	return cmd
+}
+
+// twice returns the first value that a list has again; again is false if it has none.
+func twice[T comparable](list []T) (value T, again bool) {
+	for i, v := range list {
+		if slices.Contains(list[:i], v) {
+			return v, true
+		}
+	}
+	return value, false
 }
 
 const simHelp = `
