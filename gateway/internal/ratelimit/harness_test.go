@@ -170,7 +170,7 @@ func told(r *rls.RateLimitResponse, err error) string {
 			word += fmt.Sprintf(" left %d", s.LimitRemaining)
 		}
 		if s.DurationUntilReset != nil {
-			word += fmt.Sprintf(" in %v", s.DurationUntilReset.AsDuration().Round(time.Second))
+			word += fmt.Sprintf(" in %v", s.DurationUntilReset.AsDuration())
 		}
 		words = append(words, word)
 	}

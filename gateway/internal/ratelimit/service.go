@@ -295,6 +295,10 @@ func (m *matched) status(c *quota.Charge) status {
 	if s.reset == quota.Never {
 		s.reset = 0
 	}
+	// Envoy tells clients the whole seconds of it: one that was refused would read 0 in its last second.
+	if part := s.reset % time.Second; part > 0 {
+		s.reset += min(time.Second-part, quota.Never-s.reset)
+	}
 	return s
 }
 
@@ -336,7 +340,7 @@ func (d *decision) response() *response {
 			r.headers = [][2]string{
 				{"RateLimit-Limit", strconv.FormatUint(s.limit.requests, 10)},
 				{"RateLimit-Remaining", strconv.FormatUint(s.remaining, 10)},
-				{"RateLimit-Reset", strconv.FormatInt(int64((s.reset+time.Second-1)/time.Second), 10)},
+				{"RateLimit-Reset", strconv.FormatInt(int64(s.reset/time.Second), 10)},
 			}
 		}
 	}

@@ -61,13 +61,13 @@ descriptors:
 func TestMatching(t *testing.T) {
 	b := newBench(t, map[string]string{"limits.yaml": limits}, policy.Spec{}, nil)
 	for _, c := range []struct{ descriptor, want string }{
-		{"db=x", "OK 20/SECOND left 19 in 0s"},
-		{"db=y", "OK 20/SECOND left 19 in 0s"},
+		{"db=x", "OK 20/SECOND left 19 in 1s"},
+		{"db=y", "OK 20/SECOND left 19 in 1s"},
 		{"db=users", "OK 50/DAY left 49 in 28m48s"},
 		{"db=free", "OK"},
 		{"db=never", "OVER_LIMIT off0/WEEK"},
 		{"db=big", "OK left 4294967295"},
-		{"db=404", "OK 4294967295/MONTH left 4294967294 in 0s"},
+		{"db=404", "OK 4294967295/MONTH left 4294967294 in 1s"},
 		{"db=x,more=1", "OK"},
 		{"more=1", "OK"},
 		{"cluster=proxy", "OK"},
@@ -133,7 +133,7 @@ func TestAnswers(t *testing.T) {
 		descriptors []string
 		want        string
 	}{
-		{0, []string{"cluster=proxy,to=mock", "db=x"}, "OK; OK small1/MINUTE in 1m0s; OK 20/SECOND left 19 in 0s"},
+		{0, []string{"cluster=proxy,to=mock", "db=x"}, "OK; OK small1/MINUTE in 1m0s; OK 20/SECOND left 19 in 1s"},
 		{15 * time.Second, []string{"cluster=proxy,to=mock", "db=users"}, "OVER_LIMIT; OVER_LIMIT small1/MINUTE in 45s; OK 50/DAY left 50"},
 		{0, []string{"db=users", "category=account", "cluster=proxy,to=mock"}, "OK; OK 50/DAY left 49 in 28m48s; OK 4/MINUTE left 3 in 15s; OK"},
 		{45 * time.Second, []string{"cluster=proxy,to=mock"}, "OK; OK small1/MINUTE in 1m0s"},
@@ -236,16 +236,18 @@ func TestOverride(t *testing.T) {
 		{with("rl", "any=1", 2, typev3.RateLimitUnit_HOUR, 0), "OK; OK 2/HOUR in 1h0m0s"},
 		{with("rl", "any=1", 2, typev3.RateLimitUnit_HOUR, 0), "OVER_LIMIT; OVER_LIMIT 2/HOUR in 30m0s"},
 		{with("rl", "any=2", 0, typev3.RateLimitUnit_HOUR, 0), "OVER_LIMIT; OVER_LIMIT"},
-		{with("rl", "db=big", math.MaxUint32, typev3.RateLimitUnit_YEAR, 0), "OK; OK 4294967295/YEAR left 4294967294 in 0s"},
+		{with("rl", "db=big", math.MaxUint32, typev3.RateLimitUnit_YEAR, 0), "OK; OK 4294967295/YEAR left 4294967294 in 1s"},
 		{with("rl", "any=3", 60, typev3.RateLimitUnit_MINUTE, 60), "OK; OK 60/HOUR left 59 in 1m0s"},
 		{with("rl", "any=4", 10, typev3.RateLimitUnit_SECOND, 3600), "OK; OK 10/HOUR left 9 in 6m0s"},
-		{with("rl", "any=5", 1_000_000, typev3.RateLimitUnit_YEAR, 400), "OK; OK 7/DAY left 999999 in 3h30m14s"},
+		{with("rl", "any=5", 1_000_000, typev3.RateLimitUnit_YEAR, 400), "OK; OK 7/DAY left 999999 in 3h30m15s"},
 		{with("rl", "any=6", 20, typev3.RateLimitUnit_MINUTE, 40_000), "OK; OK 5/WEEK left 19 in 33h20m0s"},
 		{with("nobody", "any=1", 0, typev3.RateLimitUnit_HOUR, 0), "OK; OK"},
 		// Each limit of one descriptor counts apart.
 		{told(b.ask(t, about("rl", "db=users"))), "OK; OK 50/DAY left 49 in 28m48s"},
 		{with("rl", "db=users", 1, typev3.RateLimitUnit_DAY, 0), "OK; OK 1/DAY in 24h0m0s"},
 		{with("rl", "db=users", 2, typev3.RateLimitUnit_SECOND, 0), "OK; OK 2/SECOND left 1 in 1s"},
+		{with("rl", "db=users", 2, typev3.RateLimitUnit_SECOND, 0), "OK; OK 2/SECOND in 1s"},
+		{with("rl", "db=users", 2, typev3.RateLimitUnit_SECOND, 0), "OVER_LIMIT; OVER_LIMIT 2/SECOND in 1s"}, // in 0.5 s, of which Envoy tells the whole seconds
 		{with("rl", "db=users", 1, typev3.RateLimitUnit_DAY, 0), "OVER_LIMIT; OVER_LIMIT 1/DAY in 24h0m0s"},
 		{told(b.ask(t, about("rl", "db=users"))), "OK; OK 50/DAY left 48 in 57m36s"},
 	} {
@@ -306,7 +308,7 @@ descriptors:
 func TestDomainsOfOurFile(t *testing.T) {
 	rules := []policy.QuotaRuleSpec{{Rule: quota.Rule{Descriptor: "plan=*"}, QuotaLimitSpec: policy.QuotaLimitSpec{Limits: []string{"10/s burst 50", "100 a day"}}}}
 	b := newBench(t, map[string]string{"limits.yaml": limits}, policy.Spec{Gates: map[string]policy.GateSpec{"plans": {Quota: &policy.QuotaSpec{Rules: rules}}}}, nil)
-	if got := told(b.ask(t, about("plans", "plan=free", "other=1"))); got != "OK; OK 10/SECOND left 49 in 0s; OK" {
+	if got := told(b.ask(t, about("plans", "plan=free", "other=1"))); got != "OK; OK 10/SECOND left 49 in 1s; OK" {
 		t.Error(got)
 	}
 	q := b.policy.Gate("rl").Quota()
@@ -426,7 +428,7 @@ func TestBadRequests(t *testing.T) {
 		t.Error("bytes that are no message are answered")
 	}
 	long := strings.Repeat("x", 1<<20)
-	if got := told(b.ask(t, about("rl", "path=/files/"+long, "db="+long, long+"=1"))); got != "OK; OK 3/MINUTE left 2 in 20s; OK 20/SECOND left 19 in 0s; OK" {
+	if got := told(b.ask(t, about("rl", "path=/files/"+long, "db="+long, long+"=1"))); got != "OK; OK 3/MINUTE left 2 in 20s; OK 20/SECOND left 19 in 1s; OK" {
 		t.Errorf("values of a megabyte: %s", got)
 	}
 }

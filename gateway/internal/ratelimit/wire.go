@@ -140,7 +140,7 @@ type status struct {
 	code      uint64
 	limit     *current // nil: there is none
 	remaining uint64
-	reset     time.Duration // 0: not known
+	reset     time.Duration // in whole seconds; 0: not known
 }
 
 // current is a RateLimit, the limit in force.
