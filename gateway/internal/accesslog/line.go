@@ -15,7 +15,7 @@ type Entry struct {
 	Path      string // as the client wrote it, without the query
 	Query     string
 	Proto     string
-	Status    int   // 499 if the client left before the answer
+	Status    int   // 499 if there was no answer
 	Bytes     int64 // of the answer's body, as far as it was sent
 	Duration  time.Duration
 	Waited    time.Duration

@@ -44,7 +44,7 @@ type Call struct {
 	ended  int // what the code of a call of gRPC is in HTTP, 0 while that is not known
 	// What follows is for the lines about a request. This package adds the wait for a target to
 	// Waited. It sets Upstream and Target when it has picked a target. Failure says how the last
-	// target failed, in the words of the metrics. Rejection is the refusal that was the answer.
+	// target failed, in the words of the metrics, or is [CutOff]. Rejection is the refusal that was the answer.
 	Waited    time.Duration
 	Upstream  string
 	Target    string
@@ -58,6 +58,9 @@ type Call struct {
 	// request is over then. nil is never.
 	Cutting context.Context
 }
+
+// CutOff is the Failure of a request that a shutdown has cut before its answer was complete.
+const CutOff = "shutdown"
 
 // cut reports whether nothing in flight is waited for any more.
 func (c *Call) cut() bool { return c.Cutting != nil && c.Cutting.Err() != nil }
@@ -185,6 +188,7 @@ type exchange struct {
 var (
 	errResponseTimeout = errors.New("the upstream did not answer within response_timeout")
 	errClientLeft      = errors.New("the client left")
+	errCut             = errors.New("a shutdown has cut the request")
 	errSilent          = errors.New("the upstream sent nothing for response_idle_timeout in the middle of its answer")
 	errIdle            = errors.New("neither side of the call sent anything for grpc_idle_timeout")
 )
@@ -211,7 +215,12 @@ func (x *exchange) end() {
 	x.upstream.shared.watch.remove(x)
 	x.mu.Lock()
 	x.control = nil
+	cause := x.cause
 	x.mu.Unlock()
+	// The connection to the client may have ended before the watch has looked.
+	if cause == errCut || cause == nil && x.call.cut() && (x.call.Status == 0 || x.call.By == ByUpstream && x.inside) {
+		x.call.Failure = CutOff
+	}
 	x.settleStream(false)
 	x.cancel()
 	x.leave()

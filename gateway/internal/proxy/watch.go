@@ -218,7 +218,9 @@ func (x *exchange) overdue(now time.Duration, round uint64) bool {
 	case x.cause != nil:
 		return false
 	case x.call.cut():
-		x.cause = errClientLeft // its connection is closed, which net/http notices over HTTP/1 only while it reads there
+		if x.cause = errCut; x.left {
+			x.cause = errClientLeft
+		}
 	case !gone && x.idle(now):
 		x.cause = errIdle
 	case !gone && x.silent(now):

@@ -85,9 +85,9 @@ func TestWatch(t *testing.T) {
 		}
 	}
 	f("a shutdown cuts whose client has left, hold", config.Hold, cut(func(_ *exchange, leave func()) { leave() }), errClientLeft, 0)
-	f("a shutdown cuts what no client is known to have left", config.Hold, cut(func(*exchange, func()) {}), errClientLeft, 0)
-	f("a shutdown cuts an upload", config.Hold, cut(func(x *exchange, _ func()) { x.pause() }), errClientLeft, 0)
-	f("a shutdown cuts what is answered", config.Hold, cut(func(x *exchange, _ func()) { x.endWait() }), errClientLeft, 0)
+	f("a shutdown cuts what no client is known to have left", config.Hold, cut(func(*exchange, func()) {}), errCut, 0)
+	f("a shutdown cuts an upload", config.Hold, cut(func(x *exchange, _ func()) { x.pause() }), errCut, 0)
+	f("a shutdown cuts what is answered", config.Hold, cut(func(x *exchange, _ func()) { x.endWait() }), errCut, 0)
 	f("answered", config.Hold, func(_ *Upstream, x *exchange, _ func()) { x.endWait() }, nil, 10*time.Second)
 	f("the client is slow to send", config.Hold, func(_ *Upstream, x *exchange, _ func()) {
 		x.pause()

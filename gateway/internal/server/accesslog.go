@@ -9,6 +9,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/accesslog"
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/policy"
 )
 
@@ -78,6 +79,9 @@ func (q *request) entry(r *http.Request) accesslog.Entry {
 	}
 	if e.Status == 0 {
 		e.Status = statusClientLeft
+		if call.Upstream == "" && q.handler.s.cutting.Err() != nil { // else the upstream's side knows who was first
+			e.Reason = proxy.CutOff
+		}
 	}
 	if r.Method == http.MethodHead {
 		e.Bytes = 0 // net/http takes a body here and sends none
@@ -119,7 +123,7 @@ func traceID(values []string) string {
 	return id
 }
 
-// statusClientLeft stands for no answer, because the client left before. nginx began to call it so.
+// statusClientLeft stands for no answer: the client left before, or a shutdown has cut the request. nginx began to call it so.
 const statusClientLeft = 499
 
 // tellEvery is how often the log may say that lines are lost.

@@ -241,8 +241,10 @@ func (s *Server) shutdown() error {
 	s.mu.Unlock() // whoever asks for metrics is answered until the end
 	s.close()
 	inParallel(s.listeners, func(l *listener) { l.stopAccepting(false, false) })
-	ctx, cancel := context.WithTimeout(s.aborted, time.Duration(cfg.Grace))
-	defer cancel()
+	// The end of it comes before any connection is closed: a request that ends then is one that was cut.
+	ctx := s.cutting
+	defer context.AfterFunc(s.aborted, s.cut)()
+	defer time.AfterFunc(time.Duration(cfg.Grace), s.cut).Stop()
 	s.rest(ctx, time.Duration(cfg.Grace)/2)
 	st := s.state.Load()
 	st.policy.Close()

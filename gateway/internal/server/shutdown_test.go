@@ -374,7 +374,7 @@ func TestShutdownTellsWhatItCuts(t *testing.T) {
 			t.Errorf("%s: nothing was cut", what)
 		}
 		text, err := os.ReadFile(file)
-		if line := string(text); err != nil || strings.Count(line, "\n") != 1 || !strings.Contains(line, `"path":"/cut"`) || !strings.Contains(line, `"status":499`) {
+		if line := string(text); err != nil || strings.Count(line, "\n") != 1 || !strings.Contains(line, `"path":"/cut"`) || !strings.Contains(line, `"status":499`) || !strings.Contains(line, `"reason":"shutdown"`) {
 			t.Errorf("%s: the access log has %q, %v", what, line, err)
 		}
 		if c := g.Tracing(); c.Sent != 1 || c.Lost != 0 {
