@@ -109,6 +109,8 @@ func (m *meaning) listeners() {
 		path := fault.Path{"listeners"}.Index(i)
 		if _, ok := l.Socket(); ok {
 			m.socket(path, l)
+		} else if l.ServesEnvoy() && strings.HasPrefix(l.Address, "/") {
+			m.report(path.At("address"), "write "+unixPrefix+l.Address, "%s is no host:port", quote(l.Address))
 		} else {
 			m.address(path.At("address"), l.Address)
 		}
@@ -169,7 +171,8 @@ func (m *meaning) socket(path fault.Path, l *Listener) {
 	name, _ := l.Socket()
 	switch {
 	case !l.ServesEnvoy():
-		m.report(path.At("address"), "write host:port, for instance "+DefaultListen, "only a listener for an Envoy may be a Unix socket")
+		m.report(path.At("address"), "write serve: ["+ServeExtProc+"] beside it, or host:port, for instance "+DefaultListen,
+			"only a listener for an Envoy may be a Unix socket")
 		return
 	case name == "":
 		m.report(path.At("address"), "write unix:/run/weir/envoy.sock", "names no socket")
@@ -280,7 +283,7 @@ func (m *meaning) resolve(file string) string {
 }
 
 func (m *meaning) upstreams() {
-	if len(m.Upstreams) == 0 && m.ServesHTTP() && !m.onlyKafka() {
+	if len(m.Upstreams) == 0 && m.passesOn() && !m.onlyKafka() {
 		m.report(fault.Path{"upstreams"}, "write app: {targets: [http://127.0.0.1:3000]} below it", "names no upstream")
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.Upstreams)) {
@@ -338,11 +341,27 @@ func (m *meaning) mixed(path fault.Path, targets []string) {
 	}
 }
 
+// passesOn is [Config.ServesHTTP] without listeners that do so only because what they say of their purpose is wrong. They
+// are no reason to ask for upstreams.
+func (m *meaning) passesOn() bool {
+	for i := range m.Listeners {
+		l := &m.Listeners[i]
+		if _, socket := l.Socket(); !l.ServesEnvoy() && !socket && !m.Has(fault.Path{"listeners"}.Index(i).At("serve")) {
+			return true
+		}
+	}
+	return len(m.Listeners) == 0 && m.ServesHTTP()
+}
+
 func (m *meaning) routes() {
+	route := "{match: [/], upstream: app}"
+	if !m.passesOn() {
+		route = "{match: [/], gates: [api]}" // the Envoy knows where requests go
+	}
 	if m.root.Get("routes") == nil && m.servesRoutes() && !m.onlyKafka() {
-		m.report(fault.Path{"routes"}, "add routes: [{match: [/], upstream: app}]", "is missing")
+		m.report(fault.Path{"routes"}, "add routes: ["+route+"]", "is missing")
 	} else if len(m.Routes) == 0 && m.servesRoutes() && !m.onlyKafka() {
-		m.report(fault.Path{"routes"}, "write - {match: [/], upstream: app}", "is an empty list, so nothing would be passed on")
+		m.report(fault.Path{"routes"}, "write - "+route, "is an empty list, so no request would be matched")
 	}
 	upstreams := slices.Sorted(maps.Keys(m.Upstreams))
 	for i, rt := range m.Routes {
@@ -350,7 +369,7 @@ func (m *meaning) routes() {
 		if len(rt.Match) == 0 {
 			m.report(path.At("match"), "write a pattern, for instance [/]", "is an empty list")
 		}
-		if rt.Upstream == "" && m.ServesHTTP() {
+		if rt.Upstream == "" && m.passesOn() {
 			m.report(path.At("upstream"), oneOf("", upstreams, "upstreams"), "is missing, and a listener serves http")
 		} else if _, ok := m.Upstreams[rt.Upstream]; !ok && rt.Upstream != "" {
 			m.report(path.At("upstream"), oneOf(rt.Upstream, upstreams, "upstreams"), "there is no upstream %s", quote(rt.Upstream))
