@@ -373,6 +373,8 @@ func answerTo(ctx context.Context, r *http.Request, resp *http.Response, err err
 			if a.Outcome = weir.Overload; starved(r) {
 				a.Outcome = weir.NoSample
 			}
+		case cancelled(r):
+			a = throttle.Answer{Outcome: weir.Abandoned}
 		default:
 			a.Transient = true // a broken connection
 			var stream streamError
@@ -403,6 +405,17 @@ func answerTo(ctx context.Context, r *http.Request, resp *http.Response, err err
 	}
 	a.Final = a.Final || resp.Header.Get(retryableHeader) == notRetryable[0]
 	return a
+}
+
+// cancelled reports whether the caller has closed the channel of a request that cancels it, as code from before contexts does.
+func cancelled(r *http.Request) bool {
+	select {
+	//lint:ignore SA1019 it counts while net/http heeds it
+	case <-r.Cancel:
+		return true
+	default:
+		return false
+	}
 }
 
 // answeredAt returns the time of an answer by the clock of its server. A date in Retry-After is of the same clock,

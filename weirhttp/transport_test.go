@@ -425,6 +425,30 @@ func TestTransportWhenTheContextEnds(t *testing.T) {
 	}
 }
 
+// A request that its caller has cancelled by the channel in it is abandoned, too. It is not sent again.
+func TestTransportWhenTheRequestIsCancelled(t *testing.T) {
+	arrived := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		arrived <- struct{}{}
+		<-r.Context().Done()
+	}))
+	defer server.Close()
+	tr := transportOf(t, new(http.Transport), throttle.CallerConfig{})
+	cancel := make(chan struct{})
+	r := request(t, "GET", "")
+	r.URL.Host = server.Listener.Addr().String()
+	//lint:ignore SA1019 callers may still set it
+	r.Cancel = cancel
+	go func() {
+		<-arrived
+		close(cancel)
+	}()
+	_, err := tr.RoundTrip(r)
+	if guard := tr.Caller.Targets()[0].Guard; err == nil || guard.Outcomes[weir.Abandoned] != 1 || guard.Outcomes[weir.Failed] != 0 {
+		t.Errorf("%v, outcomes %v; want one abandoned", err, guard.Outcomes)
+	}
+}
+
 // A base that breaks the rules of RoundTrippers causes no further harm.
 func TestTransportOverAPoorBase(t *testing.T) {
 	for name, answer := range map[string]func(int, *http.Request) (*http.Response, error){
