@@ -51,7 +51,7 @@ type Listener struct {
 	// all of them while connections last.
 	Connections Connections `json:"connections,omitzero" example:"{rate_per_address: 20}"`
 	// Requests in progress at a time on one HTTP/2 connection. Each may have 128 KiB of its body in memory that
-	// nobody has read yet. For ext_proc the default is 10000.
+	// nobody has read yet. Of what has been read, 80 KiB are kept while a target of HTTP/2 may refuse it. For ext_proc the default is 10000.
 	MaxConcurrentStreams int `json:"max_concurrent_streams,omitempty" default:"100" min:"1" max:"10000"`
 }
 

@@ -4,11 +4,11 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"strings"
 	"time"
 )
 
@@ -31,13 +31,13 @@ func (x *exchange) send(req *http.Request) (*http.Response, error) {
 	for again := true; again; {
 		x.seat.requests.Add(1)
 		trips.begin()
-		res, err = x.seat.attempt(transport, req, x.call.GRPC)
+		res, err = x.seat.attempt(transport, req)
 		trips.end()
 		if again = err == errRefused; again {
 			x.refusals++
 			again = x.sendAgain()
 		}
-		if again && x.rests > 0 {
+		if again {
 			req = x.address(req)
 		}
 	}
@@ -57,7 +57,7 @@ func (x *exchange) send(req *http.Request) (*http.Response, error) {
 // times, so that a burst comes through.
 func (x *exchange) sendAgain() bool {
 	switch {
-	case !x.body.untouched() || x.client.Err() != nil:
+	case !x.body.repeatable() || x.client.Err() != nil:
 		return false
 	case x.refusals == 1:
 		return true
@@ -96,37 +96,44 @@ func (x *exchange) rest(d time.Duration) bool {
 
 // attempt sends a request to the target once. net/http's transport would send what an HTTP/2 target has refused to begin
 // again by itself: to one that ends each new connection thousands of times a second, and else after pauses of seconds. It
-// says so only by asking for another connection, where nothing has been written yet, or for the body once more. onlyHTTP2
-// says that the transport knows nothing else.
-func (t *target) attempt(transport http.RoundTripper, req *http.Request, onlyHTTP2 bool) (*http.Response, error) {
+// says so only by asking for another connection, where nothing has been written yet, or in an error that names the body.
+func (t *target) attempt(transport http.RoundTripper, req *http.Request) (*http.Response, error) {
 	if !t.h2c && t.url.Scheme != "https" {
 		return transport.RoundTrip(req)
 	}
 	ctx, cancel := context.WithCancel(req.Context()) // which ends with the exchange
 	conns, http2, refused := 0, false, false
+	body, _ := req.Body.(*sentBody)
+	if body == nil {
+		body = new(sentBody) // that nobody reads
+	}
+	body.abort = cancel
 	out := req.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
 		conns++
 		if http2 = t.h2c || choseHTTP2(got.Conn); http2 && !t.http2.Load() {
 			t.http2.Store(true)
 		}
+		body.begun.Store(!http2)
 		if conns > 1 && http2 {
 			refused = true
 			cancel()
 		}
-	}}))
-	if t.h2c || onlyHTTP2 || t.http2.Load() { // with it, net/http takes more for replayable over HTTP/1
-		out.GetBody = func() (io.ReadCloser, error) {
-			refused = http2
-			return nil, errBodyOnce
-		}
-	}
+	}, GotFirstResponseByte: func() { body.begun.Store(true) }}))
 	res, err := transport.RoundTrip(out)
 	if err == nil {
 		return res, nil
 	}
 	cancel()
-	if refused {
-		err = errRefused
+	switch said := err.Error(); {
+	case refused:
+		return nil, errRefused
+	case http2 && said == cannotRewind: // the connection could not be used, nor another one
+		return nil, errRefused
+	case http2 && strings.Contains(said, cannotRetry):
+		if !strings.Contains(said, "REFUSED_STREAM") && !strings.Contains(said, "graceful shutdown GOAWAY") {
+			body.body.settle() // a PROTOCOL_ERROR, before which something may have begun
+		}
+		return nil, errRefused
 	}
 	return nil, err
 }
@@ -139,6 +146,10 @@ func choseHTTP2(conn net.Conn) bool {
 // errRefused is why an attempt has ended over HTTP/2. The target has begun nothing.
 var errRefused = errors.New("the target refused the request over HTTP/2")
 
-var errBodyOnce = errors.New("a body cannot be sent again")
+// What net/http says of a request that it would send again if it could read the body again.
+const (
+	cannotRetry  = "http2: Transport: cannot retry err ["
+	cannotRewind = "net/http: cannot rewind body after connection loss"
+)
 
 var errNoStatus = errors.New("the upstream answered with a status below 100")

@@ -98,7 +98,7 @@ func dialRefusing(u *Upstream, targets ...*refusing) {
 }
 
 // What a target of HTTP/2 refuses to begin is sent to it again, and then to another one; to the last one left more often,
-// later. Nothing of a body that has been read is sent twice. That a target was busy does not eject it.
+// later. A body whose beginning is kept is sent again. That a target was busy does not eject it.
 func TestRefusedOverHTTP2(t *testing.T) {
 	const always = 1000
 	f := func(name string, first, other int32, body string, code int, sent, further int32, failures uint64) {
@@ -133,7 +133,75 @@ func TestRefusedOverHTTP2(t *testing.T) {
 	f("always", always, alone, "", http.StatusBadGateway, 6, 0, 1)
 	f("always, beside another target", always, 0, "", http.StatusOK, 2, 1, 1)
 	f("by both", always, always, "", http.StatusBadGateway, 2, 5, 1)
-	f("with a body", always, 0, "x", http.StatusBadGateway, 1, 0, 1)
+	f("with a body", always, 0, "x", http.StatusOK, 2, 1, 1)
+	f("with a long body", 2, alone, strings.Repeat("x", 20<<10), http.StatusOK, 3, 0, 0)
+}
+
+// What an attempt has read is the next one's too, while it is kept, and so is what an attempt that is over has waited for. An answer
+// ends that.
+func TestKeptBody(t *testing.T) {
+	begin := func(whole bool, client io.Reader) (*clientBody, func() *sentBody) {
+		x := &exchange{upstream: newTestUpstream(t, "http://a"), call: new(Call)}
+		b := &clientBody{body: io.NopCloser(client), x: x, whole: whole}
+		return b, func() *sentBody {
+			s := new(sentBody)
+			b.send(s, new(http.Request))
+			return s
+		}
+	}
+	long := strings.Repeat("0123456789abcdef", mostKept/16)
+	for _, tt := range []struct {
+		text             string
+		whole, settled   bool
+		repeatable, kept bool
+	}{
+		{text: long, whole: true, repeatable: true, kept: true},
+		{text: long + "x", whole: true},
+		{text: long, whole: true, settled: true},
+		{text: "HTTP/1"},
+	} {
+		b, next := begin(tt.whole, strings.NewReader(tt.text))
+		first := next()
+		if got, err := io.ReadAll(first); err != nil || string(got) != tt.text {
+			t.Fatalf("%d bytes, %v", len(got), err)
+		}
+		if tt.settled {
+			b.settle()
+		}
+		_ = first.Close()
+		if b.repeatable() != tt.repeatable || (b.kept != nil) != tt.kept {
+			t.Errorf("of %d bytes %d are kept, can be repeated: %v", len(tt.text), len(b.kept), b.repeatable())
+		}
+		if got, err := io.ReadAll(next()); tt.repeatable && (err != nil || string(got) != tt.text) {
+			t.Errorf("%d of %d bytes again, %v", len(got), len(tt.text), err)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		r, w := io.Pipe()
+		b, next := begin(true, r)
+		first, ended := next(), false
+		first.abort = func() { ended = true }
+		read := make(chan error)
+		go func() {
+			_, err := io.ReadAll(first)
+			read <- err
+		}()
+		_, _ = w.Write([]byte("one "))
+		synctest.Wait() // the client is waited for
+		_ = first.Close()
+		second := next()
+		go func() {
+			_, _ = w.Write([]byte("two"))
+			_ = w.Close()
+		}()
+		got, err := io.ReadAll(second)
+		if err != nil || string(got) != "one two" || !ended || !b.repeatable() {
+			t.Errorf("%q, %v; the attempt has been ended: %v", got, err, ended)
+		}
+		if err := <-read; err != errAttemptOver {
+			t.Errorf("the attempt that is over ends with %v", err)
+		}
+	})
 }
 
 // Nobody works on a request in the pause before another attempt. It ends when the client leaves or a shutdown cuts it, and

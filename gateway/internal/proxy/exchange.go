@@ -122,7 +122,7 @@ func (u *Upstream) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
 	out := r.WithContext(x)
 	if r.Body != nil && r.Body != http.NoBody {
 		x.body = &x.bodies.client
-		x.body.body, x.body.x = r.Body, x
+		x.body.body, x.body.x, x.body.whole = r.Body, x, u.mayHTTP2
 		out.Body = x.body
 	}
 	defer x.watchRequest()()
@@ -166,7 +166,7 @@ type exchange struct {
 	awaited      atomic.Int64 // since when a part of the answer's body is waited for, on the upstream's clock; 0: it is not
 	bodies       struct {
 		client clientBody
-		sent   openBody
+		sent   sentBody // of the first attempt
 		answer answerBody
 	}
 
@@ -241,7 +241,9 @@ func (u *Upstream) rewrite(pr *httputil.ProxyRequest) {
 	} else {
 		x.seat.direct(pr.Out.URL) // which is a copy already
 	}
-	x.keepOpen(pr.Out)
+	if pr.Out.Body != nil { // with a length of 0 there is none
+		x.body.send(&x.bodies.sent, pr.Out)
+	}
 	u.setForwarded(pr)
 	removeBypasses(pr.Out)
 	if u.h2c || !pr.In.ProtoAtLeast(1, 1) { // neither has an upgrade; net/http would not send it over HTTP/2, and blame the target
@@ -320,6 +322,7 @@ func (x *exchange) breakOff() {
 // answer is called with the header of an answer. It ends the wait, and samples the request.
 func (x *exchange) answer(res *http.Response) (*http.Response, error) {
 	here := x.endWait()
+	x.body.settle()
 	x.call.Failure = "" // of a target before, which is not the one that is named
 	x.upstream.reached(x.seat.target)
 	switch res.StatusCode {
@@ -431,10 +434,10 @@ func timedOut(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &t) && t.Timeout()
 }
 
-// mayTryAnother reports whether the request can be sent to a target that has not been tried. It
-// must be untouched so far, and its client must be there.
+// mayTryAnother reports whether the request can be sent to a target that has not been tried. All that was
+// read of its body must be kept, and its client must be there.
 func (x *exchange) mayTryAnother() bool {
-	if len(x.upstream.seats) == 1 || !x.body.untouched() || x.client.Err() != nil {
+	if len(x.upstream.seats) == 1 || !x.body.repeatable() || x.client.Err() != nil {
 		return false
 	}
 	if x.tried == nil {
@@ -482,12 +485,15 @@ func (x *exchange) leave() {
 	}
 }
 
-// address returns a copy of req for the present target, which says how much time is left
+// address returns a copy of req for another attempt at the present target, which says how much time is left
 // now.
 func (x *exchange) address(req *http.Request) *http.Request {
 	out := *req
 	if x.url != nil {
 		out.URL = x.seat.address(x.url)
+	}
+	if req.Body != nil {
+		x.body.send(new(sentBody), &out)
 	}
 	out.Header = req.Header.Clone() // the first may still be looked at
 	x.upstream.policy.ForwardDeadline(out.Header, x.in, &x.call.Work, x.call.Arrived)

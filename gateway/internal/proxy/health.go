@@ -159,9 +159,9 @@ func (u *Upstream) probe(ctx context.Context, t *target) error {
 	if socketOf(req.URL.Host) != "" {
 		req.Host = "localhost" // a socket has no name of its own
 	}
-	res, err := t.attempt(u.checks, req, false)
+	res, err := t.attempt(u.checks, req)
 	if err == errRefused { // perhaps on a connection that the target was about to end
-		res, err = t.attempt(u.checks, req, false)
+		res, err = t.attempt(u.checks, req)
 	}
 	switch {
 	case err != nil && ctx.Err() == context.DeadlineExceeded:

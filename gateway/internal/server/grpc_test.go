@@ -52,13 +52,13 @@ func (c *callee) FullDuplexCall(s testgrpc.TestService_FullDuplexCallServer) err
 }
 
 // serveGRPC starts the callee and returns its address.
-func serveGRPC(t *testing.T, c *callee) string {
+func serveGRPC(t *testing.T, c *callee, opts ...grpc.ServerOption) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := grpc.NewServer()
+	s := grpc.NewServer(opts...)
 	testgrpc.RegisterTestServiceServer(s, c)
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = s.Serve(l) }) // it ends with Stop
@@ -67,9 +67,9 @@ func serveGRPC(t *testing.T, c *callee) string {
 }
 
 // callers starts a gateway before the callee, and returns a client of it.
-func callers(t *testing.T, c *callee, edit func(*config.Config)) (*running, testgrpc.TestServiceClient) {
+func callers(t *testing.T, c *callee, edit func(*config.Config), opts ...grpc.ServerOption) (*running, testgrpc.TestServiceClient) {
 	t.Helper()
-	cfg := baseConfig(t, "h2c://"+serveGRPC(t, c))
+	cfg := baseConfig(t, "h2c://"+serveGRPC(t, c, opts...))
 	cfg.Listeners[0].H2C = true
 	if edit != nil {
 		edit(cfg)
@@ -611,4 +611,40 @@ func TestGRPCBeforeHTTP1(t *testing.T) {
 	if st := status.Convert(err); st.Code() != codes.Unimplemented || !strings.Contains(st.Message(), "h2c://") || asked {
 		t.Errorf("%v (upstream asked: %v), want Unimplemented and what to write", err, asked)
 	}
+}
+
+// A service that allows few calls on each connection refuses what comes before it has said so. All calls of a burst come
+// through, also those whose client may go on sending.
+func TestGRPCBurstAtAFreshService(t *testing.T) {
+	t.Parallel()
+	_, client := callers(t, &callee{unary: answered, duplex: func(c testgrpc.TestService_FullDuplexCallServer) error {
+		if _, err := c.Recv(); err != nil {
+			return err
+		}
+		return c.Send(new(testgrpc.StreamingOutputCallResponse))
+	}}, func(c *config.Config) {
+		change(c, func(_ *config.Upstream, l *policy.LimitSpec) { l.Limit = 100 })
+	}, grpc.MaxConcurrentStreams(4))
+	ctx := patient(t)
+	var calls sync.WaitGroup
+	for range 32 {
+		calls.Go(func() {
+			if _, err := client.UnaryCall(ctx, &testgrpc.SimpleRequest{Payload: &testgrpc.Payload{Body: make([]byte, 100)}}); err != nil {
+				t.Error(err)
+			}
+		})
+		calls.Go(func() {
+			stream, err := client.FullDuplexCall(ctx)
+			if err == nil {
+				err = stream.Send(new(testgrpc.StreamingOutputCallRequest))
+			}
+			if err == nil {
+				_, err = stream.Recv()
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	calls.Wait()
 }
