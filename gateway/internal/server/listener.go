@@ -388,6 +388,19 @@ func (s *Server) announce(l *listener) {
 	s.log.Info("listening", about...)
 }
 
+// warnOfDescriptors says if clients may take all file descriptors. A connection may need another one, to an upstream or a broker.
+// Without one left nobody else is accepted, and no target can be reached.
+func (s *Server) warnOfDescriptors() {
+	connections := uint64(0)
+	for _, l := range s.listeners {
+		connections += uint64(l.cfg.MaxConnections)
+	}
+	if most, needed := mostDescriptors(), 2*connections; most > 0 && most < needed {
+		s.log.Warn("clients may take all file descriptors of the process; raise their limit (LimitNOFILE in systemd, ulimit -n), or lower max_connections",
+			"descriptors", most, "needed", needed, "max_connections", connections)
+	}
+}
+
 // letGo ends a listener that a reload has removed, or replaced by one on the same socket.
 // It accepts no more, and each answer on it asks the client to come back on another
 // connection. Idle connections are left to their time-out: closing one might meet a

@@ -176,6 +176,7 @@ func (s *Server) Run(ctx context.Context) error {
 	for _, l := range s.all() {
 		s.announce(l)
 	}
+	s.warnOfDescriptors()
 	s.mu.Unlock()
 
 	background, stop := context.WithCancel(context.Background())
