@@ -71,6 +71,8 @@ func (r *refusing) serve(c net.Conn) {
 			_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: headers.StreamID, BlockFragment: ok200, EndHeaders: true, EndStream: true})
 		case r.goAway:
 			_ = framer.WriteGoAway(0, http2.ErrCodeNo, nil)
+			_ = c.SetReadDeadline(time.Now().Add(time.Millisecond)) // a close with something unread may overtake what was written
+			_, _ = io.Copy(io.Discard, c)
 			return
 		default:
 			_ = framer.WriteRSTStream(headers.StreamID, http2.ErrCodeRefusedStream)
