@@ -774,3 +774,23 @@ func TestSeveralWindowsInASmallMemory(t *testing.T) {
 		}
 	}
 }
+
+// A key that is new gets what its windows give, in a table of any size.
+func TestNewKeysWithSeveralWindows(t *testing.T) {
+	for _, n := range []int{2, 3, 4, 5, MaxWindows} {
+		m := newMemory(t, MemoryConfig{})
+		var windows []Window
+		for i := range n {
+			windows = append(windows, Per(float64(10*(i+1)), time.Duration(i+1)*time.Hour))
+		}
+		for i := range 4000 {
+			key := fmt.Sprint(i)
+			for left := 9; left >= 8; left-- {
+				d, err := m.Decide(t.Context(), &Request{Key: key, Windows: windows, Cost: 1})
+				if err != nil || !d.OK || d.Remaining < float64(left) || d.Remaining > float64(left)+0.1 {
+					t.Fatalf("%d windows, key %d: %+v, %v; want %d left", n, i, d, err, left)
+				}
+			}
+		}
+	}
+}

@@ -185,3 +185,33 @@ func TestReleaseIsHeardOnceAttentionIsRaised(t *testing.T) {
 		}
 	}
 }
+
+// The count of uses never falls, whenever it is read.
+func TestIssuedNeverFalls(t *testing.T) {
+	g, s := new(slot.Group), new(slot.Slot)
+	s.Init(g, 1)
+	s.Restore()
+	if n := s.Issued(); n != 0 {
+		t.Errorf("%d before any use", n)
+	}
+	var done atomic.Bool
+	go func() {
+		defer done.Store(true)
+		for range 2_000_000 {
+			if tk, ok := s.Take(); ok {
+				tk.Free()
+			}
+		}
+	}()
+	var last uint64
+	for !done.Load() {
+		n := s.Issued()
+		if n < last {
+			t.Fatalf("%d after %d", n, last)
+		}
+		last = n
+	}
+	if n := s.Issued(); n != 2_000_000 {
+		t.Errorf("%d in the end", n)
+	}
+}

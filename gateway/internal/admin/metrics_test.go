@@ -347,3 +347,44 @@ func guideRelabels(t *testing.T) {
 		}
 	}
 }
+
+// All figures of a gate that another one of its name replaces begin anew together.
+func TestReplacedGateBeginsAnew(t *testing.T) {
+	src := &still{}
+	m := NewMetrics(src, "v0")
+	load := func(g policy.GateSpec) {
+		before := src.policy
+		src.policy = compiled(t, map[string]policy.GateSpec{"api": g}, policy.Options{Previous: before})
+		if before != nil {
+			before.Replace(src.policy)
+		}
+		m.KeepOnly(src.policy, 5)
+	}
+	fill := func() {
+		m.Admitted("api", weir.Work{Tenant: "t", Priority: weir.Normal}, time.Millisecond)
+		m.Rejected(weir.Work{Priority: weir.Normal}, &weir.Rejection{Gate: "api", Reason: weir.ReasonLimit})
+		m.Done("api", weir.OK, time.Millisecond)
+	}
+	lines := []string{`weir_gate_wait_seconds_count{class="normal",gate="api"} `, `weir_gate_refused_by_class_total{class="normal",gate="api"} `, `weir_gate_service_seconds_count{gate="api"} `}
+	check := func(want string) {
+		t.Helper()
+		text := ask(m.Handler(), http.MethodGet, "/metrics").Body.String()
+		for _, l := range lines {
+			if !strings.Contains(text, l+want+"\n") {
+				t.Errorf("no line %s%s", l, want)
+			}
+		}
+	}
+	limit := &policy.LimitSpec{Limit: 3}
+	load(policy.GateSpec{Limit: limit})
+	fill()
+	load(policy.GateSpec{Limit: limit})
+	check("1")
+	load(policy.GateSpec{Limit: limit, Each: &policy.EachSpec{By: "tenant"}})
+	check("0")
+	fill()
+	check("1")
+	if text := ask(m.Handler(), http.MethodGet, "/metrics").Body.String(); !strings.Contains(text, "weir_key_wait_seconds_count{") {
+		t.Error("no waits of keys")
+	}
+}

@@ -592,3 +592,32 @@ func TestMoreWhileItWaits(t *testing.T) {
 		b.counted(t, Invalid, 1)
 	}
 }
+
+// Only calls are released, and only where the service has answered calls on the same route.
+func TestCallerLeavesWithoutACall(t *testing.T) {
+	b := newBench(t, limited(3, -1), func(b *bench) { b.longest = time.Hour })
+	call := func(headers ...string) stream {
+		s := b.open(t, append([]string{":method", "POST"}, headers...)...)
+		s.admitted()
+		return s
+	}
+	grpc := []string{"content-type", "application/grpc"}
+	answer := func(s stream, n uint64, headers ...string) {
+		s.send(says(true, append([]string{":status", "200"}, headers...)...))
+		s.next()
+		_ = s.CloseSend()
+		b.counted(t, Complete, n)
+	}
+	answer(call(grpc...), 1, "content-type", "application/json", "grpc-status", "13")
+	call(grpc...).leave()
+	b.counted(t, Early, 1)
+	if n := b.gate(t).InFlight; n != 1 {
+		t.Errorf("after an answer that is no call's: %d in flight", n)
+	}
+	answer(call(grpc...), 2, "content-type", "application/grpc", "grpc-status", "13") // a failure teaches no time
+	call().leave()
+	b.counted(t, Early, 2)
+	if n := b.gate(t).InFlight; n != 2 {
+		t.Errorf("a request of HTTP on a route with calls: %d in flight", n)
+	}
+}

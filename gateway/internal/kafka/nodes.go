@@ -313,6 +313,7 @@ const (
 	askEvery  = 30 * time.Second
 	askAgain  = time.Second
 	askWithin = 10 * time.Second
+	leastDial = 2 * time.Second // of that, for the connection to one broker, with TLS
 	awayAfter = time.Second
 )
 

@@ -163,7 +163,8 @@ func New(o Options) (*Server, error) {
 	s.nodes.early = o.Early
 	opts := []kgo.Opt{
 		kgo.SeedBrokers(o.Config.Bootstrap...), kgo.ClientID("weir"), kgo.SASL(o.SASL...), kgo.RequestRetries(2),
-		kgo.DialTimeout(askWithin / time.Duration(len(o.Config.Bootstrap)+1)), // a machine that is gone leaves time for another
+		// A machine that is gone leaves time for another, and one that is far away has time to answer.
+		kgo.DialTimeout(max(leastDial, askWithin/time.Duration(len(o.Config.Bootstrap)+1))),
 	}
 	if o.TLS != nil {
 		opts = append(opts, kgo.DialTLSConfig(o.TLS))

@@ -7,11 +7,13 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"testing"
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/weirhttp"
@@ -125,5 +127,23 @@ func TestClientLeft(t *testing.T) {
 		if got := clientLeft(tt.request, tt.err); got != tt.want {
 			t.Errorf("%v, ended %v: %v", tt.err, tt.request.Err() != nil, got)
 		}
+	}
+}
+
+// What the rate limit filter of an Envoy behind refuses says nothing of its service.
+func TestRefusalOfAnEnvoyBehind(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Envoy-Ratelimited", "true")
+		w.WriteHeader(http.StatusTooManyRequests)
+	}))
+	defer server.Close()
+	u := makeUpstream(t, config.Upstream{Targets: []string{server.URL}}, io.Discard, nil)
+	defer u.ReplacedBy(nil)
+	gate, w, r := newSampled(), httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)
+	weirhttp.NewGuard().Serve(w, r, gate, weir.Work{}, func(w http.ResponseWriter, r *http.Request, q *weirhttp.Request) {
+		u.Serve(w, r, &Call{Request: q})
+	})
+	if gate.outcome != weir.NoSample {
+		t.Errorf("%d is sampled as %v", w.Code, gate.outcome)
 	}
 }

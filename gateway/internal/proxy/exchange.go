@@ -346,6 +346,9 @@ func (x *exchange) answer(res *http.Response) (*http.Response, error) {
 	if o == weir.OK {
 		x.upstream.shared.times.Add(x.route, worked, waited)
 	}
+	if res.Header.Get("X-Envoy-Ratelimited") != "" {
+		o = weir.NoSample // the rate limit filter of an Envoy behind has refused, and the service saw nothing
+	}
 	if !here {
 		o = weir.Abandoned
 	}

@@ -483,6 +483,22 @@ func readWhileRefused(t *testing.T, again func(*running) error) {
 	if !let(next) {
 		t.Error("half a certificate has changed the authorities")
 	}
+	retry := func() {
+		g.reloading.Lock()
+		defer g.reloading.Unlock()
+		if err := g.reload(true); !errors.Is(err, refused) {
+			t.Fatal(err)
+		}
+	}
+	retry()
+	if n := strings.Count(g.log.String(), "certificates not read again"); n != 1 {
+		t.Errorf("half a certificate is told of %d times, want once", n)
+	}
+	write(t, file, old)
+	retry()
+	if !let(old) {
+		t.Error("the authorities were not read again, once they could be")
+	}
 }
 
 // A certificate that cannot be used is told of once, in a reload that is refused for it.

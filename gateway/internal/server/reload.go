@@ -105,10 +105,11 @@ func (s *Server) reload(retry bool) error {
 		}
 	}
 	told := s.opts.Watch != "" && sameVersion(last[s.opts.Watch], s.seen[s.opts.Watch]) // the fault of the file is not new
+	unread := err != nil && !told
 	if err != nil && told && (!retry || s.unread) {
-		s.renewCertificates(err)
+		unread = !s.renewCertificates(err)
 	}
-	s.unread = err != nil && !told
+	s.unread = unread
 	if retry && eventlog.SameTrouble(s.logged, err) {
 		return err
 	}
@@ -129,23 +130,26 @@ func (s *Server) reload(retry bool) error {
 // renewCertificates reads the certificates of the configuration in force again. What renews them does not know that the
 // file on disk has a fault, which was told of already. With the fault in it, certificates would expire until it is mended.
 // All are read, or none is in force. refused says why the file is.
-func (s *Server) renewCertificates(refused error) {
+func (s *Server) renewCertificates(refused error) (renewed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.draining.Load() {
-		return
+		return false
 	}
 	use, err := readCertificates(s.listeners)
 	if err != nil {
-		if !tellsOfCertificates(refused) {
+		if !tellsOfCertificates(refused) && !eventlog.SameTrouble(s.unreadable, err) {
 			s.log.Error("certificates not read again; those in force stay", "error", err)
+			s.unreadable = err
 		}
-		return
+		return false
 	}
+	s.unreadable = nil
 	for _, use := range use {
 		use()
 	}
 	s.shareAuthorities(s.listeners)
+	return true
 }
 
 // shareAuthorities gives the authorities of listeners to all that were at their addresses before and still have

@@ -110,7 +110,9 @@ type Server struct {
 	logged    error                  // of the last Reload, logged in full; nil if that was not refused
 	refused   int                    // looks since the last Reload, while that was refused
 	unread    bool                   // that one has left certificates unread, because the fault of the file was new
-	last      atomic.Pointer[admin.Reload]
+	// unreadable is why certificates could not be read, logged; nil if they were.
+	unreadable error
+	last       atomic.Pointer[admin.Reload]
 
 	mu         sync.Mutex // held while a configuration is put in force, and by a shutdown; guards what follows
 	replaced   []replaced
