@@ -178,10 +178,17 @@ func TestKeptBody(t *testing.T) {
 			t.Errorf("%d of %d bytes again, %v", len(got), len(tt.text), err)
 		}
 	}
+	for _, closed := range []bool{true, false} { // a transport may still have to close the body
+		keptWhileRead(t, closed, begin)
+	}
+}
+
+// keptWhileRead has an attempt end while it waits for the client. What comes then is for the next attempt.
+func keptWhileRead(t *testing.T, closed bool, begin func(whole bool, client io.Reader) (*clientBody, func() *sentBody)) {
 	synctest.Test(t, func(t *testing.T) {
 		r, w := io.Pipe()
 		b, next := begin(true, r)
-		first, ended := next(), false
+		first, ended := next(), !closed
 		first.abort = func() { ended = true }
 		read := make(chan error)
 		go func() {
@@ -190,7 +197,9 @@ func TestKeptBody(t *testing.T) {
 		}()
 		_, _ = w.Write([]byte("one "))
 		synctest.Wait() // the client is waited for
-		_ = first.Close()
+		if closed {
+			_ = first.Close()
+		}
 		second := next()
 		go func() {
 			_, _ = w.Write([]byte("two"))

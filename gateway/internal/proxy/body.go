@@ -142,10 +142,14 @@ type sentBody struct {
 	abort   func()      // ends the attempt, nil over HTTP/1
 }
 
-// send gives a request the body of another attempt.
+// send gives a request the body of another attempt. The one before is over, also if nobody has closed its body: what it
+// still reads is for the new one.
 func (b *clientBody) send(s *sentBody, out *http.Request) {
 	s.body = b
 	b.mu.Lock()
+	if b.current != nil {
+		b.current.over.Store(true)
+	}
 	b.current, b.at = s, 0
 	b.mu.Unlock()
 	out.Body = s
