@@ -29,6 +29,16 @@ import (
 // still is a gateway in which nothing moves.
 type still struct{ policy *policy.Policy }
 
+// load puts a gate api in the place of the one before, as a reload does.
+func (s *still) load(t *testing.T, m *Metrics, g policy.GateSpec) {
+	before := s.policy
+	s.policy = compiled(t, map[string]policy.GateSpec{"api": g}, policy.Options{Previous: before})
+	if before != nil {
+		before.Replace(s.policy)
+	}
+	m.KeepOnly(s.policy, 5)
+}
+
 func (s still) Policy() *policy.Policy       { return s.policy }
 func (s still) Streams() *weirhttp.Streams   { return weirhttp.NewStreams(weirhttp.StreamsConfig{}) }
 func (s still) Upstreams() []*proxy.Upstream { return nil }
@@ -352,14 +362,7 @@ func guideRelabels(t *testing.T) {
 func TestReplacedGateBeginsAnew(t *testing.T) {
 	src := &still{}
 	m := NewMetrics(src, "v0")
-	load := func(g policy.GateSpec) {
-		before := src.policy
-		src.policy = compiled(t, map[string]policy.GateSpec{"api": g}, policy.Options{Previous: before})
-		if before != nil {
-			before.Replace(src.policy)
-		}
-		m.KeepOnly(src.policy, 5)
-	}
+	load := func(g policy.GateSpec) { src.load(t, m, g) }
 	fill := func() {
 		m.Admitted("api", weir.Work{Tenant: "t", Priority: weir.Normal}, time.Millisecond)
 		m.Rejected(weir.Work{Priority: weir.Normal}, &weir.Rejection{Gate: "api", Reason: weir.ReasonLimit})

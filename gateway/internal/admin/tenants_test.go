@@ -354,14 +354,7 @@ func TestRefusalsByClass(t *testing.T) {
 	}
 	src := &still{}
 	m := NewMetrics(src, "v0")
-	load := func(g policy.GateSpec) {
-		before := src.policy
-		src.policy = compiled(t, map[string]policy.GateSpec{"api": g}, policy.Options{Previous: before})
-		if before != nil {
-			before.Replace(src.policy)
-		}
-		m.KeepOnly(src.policy, 1)
-	}
+	load := func(g policy.GateSpec) { src.load(t, m, g) }
 	limit := policy.GateSpec{Limit: &policy.LimitSpec{Limit: 1}}
 	load(limit)
 	refuse := func(p weir.Priority, r weir.Reason) {

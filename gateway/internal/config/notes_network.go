@@ -95,8 +95,8 @@ func (w *warner) forwardedNotes() {
 	}
 }
 
-// addressNotes is about rules, weights and overrides for an address or a network that is not written as the
-// name of a client, where the address stands for who asks: nobody has that name.
+// addressNotes is about rules, weights and overrides where the address stands for who asks. One for an address
+// or a network that is not written as the name of a client is for nobody.
 func (w *warner) addressNotes() {
 	note := func(at fault.Path, part, name string) {
 		named := clientAt(name)
